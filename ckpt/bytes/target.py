@@ -170,16 +170,22 @@ def make_parents(to: Target) -> None:
         ) from None
 
 
-def foreign(folder: str, belongs: Belongs) -> list[str]:
+def foreign(folder: str, belongs: Belongs, below: str = "") -> list[str]:
     """Return the entries of a folder that do not belong to what is replaced: other
     names, folders, links.
+
+    `below` is the path of the folder below the one that is replaced, with a slash. A
+    folder in it belongs where its name with a slash does.
     """
+    others: list[str] = []
     with os.scandir(folder) as entries:
-        return sorted(
-            entry.name
-            for entry in entries
-            if not (belongs(entry.name) and entry.is_file(follow_symlinks=False))
-        )
+        for entry in entries:
+            name = below + entry.name
+            if entry.is_dir(follow_symlinks=False) and belongs(f"{name}/"):
+                others += foreign(entry.path, belongs, f"{name}/")
+            elif not (belongs(name) and entry.is_file(follow_symlinks=False)):
+                others.append(name)
+    return sorted(others)
 
 
 def rename_with_flags(old: str, new: str, how: int) -> bool:
@@ -540,6 +546,15 @@ class FolderSink(Sink):
             self.tally(sink.overflowed, sink.vanished)
         finally:
             self.warnings += close_descriptor(fd)
+
+    def make_folder(self, name: str) -> None:
+        """Make a folder in it, by its path below, and those that it lies in."""
+        os.makedirs(os.path.join(self.path, name), exist_ok=True)
+
+    def sync_folders(self) -> None:
+        """Force the names in all folders in it to the disk."""
+        for folder, _, _ in os.walk(self.path):
+            sync_folder(folder)
 
     def clone(self, name: str, source: Source) -> None:
         """A file with the bytes of a source, which share their place on the disk where
@@ -969,7 +984,11 @@ def removed_folder(path: str) -> list[str]:
 def _remove_folder(path: str) -> None:
     # `.metadata` comes first: without it, it is no checkpoint.
     for name in sorted(os.listdir(path)):
-        os.unlink(os.path.join(path, name))
+        inside = os.path.join(path, name)
+        if os.path.isdir(inside) and not os.path.islink(inside):
+            _remove_folder(inside)
+        else:
+            os.unlink(inside)
     os.rmdir(path)
 
 
@@ -1010,8 +1029,11 @@ def _total_size(fd: int, path: str) -> int:
     status = os.fstat(fd)
     if not stat.S_ISDIR(status.st_mode):
         return status.st_size
-    with os.scandir(path) as entries:
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+    return sum(
+        os.stat(os.path.join(folder, name), follow_symlinks=False).st_size
+        for folder, _, names in os.walk(path)
+        for name in names
+    )
 
 
 def clear_files(folder: str, names: Iterable[str]) -> list[str]:

@@ -336,9 +336,10 @@ def is_folder_format(path: str, limits: Limits) -> bool:
 def is_owned(name: str) -> bool:
     """Tell whether a file of this name belongs to a checkpoint that is a folder.
 
-    Such a file is removed when another checkpoint takes its place.
+    Such a file is removed when another checkpoint takes its place. A folder in it,
+    whose name ends with a slash, never belongs to one.
     """
-    return any(owns(name) for owns in _owner_checks())
+    return not name.endswith("/") and any(owns(name) for owns in _owner_checks())
 
 
 @cache

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from shlex import quote
+from typing import Protocol
 
 from ckpt.bytes import inplace
 from ckpt.bytes import target as io_target
@@ -21,6 +22,7 @@ from ckpt.formats import (
     FORMATS,
     appender_of,
     by_name,
+    is_owned,
     open,
     probe_at,
     relister_of,
@@ -31,6 +33,7 @@ from ckpt.formats import (
 from ckpt.formats.common.writing import Draft, difference_error
 from ckpt.formats.sharded import writer as shards
 from ckpt.model.checkpoint import Checkpoint, Traits
+from ckpt.model.columns import row_looks
 from ckpt.model.errors import (
     CkptError,
     DamagedDataError,
@@ -86,6 +89,8 @@ class SavedFile(NamedTuple):
     """
     vanished: int = 0
     """Elements that a cast made 0."""
+    files: int | None = None
+    """The files of ranks in a folder."""
 
 
 ENDINGS = (".pth", ".safetensors")
@@ -142,6 +147,11 @@ def with_format_ending(path: str, format: str) -> str:
     endings.sort(key=len, reverse=True)
     found = next((ending for ending in endings if path.endswith(ending)), "")
     return path.removesuffix(found) + own_suffixes[0]
+
+
+def has_known_ending(path: str) -> bool:
+    """Tell whether the ending of a path names a format, written or only read."""
+    return any(row.suffixes and path.endswith(row.suffixes) for row in FORMATS)
 
 
 def _has_wrong_ending(path: str, name: str) -> bool:
@@ -330,7 +340,7 @@ def _writing_target(
     sources = checkpoint.all_sources()
     owns = written_format(format).owns
     if owns is not None:
-        return io_target.writing_folder(to, size, owns, progress, sources=sources)
+        return io_target.writing_folder(to, size, is_owned, progress, sources=sources)
     return io_target.writing_file(to, size, progress, sources=sources)
 
 
@@ -507,6 +517,86 @@ def save_shards(
         warnings=tuple(warnings),
         damaged=damaged,
         vanished=sum(sink.vanished for sink in sinks),
+    )
+
+
+class FilesOfRanks(Protocol):
+    """The files of ranks that one checkpoint is written as, below one folder."""
+
+    @property
+    def format(self) -> str:
+        """The format of the files."""
+        ...
+
+    def owns(self, name: str) -> bool:
+        """Tell whether a path below the folder is one of the files, or with a slash a
+        folder of some.
+        """
+        ...
+
+    def split(
+        self, checkpoint: Checkpoint, limits: Limits
+    ) -> list[tuple[str, Checkpoint]]:
+        """The checkpoint of each file, by its path below the folder. Raises
+        LossError.
+        """
+        ...
+
+
+def save_ranks(
+    checkpoint: Checkpoint,
+    to: Target,
+    ranks: FilesOfRanks,
+    limits: Limits,
+    *,
+    progress: Progress | None = None,
+    checks: dict[str, Check] | None = None,
+    keep_damaged: bool = False,
+) -> SavedFile:
+    """Write a checkpoint as the files of ranks in a folder, which appears whole or not
+    at all. Raises CkptError.
+
+    Each file is written and checked as one of its own; the folder takes its place once
+    all are complete.
+    """
+    parts = ranks.split(checkpoint, limits)
+    size = sum(storage.nbytes for storage in row_looks(checkpoint.storages))
+    sources = checkpoint.all_sources()
+    files: list[SavedFile] = []
+    with io_target.writing_folder(to, size, ranks.owns, sources=sources) as sink:
+        for name, part in parts:
+            sink.make_folder(os.path.dirname(name))
+            place = io_target.target(os.path.join(sink.path, name), force=False)
+            saved = save_checkpoint(
+                part,
+                place._replace(like=to.replaced),
+                ranks.format,
+                limits,
+                progress=progress,
+                checks=checks,
+                keep_damaged=keep_damaged,
+            )
+            files.append(saved)
+        checkpoint.check_unchanged()
+        sink.sync_folders()
+    done: dict[str, float] = {}
+    for saved in files:
+        for name, seconds in saved.checks:
+            done[name] = done.get(name, 0.0) + seconds
+    return SavedFile(
+        to.path,
+        ranks.format,
+        sum(saved.nbytes for saved in files),
+        checks=tuple(done.items()),
+        seconds=sum(saved.seconds for saved in files),
+        files=len(files),
+        overflowed=sum(saved.overflowed for saved in files),
+        vanished=sum(saved.vanished for saved in files),
+        warnings=(
+            *[line for saved in files for line in saved.warnings],
+            *sink.warnings,
+        ),
+        damaged=tuple([name for saved in files for name in saved.damaged]),
     )
 
 

@@ -39,7 +39,7 @@ CALLS = (
 
 
 def belongs(name: str) -> bool:
-    return name.startswith("part")
+    return name.startswith("part") and not name.endswith("/")
 
 
 def target(path: Path, *, force: bool = False) -> io_target.Target:

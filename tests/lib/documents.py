@@ -230,6 +230,9 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
     yield "recipe", "compiled.pth", "legacy.pth"
     yield "recipe", "numbers.pth", "after.pth"
     yield "recipe", "nothing.pth", "legacy.pth"
+    ranks = "branch.rank*.pth"
+    yield "recipe", ranks, ranks, "-o", "ranks.json"
+    yield "convert", ranks, "--recipe", "ranks.json", "-o", "ranks"
     yield "prune", "run", "--keep-best", "loss"
     yield "prune", "nothing.pth"
     for how in ((), ("--all",), ("--recorded",), ("--root",), ("--values",)):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 Array = np.ndarray[Any, Any]
 State = dict[str, Array]
@@ -179,6 +179,90 @@ def saved_ranks(ranks: dict[str, State], folder: Path) -> str:
             {"model": tensors, "iteration": 0}, folder / name / "model_optim_rng.pt"
         )
     return str(folder)
+
+
+def meta_ranks(state: State, ranks: int = 2) -> dict[str, State]:
+    """The same Llama in the files of ranks that Meta publishes, by their names."""
+    columns = ("tok_embeddings", "wo", "w2")
+    out: dict[str, State] = {}
+    for rank in range(ranks):
+        own: State = {}
+        for name, array in meta(state).items():
+            along = int(name.split(".")[-2] in columns)
+            is_cut = array.ndim > 1
+            own[name] = np.split(array, ranks, along)[rank] if is_cut else array
+        out[f"consolidated.{rank:02}.pth"] = own
+    return out
+
+
+def tensors_of(state: State) -> dict[str, torch.Tensor]:
+    """The arrays as tensors with memory of their own."""
+    return {
+        name: torch.from_numpy(np.array(array, order="C"))
+        for name, array in state.items()
+    }
+
+
+def rank_files(kind: str, state: State) -> dict[str, Any]:
+    """The objects in the files of ranks of one framework, by the paths of the files."""
+    if kind == "megatron":
+        values = {"iteration": 0, "checkpoint_version": 3.0}
+        return {
+            f"{name}/model_optim_rng.pt": {"model": tensors_of(own), **values}
+            for name, own in megatron(state).items()
+        }
+    if kind == "deepspeed":
+        values = {"ds_version": "0.19.8", "mp_world_size": 2, "optimizer": None}
+        return {
+            f"{name[:10]}_model_states.pt": {"module": tensors_of(own), **values}
+            for name, own in megatron(state, pipeline=1).items()
+        }
+    if kind == "nested":  # as Megatron before its core
+        return {
+            f"mp_rank_0{rank}/model_optim_rng.pt": {
+                "model": {
+                    "language_model": {
+                        "embedding": {"word_embeddings": {"weight": own.pop(words)}},
+                        "encoder": own,
+                    }
+                },
+                "checkpoint_version": 3.0,
+            }
+            for rank in range(2)
+            for words in ["embedding.word_embeddings.weight"]
+            for own in [tensors_of(megatron(state, pipeline=1)[f"mp_rank_0{rank}_000"])]
+        }
+    if kind == "pattern":
+        return {
+            f"part.{number}.pt": {"model": tensors_of(own)}
+            for number, own in enumerate(megatron(state).values())
+        }
+    return {name: tensors_of(own) for name, own in meta_ranks(state).items()}
+
+
+RANKED = ("megatron", "deepspeed", "nested", "meta", "pattern")
+"""The frameworks of `rank_files`; `pattern` is none of them."""
+
+
+def saved_files(files: dict[str, Any], folder: Path) -> str:
+    """The path of a folder with objects in files."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        torch.save(content, folder / name)
+    return str(folder)
+
+
+def holds(path: str | None, state: State) -> bool:
+    """Tell whether a file has exactly these tensors, byte for byte."""
+    assert path is not None
+    found = load_file(path) if path.endswith(".safetensors") else torch.load(path)
+    same = {
+        name: found[name].shape == array.shape
+        and bool((found[name].numpy() == array).all())
+        for name, array in state.items()
+        if name in found
+    }
+    return found.keys() == state.keys() and all(same.values())
 
 
 # --- one change of layout each --------------------------------------------------------

@@ -8,20 +8,21 @@ from ckpt.commands.rewriting.report import Change, RewriteReport, with_own_optio
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of, written_formats
 from ckpt.hooks import load_hook
+from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.surface.api.keywords import Path, Texts, globs_of, model_of, text_only
 from ckpt.surface.api.opening import Input
-from ckpt.surface.api.rewriting import WriteOptions, rewrite_checkpoint
+from ckpt.surface.api.rewriting import Open, WriteOptions, rewrite_checkpoint
 from ckpt.surface.api.writing import (
     moved_report,
     names_own_layout,
     options_of,
     refuse_format,
     strip_stages,
-    with_format,
     with_like,
+    with_recipe,
 )
 
 if TYPE_CHECKING:
@@ -98,9 +99,18 @@ def convert(
         raise UsageError("--optimizer goes with --recipe")
     live = model_of(model, arg)
     options = options_of(writing, source, "convert")
-    options = with_format(
-        options, format, shard_size, plain=plain, with_config=with_config
+    options = with_recipe(
+        options,
+        recipe,
+        format,
+        shard_size,
+        reverse=reverse,
+        plain=plain,
+        optimizer=optimizer,
+        with_config=with_config,
     )
+    if recipe is not None and load_hook("layouts").names_several(source):
+        options = options._replace(open=_opener_of_several(options))
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     options = with_like(options, like, section)._replace(dequantize=dequantize)
     naming = _naming_stage(adapter_names, base, options)
@@ -137,6 +147,7 @@ def convert(
                     section=section,
                     optimizer=optimizer,
                     optimizer_keys=optimizer_keys,
+                    in_ranks=options.rank_files is not None,
                 )
             )
         # A recipe makes the model alone.
@@ -172,6 +183,18 @@ def convert(
 
     done = rewrite_checkpoint(source, make, options)
     return done if naming is None else naming.finish(done)
+
+
+def _opener_of_several(options: WriteOptions) -> Open:
+    """The function that opens the files of ranks that a pattern names."""
+
+    def open_several(path: str, partial: bool) -> Checkpoint:
+        opened: Checkpoint = load_hook("layouts").open_several(
+            path, options.limits, plugins=options.plugins, partial=partial
+        )
+        return opened
+
+    return open_several
 
 
 def _dequantised(

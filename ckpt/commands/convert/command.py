@@ -8,7 +8,7 @@ from typing import Any
 from ckpt.commands.convert.api import convert
 from ckpt.surface.api.config_files import with_folder_hint
 from ckpt.surface.api.keywords import model_of
-from ckpt.surface.api.writing import with_format
+from ckpt.surface.api.writing import with_recipe
 from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
@@ -32,11 +32,14 @@ def command(paths: list[str], **keywords: Any) -> int:
     """
     options, own = split_options("convert", paths, keywords)
     with with_folder_hint(paths[0] if paths else None, options.places.out):
-        places = with_format(
+        places = with_recipe(
             options.places,
+            own["recipe"],
             own["format"],
             own["shard_size"],
+            reverse=own["reverse"],
             plain=own["plain"],
+            optimizer=own["optimizer"],
             with_config=own["with_config"],
         )
     own["model"] = model_of(own["model"], own.pop("arg"))

@@ -297,6 +297,7 @@ def _saved_json(saved: SavedFile) -> dict[str, Json]:
         "bytes": saved.nbytes,
         "appended": saved.appended,
         "shards": saved.shards,
+        "ranks": saved.files,
         "relisted": list(saved.relisted),
         "seconds": round(saved.seconds, 6),
     }

@@ -344,6 +344,8 @@ def _saved_lines(
         out_of_shards = _opened_by(saved.path, report.carried)
     else:
         out_of_shards = []
+    if saved.files is not None:
+        path += f" with {counted_noun(saved.files, 'file')}"
     won = report.source.nbytes - saved.nbytes if report.command == "slim" else 0
     less = f", {size_text(won)} less" if won > 0 else ""
     return [

@@ -127,10 +127,15 @@ def applied_recipe(recipe: Recipe, side: Side, *, reverse: bool = False) -> Appl
     tensors = {
         target.name: made_tensor(target, plan, sources) for target in plan.targets
     }
+    compared = {} if turned is None else _compared_names(turned)
     left_out = [
         Leftover(
             row.name,
-            _dropped_text(row.dropped, sources[row.name].ref.numel, row.equal_to),
+            _dropped_text(
+                row.dropped,
+                sources[row.name].ref.numel,
+                row.equal_to or compared.get(row.name),
+            ),
         )
         for row in plan.wanted.values()
         if row.dropped
@@ -144,10 +149,25 @@ def applied_recipe(recipe: Recipe, side: Side, *, reverse: bool = False) -> Appl
     return Applied(tensors, tuple(left_out))
 
 
+def _compared_names(turned: Reversed) -> dict[str, str]:
+    """The tensors that the way back drops because another one makes all of what they
+    have, each with what that is.
+    """
+    rows: dict[str, list[Copy]] = {}
+    for copy in turned.copies:
+        rows.setdefault(copy.target, []).append(copy)
+    wanted = turned.expanded.wanted
+    return {
+        name: copies[0].piece.source or ""
+        for name, copies in rows.items()
+        if wanted[name].dropped == prod(wanted[name].shape) and len(copies) == 1
+    }
+
+
 def _dropped_text(elements: int, of: int, equal_to: str | None) -> str:
     """The text on the rest of a tensor of A that a recipe leaves."""
     if equal_to is not None:
-        return f"a copy of {show_name(equal_to)}"
+        return f"a copy of {show_name(equal_to)}, compared with it"
     return (
         "the recipe drops it"
         if elements == of

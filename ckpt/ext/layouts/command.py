@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ckpt.ext.layouts.recipe import recipe
+from ckpt.ext.layouts.recipe import open_pattern, recipe
 from ckpt.ext.layouts.text import beside_text, recipe_lines
 from ckpt.model.limits import Limits
 from ckpt.model.text import pasted_path, show
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.cli import output as shown
-from ckpt.surface.cli.inputs import documenting_errors, opened
+from ckpt.surface.cli.inputs import documenting_errors, opened, plugins_allowed
 
 
 def command(
@@ -34,13 +34,15 @@ def command(
     \b
     ckpt recipe hf.safetensors meta.pth
     ckpt recipe hf/ step_0/ -o to_megatron.json
+    ckpt recipe hf/ 'step_0/tp*.pt' -o to_ranks.json
     ckpt recipe --check to_megatron.json hf_other/ other_step_0/
     """
     schema = "ckpt.recipe" if json else None
 
     def side(path: str) -> Checkpoint:
         with documenting_errors(path, schema):
-            return opened(path, limits)
+            several = open_pattern(path, limits, plugins=plugins_allowed())
+            return opened(path, limits) if several is None else several
 
     with (
         side(before) as first,

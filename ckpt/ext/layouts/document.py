@@ -9,10 +9,18 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from ckpt.bytes.location import locate
-from ckpt.bytes.source import read_limited
 from ckpt.ext.layouts.findings import ASSUMED, CONSTANT, NEIGHBOURS
 from ckpt.ext.layouts.formulas import COMPUTED, parse_formula
 from ckpt.ext.layouts.pieces import Loop, Repeat
+from ckpt.ext.layouts.ranks import (
+    LONGEST_TEXT,
+    MOST_BESIDE,
+    MOST_DICTS,
+    RankFile,
+    Ranks,
+    is_kept_value,
+    problem_of_ranks,
+)
 from ckpt.ext.layouts.rules import (
     EACH,
     MOST_PIECES,
@@ -41,6 +49,8 @@ LONGEST = 64 << 20
 """The most bytes of a recipe."""
 _LARGEST = 1 << 62
 """Numbers in a recipe are smaller."""
+_RANKS = "ranks_of_a", "ranks_of_b"
+"""The fields of a recipe about the files of ranks of both sides."""
 _BYS = ("", NEIGHBOURS, ASSUMED, CONSTANT)
 
 
@@ -48,9 +58,15 @@ def recipe_json(recipe: Recipe) -> dict[str, Json]:
     """The recipe as a document."""
     from ckpt import __version__
 
+    ranks = {
+        name: _ranks_json(ranks)
+        for name, ranks in zip(_RANKS, (recipe.before, recipe.after), strict=True)
+        if ranks is not None
+    }
     return {
         "schema": {"name": "ckpt.layout", "version": VERSION},
         "ckpt": __version__,
+        **ranks,
         "rules": [_rule_json(rule) for rule in recipe.rules],
         "dropped": [_dropped_json(row) for row in recipe.dropped],
     }
@@ -60,8 +76,9 @@ def recipe_text(recipe: Recipe) -> str:
     """The recipe as the text of a file: one rule a line."""
     document = recipe_json(recipe)
     lines = ["{"]
-    for key in ("schema", "ckpt"):
-        lines.append(f"{json.dumps(key)}: {json.dumps(document[key])},")
+    for key in document:
+        if key not in ("rules", "dropped"):
+            lines.append(f"{json.dumps(key)}: {json.dumps(document[key])},")
     rules, dropped = document["rules"], document["dropped"]
     assert isinstance(rules, list) and isinstance(dropped, list)
     lines += [
@@ -154,6 +171,18 @@ def _repeat_json(repeat: Repeat) -> dict[str, Json]:
     }
 
 
+def _ranks_json(ranks: Ranks) -> dict[str, Json]:
+    document: dict[str, Json] = {
+        "files": [{"file": row.file, "key": row.key} for row in ranks.files],
+        "dicts": [list(path) for path in ranks.dicts],
+    }
+    if ranks.values:
+        document["values"] = dict(ranks.values)
+    if ranks.beside:
+        document["beside"] = list(ranks.beside)
+    return document
+
+
 # --- reading --------------------------------------------------------------------------
 
 
@@ -162,7 +191,11 @@ def read_recipe(path: str, limits: Limits) -> Recipe:
     with about(path):
         source = locate(path).open()
         try:
-            data = read_limited(source, LONGEST, "recipe-bytes", "the recipe")
+            if source.size > LONGEST:
+                raise UnreadableError(
+                    f"a recipe of {source.size:,} bytes, more than {LONGEST:,}"
+                )
+            data = source.read(0, source.size)
         finally:
             source.close()
         return parse_recipe(data, limits)
@@ -190,8 +223,12 @@ def parse_recipe(data: bytes, limits: Limits) -> Recipe:
         _parse_dropped(_Fields(row, "a row of dropped"), room)
         for row in fields.rows("dropped")
     ]
+    sides = [
+        _parse_ranks(_Fields(fields.take(name), name)) if fields.has(name) else None
+        for name in _RANKS
+    ]
     fields.refuse_others()
-    return Recipe(tuple(rules), tuple(dropped))
+    return Recipe(tuple(rules), tuple(dropped), *sides)
 
 
 class _Room:
@@ -283,6 +320,28 @@ class _Fields:
             rows.append((name, room.parse_values(text)))
         return tuple(rows)
 
+    def texts(self, name: str, most: int) -> tuple[str, ...]:
+        """A list of at most so many texts."""
+        return self._check_texts(self.take(name), name, most)
+
+    def paths(self, name: str, most: int) -> tuple[tuple[str, ...], ...]:
+        """A list of at most so many lists of texts."""
+        rows = self.rows(name)
+        if len(rows) > most:
+            raise UnreadableError(f"{self.what}: more than {most:,} {name}")
+        return tuple([self._check_texts(row, name, DIMENSIONS) for row in rows])
+
+    def _check_texts(self, value: Json, name: str, most: int) -> tuple[str, ...]:
+        rows = value if isinstance(value, list) else [None]
+        texts = [
+            row for row in rows if isinstance(row, str) and len(row) <= LONGEST_TEXT
+        ]
+        if len(texts) < len(rows) or len(texts) > most:
+            raise UnreadableError(
+                f"{self.what}: {name} is no list of at most {most:,} short texts"
+            )
+        return tuple(texts)
+
     def refuse_others(self) -> None:
         """Raise UnreadableError where a field is left: it would say something that
         nothing heeds.
@@ -290,6 +349,30 @@ class _Fields:
         if self._fields:
             name = next(iter(self._fields))
             raise UnreadableError(f"{self.what}: unknown field {show(name, 40)}")
+
+
+def _parse_ranks(fields: _Fields) -> Ranks:
+    """The files of ranks of one side, none of which leads out of its folder."""
+    rows = [_Fields(row, f"a file of {fields.what}") for row in fields.rows("files")]
+    files = [RankFile(row.text("file"), row.text("key")) for row in rows]
+    for row in rows:
+        row.refuse_others()
+    dicts = fields.paths("dicts", MOST_DICTS)
+    given = fields.take("values") if fields.has("values") else {}
+    beside = fields.texts("beside", MOST_BESIDE) if fields.has("beside") else ()
+    fields.refuse_others()
+    if not isinstance(given, dict) or len(given) > MOST_BESIDE:
+        raise UnreadableError(f"{fields.what}: values is no object of a few values")
+    for name, value in given.items():
+        if len(name) > LONGEST_TEXT or not is_kept_value(value):
+            raise UnreadableError(
+                f"{fields.what}: {show(name, 40)} is no number and no short text"
+            )
+    ranks = Ranks(tuple(files), dicts, tuple(given.items()), beside)
+    problem = problem_of_ranks(ranks)
+    if problem is not None:
+        raise UnreadableError(f"{fields.what}: {problem}")
+    return ranks
 
 
 def _parse_rule(fields: _Fields, room: _Room) -> Rule:

@@ -9,4 +9,7 @@ from ckpt.ext.layouts.comparing import relaid_survey as relaid_survey
 from ckpt.ext.layouts.comparing import wrong_notes as wrong_notes
 from ckpt.ext.layouts.roots import root_of as root_of
 from ckpt.ext.layouts.roots import values_of as values_of
+from ckpt.ext.layouts.several import names_several as names_several
+from ckpt.ext.layouts.several import open_several as open_several
+from ckpt.ext.layouts.stage import ranks_made as ranks_made
 from ckpt.ext.layouts.stage import recipe_stage as recipe_stage

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 
 from ckpt.evidence.dialects import dialect_translations
 from ckpt.model.rows import NamedTuple
@@ -84,6 +84,7 @@ class Evidence:
         self._forms: dict[str, list[tuple[Form, Form]]] = {}
         self._votes: dict[str, Counter[str]] = {}
         self._totals: Counter[str] = Counter()
+        self._shared: dict[str, tuple[str, ...]] = {}
         self._dialects: dict[str, set[str]] | None = None
 
     def add(self, name: str, sources: Sequence[str]) -> None:
@@ -92,6 +93,8 @@ class Evidence:
 
     def _count_waiting(self) -> None:
         """Count the pairs that are not counted yet."""
+        if self._waiting:
+            self._shared.clear()
         for name, sources in self._waiting:
             own = list(dict.fromkeys(sources))
             modules = {parent for source in own for parent in parents_of(source)}
@@ -114,128 +117,123 @@ class Evidence:
         they do not say it.
         """
         self._count_waiting()
-        return self._one_of(name, _narrow_candidates(name, candidates, {}))
+        case = self._case_of(name, candidates, _Tables())
+        fitting = self._by_form(name, case.best)
+        return fitting[0] if len(fitting) == 1 else case.settled
 
     def decisions(self, candidates: Mapping[str, Sequence[str]]) -> Decisions:
         """The decisions of names on several tensors of B, each with the tensors of A
         that fit by their bytes.
         """
         self._count_waiting()
-        chosen: dict[str, str] = {}
-        known: dict[int, _Numbered] = {}
-        narrow = {
-            name: _narrow_candidates(name, fitting, known)
+        tables = _Tables()
+        cases = {
+            name: self._case_of(name, fitting, tables)
             for name, fitting in candidates.items()
         }
+        wanted = Counter(chain.from_iterable([case.best for case in cases.values()]))
+        chosen: dict[str, str] = {}
+        looked_at: dict[str, int] = {}
+        """The pairs of its form that a name was compared with: with as many it has the
+        same answer.
+        """
+
+        def choose(name: str, source: str) -> None:
+            chosen[name] = source
+            self.add_pair(name, [source])
+            wanted.subtract(cases[name].best)
+
         while True:
             before = len(chosen)
-            for name, fitting in narrow.items():
-                if name not in chosen:
-                    one = self._one_of(name, fitting)
-                    if one is not None:
-                        chosen[name] = one
-                        self.add_pair(name, [one])
-            rest = {
-                name: self._deepest_candidates(name, fitting)
-                for name, fitting in narrow.items()
-                if name not in chosen
-            }
-            wanted = Counter(chain.from_iterable(rest.values()))
-            for name, best in rest.items():
-                first = best[0] if len(best) == 1 else _of_ranks(best)
-                is_alone = all(wanted[way] == 1 for way in best)
-                if (
-                    first is not None
-                    and is_alone
-                    and self._count_shared_modules(name, first) > 1
-                ):
-                    chosen[name] = first
-                    self.add_pair(name, [first])
+            for name, case in cases.items():
+                pairs = len(self._forms.get(form_of(name).text, ()))
+                if name in chosen or looked_at.get(name) == pairs:
+                    continue
+                looked_at[name] = pairs
+                fitting = self._by_form(name, case.best)
+                one = fitting[0] if len(fitting) == 1 else case.settled
+                if one is not None:
+                    choose(name, one)
+            for name, case in cases.items():
+                if name in chosen or case.first is None:
+                    continue
+                if all(wanted[way] == 1 for way in case.best):
+                    choose(name, case.first)
             if len(chosen) == before:
-                return Decisions(
-                    chosen, {name: tuple(best) for name, best in rest.items()}
-                )
+                rest = [name for name in cases if name not in chosen]
+                return Decisions(chosen, {name: cases[name].best for name in rest})
 
-    def _one_of(self, name: str, candidates: Sequence[str]) -> str | None:
-        """The candidate that stands to a name as other pairs do, or that a table, a
-        role or the end of its name says.
+    def _case_of(self, name: str, candidates: Sequence[str], tables: _Tables) -> _Case:
+        """The case of a tensor of B, as names tell it while no other pair is known."""
+        fitting = tables.narrow(name, candidates)
+        parent = self._parent_with_votes(name)
+        best, shared = fitting, 0
+        if parent is not None:
+            best, shared = tables.deepest(fitting, self._shared_modules(parent))
+        # A set of ranks counts as one tensor.
+        first = best[0] if len(best) == 1 else _of_ranks(best)
+        is_near = shared > 0 or len(fitting) == 1
+        settled = self._settled(name, best, tables, is_near=is_near)
+        return _Case(best, settled, first if shared > 1 else None)
+
+    def _settled(
+        self, name: str, best: tuple[str, ...], tables: _Tables, *, is_near: bool
+    ) -> str | None:
+        """The candidate that has the name itself but for a prefix, or that a table, a
+        role or the end of the name says.
         """
-        best = self._deepest_candidates(name, candidates)
-        fitting = self._by_form(name, best)
-        if len(fitting) == 1:
-            return fitting[0]
         translated = self._translated_names(name)
         role = role_of(name)
-        narrower = [
+        narrower: list[Sequence[str]] = [
             [candidate for candidate in best if candidate == name],
-            [candidate for candidate in best if candidate in translated],
-            [candidate for candidate in best if role and role_of(candidate) == role],
+            tables.with_end(best, name),
         ]
-        if len(candidates) == 1 or self._count_shared_modules(name, best[0]) > 0:
-            tail = re.split(r"[./]", name)[-2:]
-            narrower.append(
-                [
-                    candidate
-                    for candidate in best
-                    if re.split(r"[./]", candidate)[-2:] == tail
-                ]
-            )
+        if translated:
+            narrower.append([row for row in best if row in translated])
+        if role is not None:
+            narrower.append(tables.with_role(best, role))
+        if is_near:
+            narrower.append(tables.with_tail(best, _tail_of(name)))
         for rows in narrower:
-            one = rows[0] if len(rows) == 1 else _of_ranks(rows)
+            one = _only_one(rows)
             if one is not None:
                 return one
         return None
 
-    def _deepest_candidates(
-        self, name: str, candidates: Sequence[str]
-    ) -> Sequence[str]:
-        """The candidates that lie deepest in the modules of A of which the module
-        around a name is made.
-        """
-        votes = self._votes_around(name)
-        if votes is None:
-            return candidates
-        modules, total = votes
-        scores = [
-            sum([modules[module] == total for module in parents_of(candidate)])
-            for candidate in candidates
-        ]
-        most = max(scores, default=0)
-        return [
-            candidate
-            for candidate, score in zip(candidates, scores, strict=True)
-            if score == most
-        ]
-
     def _by_form(self, name: str, candidates: Sequence[str]) -> list[str]:
         """The candidates that stand to a name as the pairs of names of its form do."""
         form = form_of(name)
-        pairs = self._forms.get(form.text, ())
+        pairs: dict[str, list[tuple[Form, Form]]] = {}
+        for one, two in self._forms.get(form.text, ()):
+            pairs.setdefault(two.text, []).append((one, two))
         fitting = []
         for candidate in candidates if pairs else ():
             other = form_of(candidate)
-            alike = [(one, two) for one, two in pairs if two.text == other.text]
+            alike = pairs.get(other.text)
             if alike and _moves_alike(form, other, alike):
                 fitting.append(candidate)
         return fitting
 
-    def _count_shared_modules(self, name: str, candidate: str) -> int:
-        """The number of modules around a candidate that are around all sources of the
-        innermost known module around a name.
-        """
-        votes = self._votes_around(name)
-        if votes is None:
-            return 0
-        modules, total = votes
-        return sum([modules[module] == total for module in parents_of(candidate)])
-
-    def _votes_around(self, name: str) -> tuple[Counter[str], int] | None:
-        """The votes of the innermost known module around a name, and how many voted."""
+    def _parent_with_votes(self, name: str) -> str | None:
+        """The innermost known module around a name."""
         for parent in parents_of(name):
-            votes = self._votes.get(parent)
-            if votes:
-                return votes, self._totals[parent]
+            if self._votes.get(parent):
+                return parent
         return None
+
+    def _shared_modules(self, parent: str) -> tuple[str, ...]:
+        """The modules of A that all tensors of a module of B take something of, the
+        innermost first. With each of them come those around it.
+        """
+        shared = self._shared.get(parent)
+        if shared is None:
+            total = self._totals[parent]
+            rows = [
+                name for name, times in self._votes[parent].items() if times == total
+            ]
+            shared = tuple(sorted(rows, key=_depth_of, reverse=True))
+            self._shared[parent] = shared
+        return shared
 
     def _translated_names(self, name: str) -> set[str]:
         """The names of A that a table of names says of a name of B."""
@@ -247,31 +245,154 @@ class Evidence:
         return self._dialects.get(name, set())
 
 
-_Numbered = dict[tuple[int, ...], dict[str, None]]
-"""Names by the numbers in them, in order."""
-
-
-def _narrow_candidates(
-    name: str, candidates: Sequence[str], known: dict[int, _Numbered]
-) -> Sequence[str]:
-    """The candidates with the numbers of a name, where there are many candidates and
-    some of these.
-
-    `known` has the candidates by their numbers, by the ids of the sequences: many names
-    share one.
+class _Case(NamedTuple):
+    """The case of a tensor of B: the candidates that names leave, the one that they
+    decide, and the one that it is where no other tensor wants these candidates.
     """
-    if len(candidates) <= _MANY:
-        return candidates
-    numbered = known.get(id(candidates))
-    if numbered is None:
-        numbered = known[id(candidates)] = {}
-        for candidate in candidates:
-            numbered.setdefault(form_of(candidate).numbers, {})[candidate] = None
-    same = numbered.get(form_of(name).numbers)
-    if same is None:
-        return candidates[:_MANY]
-    first = list(islice(same, _MANY))
-    return [*first[:-1], name] if name in same and name not in first else first
+
+    best: tuple[str, ...]
+    settled: str | None
+    first: str | None
+
+
+class _Tables:
+    """Tables over lists of candidates, made once for each list: many names share one.
+
+    A list is known by its id, so all lists are kept as long as the tables.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Sequence[str]] = {}
+        self._tuples: dict[int, tuple[str, ...]] = {}
+        self._numbered: dict[int, dict[tuple[int, ...], dict[str, None]]] = {}
+        self._firsts: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
+        self._deepest: dict[tuple[int, int], tuple[tuple[str, ...], int]] = {}
+        self._inside: dict[int, dict[str, list[int]]] = {}
+        """The numbers of the candidates of a list in each module."""
+        self._tails: dict[int, dict[tuple[str, ...], list[str]]] = {}
+        self._ends: dict[int, dict[str, list[str]]] = {}
+        self._roles: dict[int, dict[str | None, list[str]]] = {}
+
+    def _key(self, candidates: Sequence[str]) -> int:
+        """The id of a list, which is kept from now on."""
+        self._kept[id(candidates)] = candidates
+        return id(candidates)
+
+    def narrow(self, name: str, candidates: Sequence[str]) -> tuple[str, ...]:
+        """The candidates with the numbers of a name, where there are many candidates
+        and some of these.
+        """
+        key = self._key(candidates)
+        if key not in self._tuples:
+            self._tuples[key] = tuple(candidates[:_MANY])
+        if len(candidates) <= _MANY:
+            return self._tuples[key]
+        numbered = self._numbered.get(key)
+        if numbered is None:
+            numbered = self._numbered[key] = {}
+            for candidate in candidates:
+                numbered.setdefault(form_of(candidate).numbers, {})[candidate] = None
+        numbers = form_of(name).numbers
+        same = numbered.get(numbers)
+        if same is None:
+            return self._tuples[key]
+        first = self._firsts.get((key, numbers))
+        if first is None:
+            first = self._firsts[key, numbers] = tuple(islice(same, _MANY))
+        return (*first[:-1], name) if name in same and name not in first else first
+
+    def deepest(
+        self, candidates: tuple[str, ...], modules: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], int]:
+        """The candidates that lie deepest in some modules, which come innermost first,
+        and how many of these are around each of them.
+        """
+        key = self._key(candidates), self._key(modules)
+        known = self._deepest.get(key)
+        if known is None:
+            known = self._deepest[key] = self._find_deepest(candidates, modules)
+        return known
+
+    def _find_deepest(
+        self, candidates: tuple[str, ...], modules: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], int]:
+        inside = self._inside.get(id(candidates))
+        if inside is None:
+            inside = self._inside[id(candidates)] = {}
+            for number, candidate in enumerate(candidates):
+                for module in parents_of(candidate):
+                    inside.setdefault(module, []).append(number)
+        for depth, names in groupby(modules, _depth_of):
+            numbers = [number for name in names for number in inside.get(name, ())]
+            if len(numbers) == len(candidates):
+                return candidates, depth + 1
+            if numbers:
+                best = [candidates[number] for number in sorted(numbers)]
+                return tuple(best), depth + 1
+        return candidates, 0
+
+    def with_tail(
+        self, candidates: tuple[str, ...], tail: tuple[str, ...]
+    ) -> Sequence[str]:
+        """The candidates whose names end so."""
+        key = self._key(candidates)
+        table = self._tails.get(key)
+        if table is None:
+            table = self._tails[key] = {}
+            for candidate in candidates:
+                table.setdefault(_tail_of(candidate), []).append(candidate)
+        return table.get(tail, ())
+
+    def with_end(self, candidates: tuple[str, ...], name: str) -> Sequence[str]:
+        """The candidates that are all of the end of a name, or of which a name is all
+        of the end: one of both has a prefix. An end has two parts or more.
+        """
+        key = self._key(candidates)
+        table = self._ends.get(key)
+        if table is None:
+            table = self._ends[key] = {}
+            for candidate in candidates:
+                for end in _ends_of(candidate):
+                    table.setdefault(end, []).append(candidate)
+        for end in _ends_of(name):
+            rows = table.get(end, [])
+            found = rows if end == name else [row for row in rows if row == end]
+            if found:
+                return found
+        return ()
+
+    def with_role(self, candidates: tuple[str, ...], role: str) -> Sequence[str]:
+        """The candidates of a role."""
+        key = self._key(candidates)
+        table = self._roles.get(key)
+        if table is None:
+            table = self._roles[key] = {}
+            for candidate in candidates:
+                table.setdefault(role_of(candidate), []).append(candidate)
+        return table.get(role, ())
+
+
+def _ends_of(name: str) -> list[str]:
+    """The ends of a name that have two parts or more, the longest first."""
+    starts = [0, *[match.end() for match in re.finditer(r"[./]", name)]]
+    return [name[start:] for start in starts[:-1]]
+
+
+def _depth_of(module: str) -> int:
+    """The number of modules around a module of A, 0 for all of the checkpoint."""
+    return module.count(".") + 1 if module else 0
+
+
+def _tail_of(name: str) -> tuple[str, ...]:
+    """The last two parts of a name."""
+    return tuple(re.split(r"[./]", name)[-2:])
+
+
+def _only_one(candidates: Sequence[str]) -> str | None:
+    """The only candidate, or the first one where they are the copies of all ranks; else
+    None.
+    """
+    return candidates[0] if len(candidates) == 1 else _of_ranks(candidates)
 
 
 _ROLES = (

@@ -5,20 +5,26 @@ pair.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from ckpt.bytes.executor import current_executor
+from ckpt.bytes.location import with_home
 from ckpt.bytes.target import make_parents, target, writing_file
 from ckpt.commands.rewriting.report import with_ties
 from ckpt.ext.layouts.checking import check_recipe
 from ckpt.ext.layouts.document import parsed_mapping, read_recipe, recipe_text
 from ckpt.ext.layouts.find import find_layout
+from ckpt.ext.layouts.ranks import ranks_of
 from ckpt.ext.layouts.report import RecipeReport
 from ckpt.ext.layouts.rules import recipe_of
-from ckpt.ext.layouts.sides import Side, side_of
+from ckpt.ext.layouts.several import names_several, open_several
+from ckpt.ext.layouts.sides import Side, entries_of, side_of
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
+from ckpt.surface.api.checkpoint import Checkpoint
+from ckpt.surface.api.handle import Handle
 from ckpt.surface.api.keywords import Path, Texts, keyword_texts, limits_only, text_only
 from ckpt.surface.api.opening import Input, at_hand
 from ckpt.surface.api.progress import Progress, metered_reading
@@ -41,9 +47,10 @@ def recipe(
     """Find how each tensor of `after` is made of `before`, prove it byte by byte, and
     return the report of `ckpt recipe`.
 
-    `out` gets the recipe, which `ckpt.convert` takes. With `check`, the path of a
-    recipe, nothing is searched: that recipe is proved on this pair. `assume` are texts
-    such as `NAME_IN_B=NAME_IN_A`, where two ways fit. Raises CkptError.
+    A side may be a pattern such as `ranks/tp*.pt`: files of ranks that are one
+    checkpoint. `out` gets the recipe, which `ckpt.convert` takes. With `check`, the
+    path of a recipe, nothing is searched: that recipe is proved on this pair. `assume`
+    are texts such as `NAME_IN_B=NAME_IN_A`, where two ways fit. Raises CkptError.
     """
     text_only(section=section)
     limits_only(limits)
@@ -58,7 +65,7 @@ def recipe(
     )
     with ExitStack() as stack:
         opened = [
-            stack.enter_context(at_hand(side, limits, plugins=plugins))
+            stack.enter_context(_opened_side(side, limits, plugins=plugins))
             for side in (before, after)
         ]
         sides = [
@@ -75,7 +82,12 @@ def recipe(
                 findings = find_layout(
                     sides[0].leaves, sides[1].leaves, assumed, current_executor(), meter
                 )
-                made = recipe_of(findings, sides[0].leaves, sides[1].leaves)
+                ranks = [
+                    ranks_of(side.survey, entries_of(side.survey, section))
+                    for side in opened
+                ]
+                found = recipe_of(findings, sides[0].leaves, sides[1].leaves)
+                made = found._replace(before=ranks[0], after=ranks[1])
         for side in opened:
             side.check_unchanged()
     report = RecipeReport(
@@ -96,6 +108,35 @@ def recipe(
     with writing_file(place, len(data)) as sink:
         sink.write(data)
     return report._replace(path=place.path)
+
+
+def open_pattern(
+    given: Input, limits: Limits | None = None, *, plugins: bool = False
+) -> Checkpoint | None:
+    """Open the files that a pattern names, or return None for a path that is none.
+    Raises CkptError.
+    """
+    if not isinstance(given, (str, os.PathLike)) or not names_several(given):
+        return None
+    path = with_home(os.fsdecode(given))
+    whole = open_several(path, limits or Limits(), plugins=plugins)
+    return Checkpoint(Handle(whole), limits, plugins=plugins)
+
+
+@contextmanager
+def _opened_side(
+    given: Input, limits: Limits | None, *, plugins: bool
+) -> Iterator[Checkpoint]:
+    """Open a checkpoint for a block, or the files that a pattern names. Raises
+    CkptError.
+    """
+    opened = open_pattern(given, limits, plugins=plugins)
+    if opened is None:
+        with at_hand(given, limits, plugins=plugins) as known:
+            yield known
+        return
+    with opened:
+        yield opened
 
 
 def _refuse_unknown(assumed: object, before: Side, after: Side) -> None:

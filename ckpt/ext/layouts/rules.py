@@ -11,6 +11,7 @@ from math import prod
 from ckpt.ext.layouts.findings import VALUES, Findings, Made, Unused
 from ckpt.ext.layouts.pieces import Loop, Piece, Repeat
 from ckpt.ext.layouts.proof import Leaf
+from ckpt.ext.layouts.ranks import Ranks
 from ckpt.ext.layouts.templates import (
     Affine,
     Form,
@@ -26,6 +27,8 @@ from ckpt.model.text import show
 
 MOST_PIECES = 1 << 21
 """The most pieces of all tensors that a recipe makes."""
+MOST_OF_ONE = 1 << 18
+"""The most pieces of one tensor that a recipe makes: several times what is found."""
 MOST_CHARACTERS = 1 << 28
 """The most characters of the names of all pieces and tensors of a recipe."""
 
@@ -129,6 +132,10 @@ class Recipe(NamedTuple):
 
     rules: tuple[Rule, ...]
     dropped: tuple[Leftovers, ...] = ()
+    before: Ranks | None = None
+    """The files of ranks that A was, if it was some."""
+    after: Ranks | None = None
+    """The files of ranks that B was, if it was some."""
 
 
 class Target(NamedTuple):
@@ -194,7 +201,13 @@ def _refuse_large(recipe: Recipe) -> None:
     """
     pieces, characters = 0, 0
     for rule in recipe.rules:
-        pieces += rule.times * max(1, sum([part.times for part in rule.parts]))
+        own = sum([part.times for part in rule.parts])
+        if own > MOST_OF_ONE:
+            raise UnreadableError(
+                f"the rule of {show(rule.target.text, 60)} has {own:,} pieces, "
+                f"more than {MOST_OF_ONE:,}"
+            )
+        pieces += rule.times * max(1, own)
         characters += rule.times * rule.target.length
         for part in rule.parts:
             if part.source is not None:

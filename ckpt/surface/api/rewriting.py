@@ -34,7 +34,13 @@ from ckpt.commands.sum.sums import Like, likeness
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import emptied_findings
 from ckpt.formats import save
-from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
+from ckpt.formats.save import (
+    Check,
+    FilesOfRanks,
+    SavedFile,
+    check_bytes,
+    check_weights_only,
+)
 from ckpt.formats.sharded.writer import set_pattern
 from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Checkpoint
@@ -142,6 +148,8 @@ class WriteOptions(NamedTuple):
     shard_bytes: int | None = None
     ranks: int | None = None
     """Into how many files the tensors of a distributed checkpoint are cut."""
+    rank_files: FilesOfRanks | None = None
+    """The files of ranks that the result is written as, in the folder `out`."""
     link: bool = False
     """True when data files that stay as they are become hard links."""
     like: Like | None = None
@@ -234,6 +242,8 @@ def place_of(path: str, options: WriteOptions, below: str | None = None) -> str 
     """
     if options.in_place or options.out is None:
         return None
+    if options.rank_files is not None:
+        return options.out
     as_folder = is_folder_made(path, options)
     if not options.is_folder or (
         as_folder and formats.is_folder_format(options.out, options.limits)
@@ -268,6 +278,10 @@ def target_of(
     """
     if out is None or options.shard_bytes:
         return None
+    if options.rank_files is not None:
+        return target.folder_target(
+            out, options.rank_files.owns, force=options.force, parents=options.parents
+        )
     if is_folder_made(path, options):
         return target.folder_target(
             out, formats.is_owned, force=options.force, parents=options.parents
@@ -899,6 +913,16 @@ def _write_result(
             checkpoint = items.placed(checkpoint, options.ranks, link=options.link)
         if options.parents:
             make_parents(to)
+    if options.rank_files is not None:
+        return save.save_ranks(
+            checkpoint,
+            to,
+            options.rank_files,
+            limits,
+            progress=_result_meter(checkpoint, options),
+            checks=further,
+            keep_damaged=options.keep_damaged,
+        )
     return save.save_checkpoint(
         checkpoint,
         to,

@@ -6,9 +6,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+from ckpt.bytes.far import is_url
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.formats import is_folder_format, save, writer_of, written_formats
+from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits, number_of
@@ -102,13 +104,15 @@ _WRITING = frozenset(
 )
 
 
+OWN_LAYOUT = "transformers"
+"""The word for the layout of transformers in the place of a recipe."""
+
+
 def names_own_layout(checkpoint: Checkpoint, recipe: Path | None) -> bool:
     """Tell whether `recipe` is no file, but the word for the layout of transformers
     that a GGUF leads to by itself.
     """
-    return (
-        checkpoint.traits.has_own_metadata and os.fspath(recipe or "") == "transformers"
-    )
+    return checkpoint.traits.has_own_metadata and os.fspath(recipe or "") == OWN_LAYOUT
 
 
 def refuse_format(to: str | None) -> None:
@@ -211,6 +215,56 @@ def with_format(
     if out is not None and not os.path.isdir(out) and not with_config:
         save.format_for(out.removesuffix(".index.json"), save.SHARD_FORMAT)
     return options._replace(shard_bytes=shard_bytes, format=save.SHARD_FORMAT)
+
+
+def with_recipe(
+    options: WriteOptions,
+    recipe: Path | None,
+    format: str | None,
+    shard_size: str | int | None,
+    *,
+    reverse: bool,
+    plain: bool,
+    optimizer: bool,
+    with_config: bool,
+) -> WriteOptions:
+    """The options with the format of the result, or with the files of ranks that a
+    recipe makes, which go into a folder of that name.
+
+    They are one checkpoint where --format, --shard-size or the ending of OUT asks for
+    one. Raises CkptError.
+    """
+    out = None if options.out is None else options.out.rstrip("/")
+    is_one = format is not None or shard_size is not None or with_config
+    ranks = None
+    if recipe is not None and out and not is_one and not save.has_known_ending(out):
+        ranks = _ranks_made(os.fspath(recipe), options.limits, reverse=reverse)
+    if ranks is None:
+        return with_format(
+            options, format, shard_size, plain=plain, with_config=with_config
+        )
+    if optimizer:
+        problem = "--optimizer: the files of ranks get the model alone"
+        raise UsageError(problem, hint="-o OUT.pth")
+    if is_url(options.out or ""):
+        problem = "files of ranks are written on this machine only"
+        raise UsageError(problem, path=options.out)
+    return options._replace(format=ranks.format, rank_files=ranks, plain=plain)
+
+
+def _ranks_made(
+    recipe: str | bytes, limits: Limits, *, reverse: bool
+) -> save.FilesOfRanks | None:
+    """The files of ranks that a recipe makes, or None for one that makes none. Raises
+    CkptError.
+    """
+    path = os.fsdecode(recipe)
+    if path == OWN_LAYOUT:
+        return None
+    made: save.FilesOfRanks | None = load_hook("layouts").ranks_made(
+        path, limits, reverse=reverse
+    )
+    return made
 
 
 def with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:

@@ -1216,7 +1216,11 @@ ARGUMENTS: dict[str, tuple[Argument, ...]] = {
     ),
     "diff": (Argument("before", "BEFORE", _PATH), Argument("after", "AFTER", _PATH)),
     "recipe": (
-        Argument("before", "A", "A checkpoint, or a folder of the files of its ranks."),
+        Argument(
+            "before",
+            "A",
+            "A checkpoint, a folder of the files of its ranks, or a pattern: 'tp*.pt'.",
+        ),
         Argument("after", "B", "The same weights in another layout."),
     ),
     "report": (

@@ -164,6 +164,8 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
         raise UsageError(
             "--with-config takes one PATH: all results would have the same name"
         )
+    if several and places.rank_files is not None:
+        raise UsageError("this recipe makes files of ranks: it takes one PATH")
     if several and places.out is not None and not places.is_folder:
         raise UsageError("not a folder, and there are several PATHs", path=places.out)
     if options.recursive and places.out is not None and not _may_be_folder(places.out):

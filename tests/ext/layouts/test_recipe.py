@@ -12,10 +12,10 @@ import paths
 import pytest
 import relaid
 import torch
-from relaid import LAYOUTS, State
-from safetensors.torch import load_file
+from relaid import LAYOUTS, State, holds
 
 import ckpt
+from ckpt.ext.layouts import neighbours
 from ckpt.model.errors import CkptError, LossError, UnreadableError, UsageError
 
 NAMES = "name", sorted(LAYOUTS)
@@ -28,19 +28,6 @@ def pair(name: str, seed: int, folder: Path) -> tuple[str, str, State, State]:
     after = change(before)
     files = [folder / f"{word}{seed}.safetensors" for word in ("a", "b")]
     return relaid.saved(before, files[0]), relaid.saved(after, files[1]), before, after
-
-
-def holds(path: str | None, state: State) -> bool:
-    """Tell whether a file has exactly these tensors, byte for byte."""
-    assert path is not None
-    found = load_file(path) if path.endswith(".safetensors") else torch.load(path)
-    same = {
-        name: found[name].shape == array.shape
-        and bool((found[name].numpy() == array).all())
-        for name, array in state.items()
-        if name in found
-    }
-    return found.keys() == state.keys() and all(same.values())
 
 
 @pytest.mark.slow
@@ -282,6 +269,54 @@ def test_many_constants_are_not_compared_one_by_one(
     )
     assert not ckpt.recipe(a, b).is_whole
     assert not asked
+
+
+@pytest.mark.parametrize("prefix", ["module.", "p{}."])
+def test_names_are_not_compared_each_with_each(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    real = neighbours.parents_of
+
+    def counted(name: str) -> list[str]:
+        nonlocal asked
+        asked += 1
+        return real(name)
+
+    monkeypatch.setattr(neighbours, "parents_of", counted)
+    rng = np.random.default_rng(1)
+    before: State = {}
+    for layer in range(120):
+        weight = rng.standard_normal((2, 3), dtype=np.float32)
+        before[f"layers.{layer}.fc.weight"] = weight
+        before[f"layers.{layer}.norm.weight"] = np.ones(3, np.float32)
+    a = relaid.saved(before, tmp_path / "a.pth")
+    after = {
+        prefix.format(row) + name: array
+        for row, (name, array) in enumerate(before.items())
+    }
+    b = relaid.saved(after, tmp_path / "b.pth")
+    report = ckpt.recipe(a, b)
+    assert len(report.made) == 240
+    assert asked <= 8 * len(before)
+
+
+def test_constants_are_told_apart_by_all_of_their_names(tmp_path: Path) -> None:
+    ones = np.ones(3, np.float32)
+    names = [f"layers.{layer}.{part}.weight" for layer in range(3) for part in "ab"]
+    a = relaid.saved(dict.fromkeys(names, ones), tmp_path / "a.pth")
+    b = relaid.saved({f"net.model.{name}": ones for name in names}, tmp_path / "b.pth")
+    for pair_of in ((a, b), (b, a)):
+        report = ckpt.recipe(*pair_of)
+        assert report.is_whole, report.left
+        assert len(report.by_names) == 6
+    twice = relaid.saved(
+        {f"{one}.{name}": ones for one in ("net", "ema") for name in names},
+        tmp_path / "c.pth",
+    )
+    report = ckpt.recipe(twice, a)
+    assert report.made == ()
+    assert report.left[0].ways[:2] == (f"net.{names[0]}", f"net.{names[1]}")
 
 
 def test_a_copy_must_be_equal_wherever_the_recipe_is_applied(tmp_path: Path) -> None:
@@ -528,6 +563,43 @@ _STRANGE = {
         "of": [],
     },
     "a formula": {**_RULE, "of": [{**_RULE["of"][0], "formula": "*__import__('os')"}]},  # type: ignore[index,dict-item]
+    "many pieces of one tensor": {
+        **_RULE,
+        "shape": [1 << 20],
+        "of": [
+            {
+                **_PART,
+                "count": 1 << 20,
+                "to_step": 1,
+                "sizes": [1],
+            }
+        ],
+    },
+    "a shape that is deep": {**_RULE, "shape": [[[4]]]},
+    "a size of 2^63": {**_RULE, "shape": [1 << 63]},
+    "a loop of 2^63": {**_RULE, "of": [{**_PART, "sizes": [1 << 63]}]},
+    "a beginning of 2^63": {**_RULE, "of": [{**_PART, "from": 1 << 63}]},
+    "a step of 2^61": {
+        **_RULE,
+        "of": [{**_PART, "sizes": [2], "to_steps": [1 << 61]}],
+    },
+    "a name that leads elsewhere": {
+        **_RULE,
+        "of": [{"tensor": "../../y", "shape": [4]}],
+    },
+    "a negative step": {**_RULE, "of": [{**_PART, "from_steps": [-1]}]},
+    "a negative step of B": {**_RULE, "of": [{**_PART, "to": 3, "to_steps": [-1]}]},
+    "parts over each other": {**_RULE, "of": [_PART, _PART]},
+    "parts that overlap": {
+        **_RULE,
+        "of": [{**_PART, "sizes": [3]}, {**_PART, "to": 2, "from": 2, "sizes": [2]}],
+    },
+    "loops that overlap": {
+        **_RULE,
+        "of": [
+            {**_PART, "sizes": [2, 2], "to_steps": [1, 1], "from_steps": [2, 1]},
+        ],
+    },
     "bits": {
         **_RULE,
         "of": [{"constant": "0xzz", "to": 0, "sizes": [4], "to_steps": [1]}],
@@ -550,6 +622,36 @@ def test_a_strange_rule_is_refused_in_one_line(name: str, tmp_path: Path) -> Non
         ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out.pth").exists()
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        _RULE,
+        {**_RULE, "make": "<n>", "for": {"n": "0-1"}},
+        {**_RULE, "make": "x<n-1>", "for": {"n": "1-2"}},
+    ],
+    ids=["as it is", "by a place", "by two places"],
+)
+def test_two_rules_for_one_tensor_are_refused(
+    second: dict[str, object], tmp_path: Path
+) -> None:
+    make = {"<n>": "1", "x<n-1>": "x<n>"}.get(str(second["make"]), "x")
+    places = {"for": {"n": "0-1"}} if "<" in make else {}
+    a = relaid.saved({"y": np.arange(4, dtype=np.float32)}, tmp_path / "a.pth")
+    path = recipe_file(tmp_path, [{**_RULE, "make": make, **places}, second])
+    with pytest.raises(CkptError, match="two rules make") as caught:
+        ckpt.convert(a, recipe=path, out=tmp_path / "out.pth")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_that_is_too_long_names_no_limit(tmp_path: Path) -> None:
+    a = relaid.saved({"y": np.arange(4, dtype=np.float32)}, tmp_path / "a.pth")
+    with (tmp_path / "r.json").open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    with pytest.raises(UnreadableError, match="a recipe of 67,108,865 bytes") as caught:
+        ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+    assert "--limit" not in str(caught.value)
 
 
 def recipe_file(folder: Path, rules: object, dropped: object = ()) -> Path:
