@@ -145,6 +145,13 @@ def _unequal_bytes(
 
 # --- numbers of one tensor ------------------------------------------------------------
 
+_SUMS = ("zeros", "nan", "inf", "squares")
+"""The fields of `Summary` and of `Moments` that are plain sums over the elements."""
+_GROWING = ("numel", "finite", "spread", *_SUMS)
+"""The fields of `Summary` that are twice as large where every element is there
+twice.
+"""
+
 
 class Summary:
     """Statistics of a tensor, added up block by block. Sums are in float64, over finite
@@ -183,16 +190,10 @@ class Summary:
                 else None
             ) or double.measure_moments(values)
         self.numel += len(values)
-        self.nan += found.nan
-        self.inf += found.inf
-        if not found.finite:
-            return
-        self._widen_range(found.low, found.high)
-        self.zeros += found.zeros
-        self.squares += found.squares
-        self._join_part(found.finite, found.mean, found.spread)
+        self._add_figures(found)
         if (
-            self.histogram is not None
+            found.finite
+            and self.histogram is not None
             and self.low is not None
             and self.high is not None
         ):
@@ -206,39 +207,29 @@ class Summary:
         if self.histogram is not None:
             self.histogram.settle()
 
-    def _widen_range(self, low: float, high: float) -> None:
-        self.low = low if self.low is None else min(self.low, low)
-        self.high = high if self.high is None else max(self.high, high)
-
-    def _join_part(self, count: int, mean: float, spread: float) -> None:
-        """Add a part with its own mean (Chan, Golub and LeVeque 1979)."""
-        apart, both = mean - self.mean, self.finite + count
-        self.spread += spread + apart * apart * self.finite * count / both
-        self.mean += apart * count / both
-        self.finite = both
-
     def merge(self, later: Summary) -> None:
         """Add the statistics of the elements that follow."""
         self.numel += later.numel
-        self.zeros += later.zeros
-        self.nan += later.nan
-        self.inf += later.inf
+        self._add_figures(later)
         self.histogram = join_histograms(self.histogram, later.histogram)
-        if later.low is None or later.high is None:
+
+    def _add_figures(self, part: double.Moments | Summary) -> None:
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(part, name))
+        if not part.finite or part.low is None or part.high is None:
             return
-        self._widen_range(later.low, later.high)
-        self.squares += later.squares
-        self._join_part(later.finite, later.mean, later.spread)
+        self.low = part.low if self.low is None else min(self.low, part.low)
+        self.high = part.high if self.high is None else max(self.high, part.high)
+        # Parts with means of their own are joined as Chan, Golub and LeVeque (1979) do.
+        apart, both = part.mean - self.mean, self.finite + part.finite
+        self.spread += part.spread + apart * apart * self.finite * part.finite / both
+        self.mean += apart * part.finite / both
+        self.finite = both
 
     def repeated(self, times: int) -> None:
         """Count every element `times` times."""
-        self.numel *= times
-        self.finite *= times
-        self.zeros *= times
-        self.nan *= times
-        self.inf *= times
-        self.spread *= times
-        self.squares *= times
+        for name in _GROWING:
+            setattr(self, name, getattr(self, name) * times)
         if self.histogram is not None:
             self.histogram.repeated(times)
 

@@ -14,7 +14,10 @@ import torch
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import as_numbers
 from ckpt.elements.compare import Change, compare
+from ckpt.elements.double import Moments
 from ckpt.elements.measure import (
+    _GROWING,
+    _SUMS,
     ChannelLayout,
     Channels,
     Difference,
@@ -285,6 +288,26 @@ def test_nothing_has_no_numbers() -> None:
     empty = Summary()
     empty.merge(Summary())
     assert empty.finite == 0
+
+
+def test_every_figure_of_a_block_reaches_the_summary() -> None:
+    joined = {"finite", "low", "high", "mean", "spread"}
+    assert {*Moments._fields} == {*_SUMS, *joined}
+    alike = {"low", "high", "mean", "histogram"}
+    assert vars(Summary()).keys() == {*_GROWING, *alike}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_elements_that_are_there_several_times(dtype: torch.dtype) -> None:
+    tensor = refs.values(dtype, 24 * dtype.itemsize)
+    once = measure_span(refs.ref_of(tensor), None, 0).summary
+    repeated = measure_span(refs.ref_of(tensor.repeat(3)), None, 0).summary
+    once.repeated(3)
+
+    found, expected = vars(once), vars(repeated)
+    for name in ("mean", "spread", "squares"):
+        assert found.pop(name) == pytest.approx(expected.pop(name), rel=1e-5)
+    assert found == expected
 
 
 @pytest.mark.parametrize(
