@@ -145,13 +145,6 @@ def _unequal_bytes(
 
 # --- numbers of one tensor ------------------------------------------------------------
 
-_SUMS = ("zeros", "nan", "inf", "squares")
-"""The fields of `Summary` and of `Moments` that are plain sums over the elements."""
-_GROWING = ("numel", "finite", "spread", *_SUMS)
-"""The fields of `Summary` that are twice as large where every element is there
-twice.
-"""
-
 
 class Summary:
     """Statistics of a tensor, added up block by block. Sums are in float64, over finite
@@ -214,8 +207,10 @@ class Summary:
         self.histogram = join_histograms(self.histogram, later.histogram)
 
     def _add_figures(self, part: double.Moments | Summary) -> None:
-        for name in _SUMS:
-            setattr(self, name, getattr(self, name) + getattr(part, name))
+        self.zeros += part.zeros
+        self.nan += part.nan
+        self.inf += part.inf
+        self.squares += part.squares
         if not part.finite or part.low is None or part.high is None:
             return
         self.low = part.low if self.low is None else min(self.low, part.low)
@@ -228,8 +223,13 @@ class Summary:
 
     def repeated(self, times: int) -> None:
         """Count every element `times` times."""
-        for name in _GROWING:
-            setattr(self, name, getattr(self, name) * times)
+        self.numel *= times
+        self.finite *= times
+        self.zeros *= times
+        self.nan *= times
+        self.inf *= times
+        self.squares *= times
+        self.spread *= times
         if self.histogram is not None:
             self.histogram.repeated(times)
 
