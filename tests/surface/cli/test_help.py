@@ -147,7 +147,9 @@ def test_the_short_help_has_examples_first_and_no_rare_option(
         if word.startswith("--")
     }
     assert used <= shown, "an example needs no rare option"
-    assert columns < 100 or text.count("\n") <= LINES
+    assert columns < 100 or text.count("\n") <= LINES, (
+        "a star behind the command in the row of an option leaves it to --help-all"
+    )
     others = {other for row in options_of(command) for other in row.other_names}
     assert all(f"also {other}" in " ".join(text.split()) for other in others)
 
