@@ -284,9 +284,9 @@ def _float8_codes(name: str) -> tuple[Array, Array]:
     those beyond its range.
 
     float8_e4m3fn has its largest number for these, as torch 2.13 has it; the others
-    have an infinity or NaN. Raises ValueError for a type of other bits: of those of 8,
-    the sign is the upper one, the codes of positive numbers are in their order, and NaN
-    is 0x7F, or 0x80 where -0 would be (`fnuz`).
+    have an infinity or NaN. In all, the sign is the upper bit, the codes of positive
+    numbers are in their order, and NaN is 0x7F, or 0x80 where -0 would be (`fnuz`).
+    Raises ValueError for a type that has not 8 bits.
     """
     import numpy as np
 

@@ -179,6 +179,7 @@ def test_an_import_by_the_core_stays_an_error(
 WORDS = {
     "prune": "prune",
     "resizing": "resiz",
+    "values": r'"set",|ckpt\.set\b',
 }
 """Extensions whose deletion is tried with the tests, and what the modules of those
 tests say that could notice it. The others take longer: `make test-without`.

@@ -3,13 +3,12 @@
 Whoever deletes `ckpt/ext/NAME` runs the tests without further words: those of the
 folder are not collected, nor those of pages and tables that are about all of them. A
 test of the core is skipped where it asks for what is gone: where it imports a module of
-the extension or a public name of it, runs its command, or is marked
-`pytest.mark.needs("NAME")`.
+the extension or a public name of it, runs its command, has a parameter `command` or
+`words` with that, or is marked `pytest.mark.needs("NAME")`.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import traceback
 from pathlib import Path
@@ -49,18 +48,24 @@ def ignored() -> list[str]:
 
 
 def skip_marked(item: pytest.Item) -> None:
-    """Skip a test that is marked with an extension that is gone."""
+    """Skip a test that is marked with an extension that is gone, or whose parameter
+    `command` or `words` is its command.
+    """
     for marker in item.iter_markers("needs"):
         unknown = {*marker.args} - EXTENSIONS
         assert not unknown, f"no such extensions: {unknown}"
         for name in marker.args:
             if name in ABSENT:
                 pytest.skip(f"this needs ckpt.ext.{name}")
+    case = getattr(item, "callspec", None)
+    if case is not None:
+        skip_command((case.params.get("command"),))
+        skip_command(tuple(case.params.get("words", ())))
 
 
-def skip_command(words: tuple[str | os.PathLike[str], ...]) -> None:
+def skip_command(words: tuple[object, ...]) -> None:
     """Skip a test that runs the command of an extension that is gone."""
-    if not ABSENT or not words:
+    if not ABSENT or not words or not isinstance(words[0], str):
         return
     from ckpt.surface.cli import app  # dear, and only for such a checkout
 
