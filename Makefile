@@ -10,7 +10,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-slow test-thorough test-pythons test-oldest test-typer test-frameworks compare kills check format samples docs site man bench bench-check fuzz lock release-check mutants clean
+.PHONY: help demo test test-slow test-thorough test-pythons test-oldest test-typer test-without test-frameworks compare kills check format samples docs site man bench bench-check fuzz lock release-check mutants clean
 .DEFAULT_GOAL := demo
 
 # A half-made .venv is made again: one without pip, of a Python that has gone, or of one that is too old.
@@ -95,6 +95,15 @@ test-typer: .venv/.dev
 		$$folder/bin/python -m pip install --quiet $$typer && \
 		$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$(echo $$folder/lib/python*/site-packages)/others.pth" && \
 		$$folder/bin/python -m pytest -W ignore::DeprecationWarning tests/surface/cli $(ARGS) || exit $$?; \
+	done
+
+# The tests of what is left without an extension, of the last commit: `make test-without NAMES='prune values'`.
+test-without: .venv/.dev
+	@for name in $(NAMES); do \
+		folder=$$(mktemp -d) && git archive HEAD | tar -x -C $$folder && \
+		rm -r $$folder/ckpt/ext/$$name $$folder/tests/ext/$$name && \
+		(cd $$folder && PYTHONPATH=$$folder $(CURDIR)/$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)) || exit 1; \
+		rm -r $$folder; \
 	done
 
 # Checkpoints that real frameworks write, against the truth by torch: docs/frameworks.md.

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib import import_module
 from pathlib import Path
 from unittest import mock
 
+import needs
 import paths
 import pytest
 from buckets import Bucket, Front, fronted
@@ -48,8 +49,25 @@ for ignored, usual in (
         signal.signal(ignored, usual)
 
 
+collect_ignore = needs.ignored()
+
+
 def pytest_sessionfinish() -> None:
     close_server()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    needs.skip_marked(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except ModuleNotFoundError as error:
+        if needs.asks_for_absent(error):
+            pytest.skip(f"this needs {error.name}")
+        raise
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,7 @@ import oracle
 import paths
 import pytest
 import torch
+from needs import is_there
 from paths import many
 from randoms import DTYPES, ODD, Random, changed
 from rewriting import convert, write
@@ -38,7 +39,6 @@ from ckpt.commands.stats.stats import stats
 from ckpt.commands.strip.strip import strip
 from ckpt.elements.blocks import elements
 from ckpt.evidence.survey import Survey
-from ckpt.ext.warmstart.warmstart import warmstart
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
 from ckpt.model.tensors import TensorRef
@@ -131,11 +131,14 @@ def written(
                 writer.format,
                 lambda: writer.run(survey),  # noqa: B023
             )
-    with surveys(source, other) as (target, given):
-        into = folder / "warmstart.pth"
-        made["warmstart"] = once(
-            into, "torch-zip", lambda: warmstart(given, target, LIMITS)
-        )
+    if is_there("warmstart"):
+        from ckpt.ext.warmstart.warmstart import warmstart
+
+        with surveys(source, other) as (target, given):
+            into = folder / "warmstart.pth"
+            made["warmstart"] = once(
+                into, "torch-zip", lambda: warmstart(given, target, LIMITS)
+            )
     return made
 
 

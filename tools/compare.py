@@ -4,9 +4,10 @@ ARGS='--random 500 --only WORDS'`.
 OTHER is a checkout of another commit (`git worktree add ../other main~9`). Each command
 runs in both, in the same folder: on the samples, on the shapes that frameworks write,
 on sets of files, behind a URL, on bad input, on random checkpoints, and on pairs of
-samples. The stories of compare.txt hold each option of each command once; the commands
-of the pages run too, and the functions of `import ckpt`. Streams, exit codes and all
-bytes that are written are compared. Exit code 1 where something differs.
+samples. The stories of compare.txt hold options of each command; one that they lack is
+added to a line of its command. The commands of the pages run too, and the functions of
+`import ckpt`. Streams, exit codes and all bytes that are written are compared. Exit
+code 1 where something differs.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ import shapes
 import torch
 import webs
 from randoms import Random
+
+from ckpt.surface.cli.app import COMMANDS
+from ckpt.surface.cli.options import Option, options_of
 
 HERE = Path(__file__).resolve().parent.parent
 _STORIES = HERE / "tools" / "compare.txt"
@@ -152,6 +156,30 @@ OF_PAIRS = (
 )
 """The commands for each pair."""
 
+BASES = {
+    "ls": "ls .",
+    "get": "get lightning.ckpt epoch",
+    "diff": "diff ddp_before.pth ddp_after.pth",
+    "report": "report ddp_after.pth -o a.html",
+    "explain": "explain prefix",
+    "recipe": "recipe compiled.pth legacy.pth",
+    "lint": "lint .",
+    "rehome": "rehome train_cuda.pth -o a.pth",
+    "strip": "strip compiled.pth -o a.pth",
+    "rename": "rename compiled.pth --sub s/^_orig_mod/net/ -o a.pth",
+    "set": "set train_cuda.pth epoch=0 -o a.pth",
+    "slim": "slim ddp_after.pth -o a.safetensors",
+    "convert": "convert ddp_after.pth -o a.safetensors",
+    "salvage": "salvage truncated.pth -o a.pth",
+    "warmstart": "warmstart compiled.pth --into legacy.pth -o a.pth",
+    "average": "average ddp_before.pth ddp_after.pth -o a.pth",
+    "merge": "merge llama_bf16.pth lora -o a.pth",
+    "prune": "prune .",
+}
+"""Command -> a line to which its other options are added; without a row it is the
+command with a sample.
+"""
+
 MODEL = """\
 import torch
 
@@ -254,6 +282,48 @@ def stories() -> list[list[str]]:
         for block in blocks
     ]
     return [lines for lines in told if lines]
+
+
+def lines_of_options() -> list[str]:
+    """A line for each option that no line above and no story has, where its row says a
+    value that fits.
+    """
+    known = [
+        *(line for lines in stories() for line in lines),
+        *READERS,
+        *WRITERS,
+        *FOLDER,
+        *OF_PAIRS,
+    ]
+    used = {
+        (words[0], word)
+        for words in map(shlex.split, known)
+        for word in words[1:]
+        if word.startswith("-")
+    }
+    return [
+        f"{BASES.get(command, f'{command} ddp_after.pth')} {shlex.join(words)}"
+        for command in COMMANDS
+        for row in options_of(command)
+        if (command, row.name) not in used and (command, row.short) not in used
+        for words in (_example(row),)
+        if words
+    ]
+
+
+def _example(row: Option) -> list[str]:
+    """An option as it may be typed. Empty where the table does not say what may follow
+    it.
+    """
+    if row.name == "--help-all":
+        return []  # the page of each command has it
+    if row.kind == "flag":
+        return [row.name]
+    if row.words:
+        return [row.name, row.words[0]]
+    if row.kind in ("integer", "number"):
+        return [row.name, f"{1 if row.low is None else row.low:g}"]
+    return []
 
 
 @contextmanager
@@ -441,7 +511,7 @@ def main() -> int:
                 lambda checkout: [checkout.run_line(words, folder)],
             )
 
-        for lines in stories():
+        for lines in (*stories(), *([line] for line in lines_of_options())):
             comparison.compare(
                 f"ckpt {'; '.join(lines)}",
                 lambda checkout, lines=lines: checkout.run_story(lines, folder),

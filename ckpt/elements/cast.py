@@ -284,12 +284,17 @@ def _float8_codes(name: str) -> tuple[Array, Array]:
     those beyond its range.
 
     float8_e4m3fn has its largest number for these, as torch 2.13 has it; the others
-    have an infinity or NaN.
+    have an infinity or NaN. In all, the sign is the upper bit, the codes of positive
+    numbers are in their order, and NaN is 0x7F, or 0x80 where -0 would be (`fnuz`).
+    Raises ValueError for a type that has not 8 bits.
     """
     import numpy as np
 
+    if BY_NAME[name].bits != 8:
+        raise ValueError(f"{name} has no codes of 8 bits")
     has_signed_zero = not name.endswith("fnuz")
-    values = as_numbers(bytes(range(128)), BY_NAME[name]).astype("<f8")
+    positive = bytes(range(0x80))
+    values = as_numbers(positive, BY_NAME[name]).astype("<f8")
     values = values[np.isfinite(values)]
     # The code of a size is the number of middles between neighbours that are below it.
     # Behind the largest number stands the one that would come next.

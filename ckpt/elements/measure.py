@@ -186,14 +186,9 @@ class Summary:
             if found is None:
                 found = double.measure_moments(values)
         self.numel += len(values)
-        self.nan += found.nan
-        self.inf += found.inf
+        self._add_figures(found)
         if not found.finite:
             return
-        self._widen_range(found.low, found.high)
-        self.zeros += found.zeros
-        self.squares += found.squares
-        self._join_part(found.finite, found.mean, found.spread)
         if self.histogram is None or self.low is None or self.high is None:
             return
         finite = values
@@ -206,32 +201,29 @@ class Summary:
         if self.histogram is not None:
             self.histogram.settle()
 
-    def _widen_range(self, low: float, high: float) -> None:
-        self.low = low if self.low is None else min(self.low, low)
-        self.high = high if self.high is None else max(self.high, high)
-
-    def _join_part(self, count: int, mean: float, spread: float) -> None:
-        """Add a part with its own mean (Chan, Golub and LeVeque 1979)."""
-        # Not by the sum of squares less the squared mean: where the mean is large, all
-        # digits of the spread would cancel.
-        apart = mean - self.mean
-        both = self.finite + count
-        self.spread += spread + apart * apart * self.finite * count / both
-        self.mean += apart * count / both
-        self.finite = both
-
     def merge(self, later: Summary) -> None:
         """Add the statistics of the elements that follow."""
         self.numel += later.numel
-        self.zeros += later.zeros
-        self.nan += later.nan
-        self.inf += later.inf
+        self._add_figures(later)
         self.histogram = join_histograms(self.histogram, later.histogram)
-        if later.low is None or later.high is None:
+
+    def _add_figures(self, part: double.Moments | Summary) -> None:
+        self.zeros += part.zeros
+        self.nan += part.nan
+        self.inf += part.inf
+        self.squares += part.squares
+        if not part.finite or part.low is None or part.high is None:
             return
-        self._widen_range(later.low, later.high)
-        self.squares += later.squares
-        self._join_part(later.finite, later.mean, later.spread)
+        self.low = part.low if self.low is None else min(self.low, part.low)
+        self.high = part.high if self.high is None else max(self.high, part.high)
+        # Parts with means of their own are joined as Chan, Golub and LeVeque (1979) do:
+        # of the sum of squares less the squared mean, all digits would cancel where the
+        # mean is large.
+        apart = part.mean - self.mean
+        both = self.finite + part.finite
+        self.spread += part.spread + apart * apart * self.finite * part.finite / both
+        self.mean += apart * part.finite / both
+        self.finite = both
 
     def repeated(self, times: int) -> None:
         """Count every element `times` times."""
@@ -240,8 +232,8 @@ class Summary:
         self.zeros *= times
         self.nan *= times
         self.inf *= times
-        self.spread *= times
         self.squares *= times
+        self.spread *= times
         if self.histogram is not None:
             self.histogram.repeated(times)
 

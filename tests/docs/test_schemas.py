@@ -5,6 +5,7 @@ declarations in ckpt/.
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import re
@@ -190,6 +191,66 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
 def test_an_unknown_keyword_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown keywords"):
         list(json_schemas.parts({"properties": {"a": {"oneOf": []}}}))
+
+
+# --------------------------------------------------------------------------------------
+# what builds the documents
+
+
+def fields_in_code() -> Iterator[tuple[str, str]]:
+    """(the name of a field, where it is written) of all functions that build parts of
+    documents.
+    """
+    for path in sorted((ROOT / "ckpt").rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            if function.name != "document" and not function.name.endswith("_json"):
+                continue
+            for node in ast.walk(function):
+                for key in field_keys(node):
+                    if isinstance(key, ast.Constant) and str(key.value).isidentifier():
+                        where = f"{path.relative_to(ROOT)}:{key.lineno}"
+                        yield str(key.value), where
+
+
+def field_keys(node: ast.AST) -> list[ast.expr | None]:
+    """The keys that a node gives to a mapping."""
+    if isinstance(node, ast.Dict):
+        return list(node.keys)
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        return [node.slice]
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "number_json":
+        return list(node.args[:1])
+    return []
+
+
+def test_each_field_in_the_code_is_declared() -> None:
+    """A glance at the code, which tells at once where a line is missing. The documents
+    below are the proof.
+    """
+    declared = {
+        row.name
+        for path in (ROOT / "ckpt").rglob("*.fields")
+        for block in schemas.parsed(path.read_text(encoding="utf-8"), path.name)
+        for row in all_fields(block)
+    }
+    written = list(fields_in_code())
+    undeclared = [
+        f'{where}: add "{name}: TYPE  # What it says." to the .fields beside it'
+        for name, where in written
+        if name not in declared
+    ]
+
+    assert len(written) > 500
+    assert undeclared == [], "\n".join([*undeclared, "then python tools/schemas.py"])
+
+
+def all_fields(row: schemas.Field) -> Iterator[schemas.Field]:
+    """The fields below a declaration, on all levels."""
+    for field in row.fields:
+        yield field
+        yield from all_fields(field)
 
 
 # --------------------------------------------------------------------------------------

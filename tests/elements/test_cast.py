@@ -60,6 +60,11 @@ def test_gathered_elements_come_in_the_order_of_the_shape(
     )
 
 
+def test_only_floats_of_8_bits_are_rounded_to_codes() -> None:
+    with pytest.raises(ValueError, match="float16 has no codes of 8 bits"):
+        module._float8_codes("float16")
+
+
 def test_gathering_several_megabytes(nbytes: int) -> None:
     tensor = refs.values(torch.float32, 2 * nbytes)[::2]
 

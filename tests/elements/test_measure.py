@@ -14,6 +14,7 @@ import torch
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import as_numbers
 from ckpt.elements.compare import Change, compare
+from ckpt.elements.double import Moments
 from ckpt.elements.measure import (
     ChannelLayout,
     Channels,
@@ -285,6 +286,33 @@ def test_nothing_has_no_numbers() -> None:
     empty = Summary()
     empty.merge(Summary())
     assert empty.finite == 0
+
+
+def test_the_summary_has_every_figure_of_a_block() -> None:
+    """Those that are sums are added in `_add_figures`, for blocks and for spans."""
+    assert vars(Summary()).keys() == {*Moments._fields, "numel", "histogram"}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_elements_that_are_there_several_times(dtype: torch.dtype) -> None:
+    """No field is forgotten: all are those of a tensor that holds its elements thrice,
+    block by block and span by span.
+    """
+    tensor = refs.values(dtype, 24 * dtype.itemsize)
+    if dtype.is_floating_point:
+        tensor[3], tensor[5] = math.nan, -math.inf
+    once = measure_span(refs.ref_of(tensor), None, 0).summary
+    repeated = measure_span(refs.ref_of(tensor.repeat(3)), None, 0).summary
+    joined, part = Summary(), measure_span(refs.ref_of(tensor), None, 0).summary
+    for _ in range(3):
+        joined.merge(part)
+    once.repeated(3)
+
+    expected = vars(repeated)
+    for found in (vars(once), vars(joined)):
+        for name in ("mean", "spread", "squares"):
+            assert found.pop(name) == pytest.approx(expected[name], rel=1e-5)
+        assert found.items() <= expected.items()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import clusters
 import numpy as np
 import pytest
 import torch
@@ -224,6 +223,8 @@ def worker(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a cluster whose one worker has so many threads of BLAS and of its
     own.
     """
+    import clusters
+
     count = request.param
     with clusters.worker(
         "--nthreads", count, OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count

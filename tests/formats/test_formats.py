@@ -24,7 +24,6 @@ from ckpt import formats
 from ckpt.bytes.location import locate
 from ckpt.bytes.source import File
 from ckpt.evidence.survey import Survey
-from ckpt.ext.dcp import file_names as dcp_names
 from ckpt.formats import FORMATS
 from ckpt.formats.foreign import FORMAT as FOREIGN
 from ckpt.formats.format import Format
@@ -601,6 +600,8 @@ def test_the_files_of_a_folder_are_those_that_are_read(
 def test_a_distributed_checkpoint_whose_companion_cannot_be_read_is_one_item(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from ckpt.ext.dcp import file_names as dcp_names
+
     def refuse(*_: object) -> str:
         raise NotOpenedError("no permission")
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
+from inside import inside
 from process import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -26,6 +28,7 @@ LINES = [
     shlex.split(line)
     for line in (
         *(line for lines in compare.stories() for line in lines),
+        *compare.lines_of_options(),
         *compare.READERS,
         *compare.WRITERS,
         *compare.FOLDER,
@@ -47,8 +50,31 @@ def test_every_option_stands_in_a_line(name: str) -> None:
         if not used & {*param.opts, *param.secondary_opts}
     ]
     assert missing == [["--help-all"]], (
-        "each line of tools/compare.txt is a command that `make compare` runs"
+        "each line of tools/compare.txt is a command that `make compare` runs: add one "
+        "with a value of this option"
     )
+
+
+def test_an_option_in_no_line_is_added_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "stories", lambda: [["diff a b --strict"]])
+    added = compare.lines_of_options()
+    base = compare.BASES["diff"]
+    assert f"{base} --ignore-dtype" in added
+    assert f"{base} --depth 1" in added
+    assert f"{base} --atol 0" in added
+    assert f"{compare.BASES['convert']} --adapter-names peft" in added
+    assert f"{base} --strict" not in added  # the story has it
+    assert f"{base} --stat" not in added  # a line for each pair has it
+    assert not [line for line in added if "--help-all " in line or "--section" in line]
+
+
+@pytest.mark.parametrize("line", compare.BASES.values())
+def test_options_are_added_to_lines_that_work(line: str, tmp_path: Path) -> None:
+    with compare._copy_of_samples(tmp_path) as folder:
+        done = inside(*shlex.split(line), cwd=folder)
+    # The answer of these may be 1, or 2 where one of all files cannot be read.
+    most = {"diff": 1, "ls": 2, "lint": 2, "salvage": 1}.get(line.split()[0], 0)
+    assert done.code <= most, done.err
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import needs
 import pytest
 import torch
-from house import ROOT
+from house import ROOT, parsed
 from process import TIMEOUT, environment
 from safetensors.torch import save_file
 
@@ -120,3 +123,103 @@ def test_the_core_works_without(name: str, samples: Path, tmp_path: Path) -> Non
     for path in ("no_such_file.pth", "https://localhost:1/x.pth", "sub/folder"):
         done = run("inspect", path)
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+
+
+TESTS = ROOT.parent / "tests"
+OF_ALL = ("docs", "house", "benchmarks", "fuzz", "frameworks")
+"""Folders of tests that are about the whole program."""
+HELPERS = {"clusters.py", "node.py"}
+"""Modules of tests/lib that are about one extension: tests import them inside of
+functions.
+"""
+
+
+def test_tests_import_no_other_extension_at_their_top() -> None:
+    """Else none of a module can run where one extension was deleted."""
+    found = []
+    for path in sorted(TESTS.rglob("*.py")):
+        folders = path.relative_to(TESTS).parts
+        if folders[0] in OF_ALL or (folders[0] == "lib" and path.name in HELPERS):
+            continue
+        own = folders[1] if folders[0] == "ext" else None
+        for node in parsed(path).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                name = node.module.removeprefix("ckpt.ext.").split(".")[0]
+                if node.module.startswith("ckpt.ext.") and name != own:
+                    found.append(f"{path.relative_to(TESTS)}:{node.lineno} {name}")
+                if f"{name}.py" in HELPERS and own is None:
+                    found.append(f"{path.relative_to(TESTS)}:{node.lineno} {name}")
+
+    assert found == [], "import inside of the test, or mark it with needs(NAME)"
+
+
+def test_only_what_a_test_asks_for_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not needs.ABSENT and needs.ignored() == []
+    assert {*EXTENSIONS} == needs.EXTENSIONS
+    monkeypatch.setattr(needs, "ABSENT", frozenset({"nothing"}))
+    assert needs.ignored() == ["docs", "house", "benchmarks", "fuzz", "ext/nothing"]
+    with pytest.raises(ModuleNotFoundError) as caught:
+        import ckpt.ext.nothing.here  # type: ignore[import-not-found]  # noqa: F401
+    assert needs.asks_for_absent(caught.value)
+    assert not needs.asks_for_absent(ModuleNotFoundError(name="numpy"))
+
+
+def test_an_import_by_the_core_stays_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a module below ckpt/ that is no table."""
+    monkeypatch.setattr(needs, "ABSENT", frozenset({"nothing"}))
+    monkeypatch.setattr(needs, "_PACKAGE", tmp_path)
+    code = compile("import ckpt.ext.nothing", str(tmp_path / "model" / "a.py"), "exec")
+    with pytest.raises(ModuleNotFoundError) as caught:
+        exec(code, {})
+    assert not needs.asks_for_absent(caught.value)
+
+
+WORDS = {
+    "prune": "prune",
+    "resizing": "resiz",
+    "values": r'"set",|ckpt\.set\b',
+}
+"""Extensions whose deletion is tried with the tests, and what the modules of those
+tests say that could notice it. The others take longer: `make test-without`.
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORDS)
+def test_the_other_tests_pass_without(name: str, tmp_path: Path) -> None:
+    for folder in ("ckpt", "tests", "sample_checkpoints", "tools", "docs"):
+        shutil.copytree(
+            ROOT.parent / folder,
+            tmp_path / folder,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    shutil.copy(ROOT.parent / "pyproject.toml", tmp_path)
+    for folder in ("ckpt", "tests"):
+        shutil.rmtree(tmp_path / folder / "ext" / name)
+    modules = [
+        str(path.relative_to(tmp_path))
+        for path in sorted((tmp_path / "tests").rglob("test_*.py"))
+        if path.relative_to(tmp_path / "tests").parts[0] not in OF_ALL
+        and re.search(WORDS[name], path.read_text(encoding="utf-8"))
+    ]
+    assert modules
+    words = ["-n", "0", "-m", "not slow", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            *words,
+            f"--basetemp={tmp_path}/made",
+            *modules,
+        ],
+        cwd=tmp_path,
+        env={**environment(), "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=4 * TIMEOUT,
+    )
+
+    assert done.returncode == 0, done.stdout[-4000:]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+from needs import skip_command
 from process import Done, environment
 
 from ckpt.surface.cli import app, output
@@ -58,6 +59,7 @@ def inside(*arguments: str | os.PathLike[str], cwd: Path, **variables: str) -> D
     """What `ckpt ARGUMENTS` does, as far as one process can tell: without signals, and
     without ending it.
     """
+    skip_command(arguments)
     command = str(arguments[0]) if arguments else ""
     names = (command,) if command in app.COMMANDS else app.COMMANDS
     program = app.program(names)

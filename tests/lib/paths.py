@@ -13,7 +13,9 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from ckpt.hooks import is_installed
 
 Side = Literal["fast", "slow"]
 NEVER = 1 << 40
@@ -79,6 +81,15 @@ PATHS = {
     "ckpt.ext.quantised.unpacking._PIECES": Sides(3, 1),
 }
 """Module and constant -> its two values."""
+
+
+def _drop_absent(rows: dict[str, Any]) -> None:
+    """Take out the rows of extensions whose folders were deleted."""
+    for name in [name for name in rows if not is_installed(name)]:
+        del rows[name]
+
+
+_drop_absent(PATHS)
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -177,6 +188,7 @@ SMALL = {
 With the sizes that are shipped alone a loop over blocks passes its tests with a wrong
 offset, or without its body.
 """
+_drop_absent(SMALL)
 
 LARGE = (5 << 20) + 24
 """Bytes that are more than one block of the sizes that are shipped, the last of them

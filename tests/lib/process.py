@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from forks import Server
+from needs import skip_command
 
 ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds the package and `sample_checkpoints`."""
@@ -117,6 +118,7 @@ def ckpt(
     """What `ckpt ARGUMENTS` does, with some variables of the environment changed, and a
     little on stdin.
     """
+    skip_command(arguments)
     env = environment(**changes)
     forks = server(env)
     if forks is None:
@@ -139,6 +141,7 @@ def alone(
     **changes: str,
 ) -> Done:
     """The same in a Python of its own, which takes ten times as long as a fork."""
+    skip_command(arguments)
     return python(
         "-m", "ckpt", *arguments, env=environment(**changes), cwd=cwd, input=input
     )
@@ -219,6 +222,7 @@ def terminal(
 
     The command must end with the exit code `code`.
     """
+    skip_command(arguments)
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     env = environment(**changes)

@@ -21,7 +21,6 @@ from ckpt.commands.inspect.inspect import inspect
 from ckpt.commands.ls.ls import ls
 from ckpt.commands.stats.stats import stats
 from ckpt.evidence.survey import Survey
-from ckpt.ext.page.html import html_page
 from ckpt.surface.api.advice import planning
 
 EVIL = (
@@ -189,6 +188,8 @@ def opens(path: Path) -> bool:
 @cache
 def pages(name: str) -> bytes:
     """The page of `documents`."""
+    from ckpt.ext.page.html import html_page
+
     return html_page(documents(name))
 
 

@@ -10,9 +10,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ckpt.ext.remote.store import Answer
+if TYPE_CHECKING:
+    from ckpt.ext.remote.store import Answer
 
 
 class Asked(NamedTuple):
@@ -37,6 +38,8 @@ class Kept:
         self.asked: list[tuple[int, int]] = []
 
     def get(self, begin: int | None, count: int, etag: str) -> Answer:
+        from ckpt.ext.remote.store import Answer
+
         first = max(0, len(self.data) - count) if begin is None else begin
         self.asked.append((first, count))
         if self.failures:

@@ -22,6 +22,7 @@ import pytest
 import rewriting
 import torch
 from accounts import SOURCES, Size
+from needs import is_there
 from process import ROOT, environment, python
 from unpickled import Report, descriptors, shown
 
@@ -40,10 +41,6 @@ from ckpt.elements.blocks import elements
 from ckpt.elements.boxes import Boxes
 from ckpt.elements.computed import Computed, Overlaid
 from ckpt.evidence.survey import Survey
-from ckpt.ext.average import average
-from ckpt.ext.average.mean import Mean
-from ckpt.ext.lint.lint import FileReport
-from ckpt.ext.warmstart import warmstart
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import CkptError, Failure, about
 from ckpt.model.findings import Finding
@@ -114,17 +111,24 @@ def of_rewrites(folder: Path) -> Iterator[Report]:
         yield rename.rename(old.survey, [rename.substitution("s/^a/b/")], Limits())
         yield slim.slim(old.survey, Limits())
         yield rewriting.convert(plain, "safetensors", dtype="bfloat16", drop_other=True)
-        yield average.average(
-            [old.survey], Survey(plain), Limits(), average.Options(drop_other=True)
-        )
-        warm = warmstart.warmstart(
-            old.survey, new.survey, Limits(), warmstart.Options("slice")
-        )
-        yield warm
-        assert warm.coverage is not None
-        yield warm.coverage
-    model = torch.nn.ModuleDict({"a": torch.nn.Linear(6, 4)})
-    yield rewriting.filled(model, one)
+        if is_there("average"):
+            from ckpt.ext.average import average
+
+            yield average.average(
+                [old.survey], Survey(plain), Limits(), average.Options(drop_other=True)
+            )
+        if is_there("warmstart"):
+            from ckpt.ext.warmstart import warmstart
+
+            warm = warmstart.warmstart(
+                old.survey, new.survey, Limits(), warmstart.Options("slice")
+            )
+            yield warm
+            assert warm.coverage is not None
+            yield warm.coverage
+    if is_there("live"):
+        model = torch.nn.ModuleDict({"a": torch.nn.Linear(6, 4)})
+        yield rewriting.filled(model, one)
 
 
 MAKERS: dict[str, Callable[[Path], Iterator[Report]]] = {
@@ -250,9 +254,15 @@ def test_reads_are_refused(name: str, made: Any) -> None:
                         b"".join(elements(part))
     wanted = {
         "formats": {Range, Boxes, Patched},
-        "rewrites": {Range, Computed, Mean, Overlaid},
+        "rewrites": {Range, Computed},
         "samples": {Range, Boxes},
     }
+    if is_there("average"):
+        from ckpt.ext.average.mean import Mean
+
+        wanted["rewrites"].add(Mean)
+    if is_there("warmstart"):
+        wanted["rewrites"].add(Overlaid)
     assert places >= wanted[name]
 
 
@@ -395,10 +405,12 @@ def test_options_without_what_cannot_travel(tmp_path: Path) -> None:
 def test_plain_reports() -> None:
     finding = Finding("cuda", "A fact.", ("w",), "ckpt rehome a.pt")
     rows: list[Any] = [
-        FileReport("a.pt", (finding,), Failure("cut-off", "cut off")),
         LsRow("a.pt", findings=(finding,)),
         damaged("a.pt", "cut off", ["a"], ["b"]),
     ]
+    if is_there("lint"):
+        failure = Failure("cut-off", "cut off")
+        rows.insert(0, ckpt.FileReport("a.pt", (finding,), failure))
     for row in rows:
         for copied in (again(row, 2), again(row), copy.copy(row), copy.deepcopy(row)):
             assert (

@@ -25,6 +25,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import inside
+from needs import is_there
 from paths import many
 from process import SAMPLES, check_error, ckpt
 from torch import nn
@@ -387,9 +388,10 @@ def test_a_shard_that_is_cut_off_is_counted_with_the_others(
     with formats.open(str(SAMPLES / "sharded")) as checkpoint:
         assert len(report.whole) + len(report.lost) == len(checkpoint.tensors)
     assert every.verdict == "intact" and len(report.lost) == 1
-    assert report.hint is not None and report.hint.startswith(
-        f"ckpt salvage {shards}{name} -o "
-    )
+    if is_there("salvage"):
+        assert report.hint is not None and report.hint.startswith(
+            f"ckpt salvage {shards}{name} -o "
+        )
 
 
 def test_swapped_shards(shards: Path) -> None:

@@ -32,10 +32,16 @@ from ckpt.evidence.modules import unseen_parts
 from ckpt.evidence.survey import Survey
 from ckpt.ext.lint import lint as module
 from ckpt.ext.lint.lint import lint, lint_model
-from ckpt.ext.live.model import describe
 from ckpt.model.findings import CATALOGUE, Finding
 
 pytestmark = oracle.QUIET
+
+
+def describe(model: nn.Module) -> Any:
+    """What a live model says of its tensors."""
+    from ckpt.ext.live import model as live
+
+    return live.describe(model)
 
 
 def ckpt(*arguments: str | os.PathLike[str], cwd: Path = SAMPLES) -> Done:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
 
-from ckpt.ext.dcp.metadata import Chunks
 from ckpt.formats.common import coverage
 from ckpt.formats.common.coverage import BoxShape, find_fault
+
+
+def chunks_of(count: int) -> Any:
+    """The chunks of a tensor with so many dimensions, as a DCP lists them."""
+    from ckpt.ext.dcp.metadata import Chunks
+
+    return Chunks(count)
 
 
 def grid(shape: tuple[int, ...], rng: random.Random) -> list[BoxShape]:
@@ -141,7 +148,7 @@ def test_chunks_in_a_line_are_seen_without_boxes() -> None:
         if boxes and rng.random() < 0.5:
             boxes = broken(boxes, rng)
         rng.shuffle(boxes)
-        chunks = Chunks(len(shape))
+        chunks = chunks_of(len(shape))
         for offsets, sizes in boxes:
             chunks.add(offsets, sizes)
         found = chunks.line(shape)
@@ -159,7 +166,7 @@ def test_a_line_is_never_missed(shape: tuple[int, ...]) -> None:
     """Also where the chunks are listed in another order: a fall back to boxes is right,
     and slow.
     """
-    chunks, dim = Chunks(len(shape)), shape.index(6)
+    chunks, dim = chunks_of(len(shape)), shape.index(6)
     for first, last in ((4, 6), (0, 1), (1, 4)):
         chunks.add(
             [first * (d == dim) for d in range(len(shape))],
@@ -170,7 +177,7 @@ def test_a_line_is_never_missed(shape: tuple[int, ...]) -> None:
 
 def test_a_diagonal_is_no_line() -> None:
     """Each dimension alone looks covered."""
-    chunks = Chunks(2)
+    chunks = chunks_of(2)
     chunks.add((0, 0), (1, 1))
     chunks.add((1, 1), (1, 1))
     assert chunks.line((2, 2)) is None

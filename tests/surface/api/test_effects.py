@@ -18,7 +18,6 @@ from process import SAMPLES
 
 import ckpt
 from ckpt.bytes.executor import Serial, current_executor, using_executor
-from ckpt.ext.live.model import describe
 from ckpt.formats import verify
 
 AFTER, BEFORE = "ddp_after.pth", "ddp_before.pth"
@@ -68,6 +67,8 @@ def test_diff() -> None:
 
 def test_a_model_is_asked_on_both_sides(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    from ckpt.ext.live.model import describe
+
     plain, other = model.state_dict(), dict(model.state_dict())
     other["1.running_mean"] = torch.ones(2)
     one, two = (

@@ -122,8 +122,8 @@ WRITING: list[tuple[str, tuple[str, ...], Callable[..., Any], dict[str, Any]]] =
     ("convert", ("--plain",), ckpt.convert, {"plain": True}),
     ("convert", ("--format", "safetensors", "--drop-other"), ckpt.convert, {"format": "safetensors", "drop_other": True}),
     ("convert", ("--dtype", "bfloat16", "--format", "torch-zip"), ckpt.convert, {"dtype": "bfloat16", "format": "torch-zip"}),
-    ("salvage", (), ckpt.salvage, {}),
-    ("warmstart", ("--into", "legacy.pth"), ckpt.warmstart, {"into": "legacy.pth"}),
+    ("salvage", (), lambda *paths, **words: ckpt.salvage(*paths, **words), {}),
+    ("warmstart", ("--into", "legacy.pth"), lambda *paths, **words: ckpt.warmstart(*paths, **words), {"into": "legacy.pth"}),
 ]  # fmt: skip
 
 

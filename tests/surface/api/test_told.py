@@ -46,6 +46,7 @@ def saved(folder: Path, *names: str) -> list[Path]:
     ]
 
 
+@pytest.mark.needs("average", "salvage", "warmstart")
 @pytest.mark.usefixtures("doubtful")
 def test_the_doubts_about_each_input(tmp_path: Path) -> None:
     one, two = saved(tmp_path, "one.pt", "two.pt")

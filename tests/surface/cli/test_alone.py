@@ -8,9 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from needs import all_commands
 from process import SAMPLES, alone, ckpt
-
-from ckpt.surface.cli.app import COMMANDS
 
 RUNS = {
     "inspect": ("inspect", "train_cuda.pth"),
@@ -48,7 +47,7 @@ RUNS = {
 
 
 def test_every_command_has_its_run() -> None:
-    assert {words[0] for words in RUNS.values()} == {*COMMANDS, "--help"}
+    assert {words[0] for words in RUNS.values()} == {*all_commands(), "--help"}
 
 
 @pytest.mark.slow

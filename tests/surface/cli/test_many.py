@@ -142,6 +142,7 @@ def test_names_of_a_list(command: str, folder: Path) -> None:
         )
 
 
+@pytest.mark.needs("salvage")
 def test_verify_hides_what_is_intact(folder: Path) -> None:
     data = (folder / "b.pth").read_bytes()
     (folder / "b.pth").write_bytes(data[: len(data) // 2])
@@ -261,6 +262,7 @@ def test_a_folder_that_is_a_checkpoint_is_one_path() -> None:
     )
 
 
+@pytest.mark.needs("salvage")
 def test_verify_sums_its_verdicts_up(runs: Path) -> None:
     (runs / "runs" / "e3.pth").write_bytes((runs / "a.pth").read_bytes()[:-40])
 
