@@ -102,6 +102,8 @@ def flatten_tree(root: Node, limits: Limits, budget: Budget | None = None) -> Fl
     return _Walk(limits, budget).run(root)
 
 
+_FEW = 8
+"""Children that are looked at again wherever their container stands."""
 _MANY = 64
 """Children of a state dict that are worth to be recorded at once."""
 _ROW, _STEP, _ELEMENT = 700, 8, 8
@@ -123,6 +125,8 @@ class _Walk:
         self._barren: dict[int, tuple[str, str]] = {}
         # Nodes in attributes that were looked into.
         self._entered: dict[int, Node] = {}
+        # Containers of many parts -> whether they are shown as one value.
+        self._rows: dict[int, bool] = {}
         # Modules, their own tensors, objects: what is shown once.
         self._registered: dict[int, str] = {}
 
@@ -223,9 +227,10 @@ class _Walk:
                 out.repeats.append(text)
                 view = look(node)
             refuse_repeats(view, name)
-        if view.type.startswith("numpy.ndarray"):
+        if view.type.startswith("numpy.ndarray") or type(node) is Opaque:
+            # The view is a copy, and many calls may be given one list.
             self._budget.charge(_ELEMENT * len(view.children), "the tree of the file")
-        if _is_row(view):
+        if self._is_row(node, view):
             out.values.append(Value(path, name, view.type, node, None, None))
             if type(node) is Opaque and view.kind == "mapping" and node.states:
                 self._open.add(marker)
@@ -268,6 +273,16 @@ class _Walk:
             self._out.values.append(_value_row(below, text, child))
         self._barren[id(node)] = name, "dict"
         return True
+
+    def _is_row(self, node: Node, view: View) -> bool:
+        """Tell whether a container is shown as one value. What stands at many places is
+        looked at once.
+        """
+        if len(view.children) < _FEW:
+            return _is_row(view)
+        if id(node) not in self._rows:
+            self._rows[id(node)] = _is_row(view)
+        return self._rows[id(node)]
 
     def _charge_row(self, path: Path, name: str) -> None:
         """Charge one row. A text with a character beyond Latin takes up to four bytes
@@ -587,6 +602,8 @@ def _holds_rows(nodes: Sequence[Node]) -> bool:
 
     A long row is looked at once, however often it occurs.
     """
+    if SCALARS.issuperset(map(type, nodes)):
+        return True
     seen: set[int] = set()
     for node in map(inside, nodes):
         if type(node) in SCALARS or id(node) in seen:
@@ -602,6 +619,8 @@ def _repeats_text(nodes: Sequence[Node]) -> bool:
     """Tell whether a list repeats long texts so often that writing all of them would
     multiply the file.
     """
+    if _LETTERED.isdisjoint(map(type, nodes)):
+        return False
     texts = {
         id(node): len(node)
         for node in nodes
@@ -619,6 +638,7 @@ def _is_scalar_row(node: Node) -> bool:
 
 
 _LETTERS = (str, bytes, bytearray)
+_LETTERED = frozenset((str, bytes, ByteStr))
 
 
 def _is_long(value: Node | Storage) -> bool:

@@ -42,6 +42,8 @@ LIMITS = [
     "ext.layouts.neighbours._MOST_PAIRS",
     "ext.layouts.pieces.MOST",
     "ext.layouts.pieces._DEPTH",
+    "ext.layouts.rules.BYTES_OF_PIECE",
+    "ext.layouts.rules.FEW_PIECES",
     "ext.layouts.rules.MOST_CHARACTERS",
     "ext.layouts.rules.MOST_PIECES",
     "ext.layouts.scaled._SAMPLE",
