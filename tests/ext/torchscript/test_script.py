@@ -350,6 +350,30 @@ def test_torch_runs_it_and_ckpt_says_it(
     assert codes & {"code-inside", "unknown-operator"} and "runs-setstate" not in codes
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new"), [("/code/", "/CODE/"), ("/code/", "/codE/"), (".py", ".PY")]
+)
+def test_code_in_other_letters_is_refused(old: str, new: str, tmp_path: Path) -> None:
+    """torch finds records in letters of any case, and runs what is in them."""
+    made = make(tmp_path / "made.pt", line=SAVE.replace("CANARY", "RAN"))
+    path = tmp_path / "x.pt"
+    with zipfile.ZipFile(made) as archive, zipfile.ZipFile(path, "w") as changed:
+        for name in archive.namelist():
+            changed.writestr(name.replace(old, new), archive.read(name))
+    child = "import sys, torch; torch.jit.load(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", child, str(path)],
+        check=True,
+        timeout=TIMEOUT,
+        capture_output=True,
+        cwd=tmp_path,
+    )
+
+    assert (tmp_path / "RAN").exists(), "the attack does not work"
+    check_error(ckpt("inspect", path), "code in other letters than torch writes")
+
+
 UNLISTED = "torch.manual_seed(7)"
 
 
