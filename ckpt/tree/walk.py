@@ -24,7 +24,9 @@ from ckpt.model.nodes import (
     Node,
     Opaque,
     PersistentId,
+    Set,
     inside,
+    is_tuple,
     key_of,
     tensor_of,
 )
@@ -110,6 +112,10 @@ _ROW, _STEP, _ELEMENT = 700, 8, 8
 """Bytes of memory of a row and what is made of it, of a step of its path, and of a
 number of a numpy array.
 """
+_AGAIN_EACH = 100
+"""Bytes of memory that stand for the time of an entry that several objects are made
+of.
+"""
 
 
 class _Walk:
@@ -125,6 +131,8 @@ class _Walk:
         self._barren: dict[int, tuple[str, str]] = {}
         # Nodes in attributes that were looked into.
         self._entered: dict[int, Node] = {}
+        # Large containers that objects are made of.
+        self._given: dict[int, Node] = {}
         # Containers of many parts -> whether they are shown as one value.
         self._rows: dict[int, bool] = {}
         # Modules, their own tensors, objects: what is shown once.
@@ -211,6 +219,8 @@ class _Walk:
             before, what = self._barren[marker]
             out.values.append(Value(path, name, what, same_as=before))
             return None
+        if type(node) is Opaque:
+            self._charge_shared(node)
         view = look(node)
         if view.kind == "scalar":
             out.values.append(Value(path, name, view.type, node))
@@ -273,6 +283,19 @@ class _Walk:
             self._out.values.append(_value_row(below, text, child))
         self._barren[id(node)] = name, "dict"
         return True
+
+    def _charge_shared(self, call: Opaque) -> None:
+        """Charge what a call is given, or its state, where another one before was given
+        the same: each looks through all of it.
+        """
+        for given in (*call.args, *call.states):
+            for part in given if is_tuple(given) and len(given) == 2 else (given,):
+                size = _size_of(part)
+                if size < REPEAT_LENGTH:
+                    continue
+                if id(part) in self._given:
+                    self._budget.charge(_AGAIN_EACH * size, "the tree of the file")
+                self._given[id(part)] = part
 
     def _is_row(self, node: Node, view: View) -> bool:
         """Tell whether a container is shown as one value. What stands at many places is
@@ -578,6 +601,15 @@ def bare_storage(storage: Storage, numel: int) -> Composite:
     dtype = storage.dtype or UINT8
     view = tensor_ref(storage, dtype, (numel,), (1,), 0)
     return Composite("storage", dtype, (numel,), (("storage", view),))
+
+
+def _size_of(node: Node) -> int:
+    """The entries of a plain container, or 0 for any other node."""
+    if type(node) is Dict:
+        return len(node.keys)
+    if type(node) is Set:
+        return len(node.items)
+    return len(node) if type(node) is list or is_tuple(node) else 0
 
 
 def _is_row(view: View) -> bool:
