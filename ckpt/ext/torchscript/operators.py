@@ -59,6 +59,21 @@ LIGHT = frozenset(_LIGHT.split())
 stand.
 """
 
+DTYPED: dict[str, tuple[int, ...]] = {
+    "to": (1, 2),
+    "view": (1,),
+    "quantize_per_tensor": (3,),
+    "quantize_per_channel": (4,),
+    **dict.fromkeys(("cumsum", "sum", "mean"), ()),
+    **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "full_like"), ()),
+}
+"""Operators that take a dtype -> the arguments that may be one, counted from 0; one
+with a name may be one too. A dtype is a number, and torch looks up one that is none
+outside of its table.
+"""
+DTYPES = 46
+"""The numbers of the dtypes of torch 2.13 are smaller."""
+
 _PRIM = """
     EnumName EnumValue ModuleContainerIndex NumToTensor RaiseException StringIndex TupleIndex TupleUnpack Uninitialized abs
     data device dtype grad id index is_cpu is_cuda is_meta is_mkldnn is_quantized is_sparse is_sparse_csr itemsize layout
@@ -182,7 +197,7 @@ _MAKERS = """
 """Operators that make tensors or lists, which a load does not compute."""
 _EFFECTS = """
     format percentFormat RaiseException Print Uninitialized annotate print uninitialized warn manual_seed is_grad_enabled is_scripting
-    is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype promote_types result_type can_cast set_grad_enabled
+    is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype set_grad_enabled
     no_grad enable_grad wait fork awaitable record_function _record_function_enter _record_function_enter_new
     _record_function_exit get_default_dtype seed default_generator
 """

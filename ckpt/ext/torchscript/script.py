@@ -34,6 +34,8 @@ from ckpt.ext.torchscript.lexer import (
 from ckpt.ext.torchscript.operators import (
     BUILTINS,
     DIVIDING,
+    DTYPED,
+    DTYPES,
     LIGHT,
     MATCHING,
     METHODS,
@@ -545,6 +547,12 @@ class _Thing(NamedTuple):
 
 _VALUE = _Thing("value")
 _TYPE = _Thing("value", "a type")
+_NO_NUMBER = _Thing("value", "a list, or a dtype or device that torch has made")
+_PLAIN = _Thing("value", "a literal that may be a dtype")
+_ASKED = frozenset(("ops.prim.dtype", "ops.prim.device", "torch.device"))
+"""Operators whose results are dtypes and devices."""
+_KEYWORD = -1
+"""The place of an argument with a name."""
 _MAKERS = frozenset(("dict", "list", "sorted", "str", "zip"))
 """Names without a module that make data."""
 _BACKENDS = "__torch__.torch.classes.__backends__."
@@ -719,10 +727,13 @@ class _Group:
         "has_class",
         "has_literal",
         "is_computed",
+        "is_keyword",
+        "is_mixed",
         "is_named",
         "is_single",
         "is_text",
         "sign",
+        "unsure",
         "word",
     )
 
@@ -748,6 +759,17 @@ class _Group:
         """The last argument that is one number, and its index."""
         self.braces = 0
         """The places in the texts inside where `format` puts a value."""
+        self.is_keyword = self.is_mixed = False
+        """The argument has a name; an operator stands in it."""
+        self.unsure: set[int] = set()
+        """The places of the arguments that may be numbers of no dtype."""
+
+    def end_argument(self, now: _Thing | None) -> None:
+        """End an argument that stands for something."""
+        is_sure = not self.is_mixed and now in (_PLAIN, _NO_NUMBER)
+        if now is not None and not is_sure:
+            self.unsure.add(_KEYWORD if self.is_keyword else min(self.ended, 9))
+        self.is_keyword = self.is_mixed = False
 
 
 class _Run:
@@ -837,8 +859,9 @@ class _Run:
     def _assign_name(self, name: str, value: _Thing) -> None:
         self._reach.budget.charge(_ROW, _WHAT)
         known = self._names.get(name)
-        if known is not None and known != value:
-            value = _VALUE  # by one branch this, by another that
+        if value in (_PLAIN, _NO_NUMBER) or (known is not None and known != value):
+            # By one branch this, by another that, or later in a loop.
+            value = _VALUE
         self._names[name] = value
 
     def _take_equals(self, token: Token) -> None:
@@ -900,6 +923,8 @@ class _Run:
             return _Thing("builtin", text)
         if text in _TYPES:
             return _TYPE
+        if text in ("True", "False", "None"):
+            return _PLAIN
         if text in _LITERALS or text == "CONSTANTS":
             return _VALUE
         return _Thing("member", "", text)
@@ -974,7 +999,10 @@ class _Run:
             group.has_literal = group.has_literal or (
                 is_short and not group.is_named and self._now is None
             )
-        self._now = _VALUE
+        is_dtype = token.kind == TEXT or (
+            self._last_sign in ("(", ",", "=") and _parse_number(token.text) < DTYPES
+        )
+        self._now = _PLAIN if is_dtype and self._now is None else _VALUE
 
     def _take_sign(self, token: Token) -> None:
         text = token.text
@@ -1003,10 +1031,12 @@ class _Run:
         elif text == "=" and not self._groups:
             self._take_equals(token)
         elif text == "=":
+            self._groups[-1].is_keyword = True
             self._now = None
         elif text == ",":
             if self._groups:
                 group = self._groups[-1]
+                group.end_argument(self._now)
                 if group.is_single:
                     group.first = self._now
                 group.is_single = False
@@ -1036,6 +1066,7 @@ class _Run:
         """An operator or a keyword: what is around it makes a value."""
         if self._groups:
             self._groups[-1].is_single = False
+            self._groups[-1].is_mixed = True
             self._groups[-1].first = self._groups[-1].first or _VALUE
             self._groups[-1].divisor = ("", -1)
         else:
@@ -1048,6 +1079,7 @@ class _Run:
             self._note_strange("code that ckpt cannot read", token)
             return
         group = self._groups.pop()
+        group.end_argument(self._now)
         self._count_made_data(group, token)
         inside = self._now
         group.has_class = group.has_class or (
@@ -1059,7 +1091,8 @@ class _Run:
             group.first = inside
         if group.before is None:
             is_alone = group.sign == "(" and group.is_single and inside is not None
-            self._now = inside if is_alone else _VALUE
+            made = _NO_NUMBER if group.sign != "(" else _VALUE
+            self._now = inside if is_alone else made
         elif group.sign == "(":
             if group.before == _Thing("builtin", "unchecked_cast") and group.has_class:
                 # Nobody looks at the class of the value.
@@ -1084,6 +1117,11 @@ class _Run:
             name = name.removeprefix("torch.")
         elif thing.kind not in ("member", "builtin"):
             return
+        places = [place + (thing.kind == "member") for place in group.unsure]
+        if name in DTYPED and (
+            _KEYWORD in group.unsure or not set(DTYPED[name]).isdisjoint(places)
+        ):
+            self._note_strange(f"{name} with a dtype that is no literal", token)
         is_few = name in LIGHT or name not in METHODS | _MAKERS
         is_alone = group.is_single and thing.kind != "member"  # `torch.max(w)`
         divisor, index = group.divisor
@@ -1200,6 +1238,8 @@ class _Run:
         """The result of a call, as far as the code says it."""
         thing, first = group.before, group.first
         assert thing is not None
+        if thing.kind == "operator" and thing.name in _ASKED:
+            return _NO_NUMBER
         if thing.name.startswith(_BACKENDS):
             return _Thing("module", thing.name.removesuffix(".__new__"))
         if thing.kind in ("class", "new"):

@@ -447,6 +447,17 @@ def test_an_operator_that_is_not_listed_is_said_where_a_load_reaches_it(
             )
         },
         {"field": "  name : str\n  z : Final[int] = 3\n"},
+        {
+            "line": (
+                'u = torch.to(w, torch.device("cpu"), 5, False, False, None)\n    '
+                "v = torch.zeros_like(w, dtype=ops.prim.dtype(u), layout=0, "
+                'device=torch.device("cpu"))\n    '
+                "x = torch.sum(torch.view(w, [-1, 1]), [-1], False, dtype=6)\n    "
+                "self.w = torch.to(x, dtype=(6))"
+            )
+        },
+        {"method": "u = torch.promote_types(ops.prim.dtype(w), 6)"},
+        {"method": "u = torch.to(w, torch.dim(w))"},
     ],
 )
 def test_what_a_load_does_not_reach_is_no_finding(
@@ -556,8 +567,45 @@ def test_values_that_grow_are_said(name: str, tmp_path: Path) -> None:
     assert report.load.expression is None
 
 
+NO_DTYPES = {
+    "to": "u = torch.to(w, -2)",
+    "to, as a method": "u = w.to(-2)",
+    "to, behind a device": 'u = torch.to(w, torch.device("cpu"), -2)',
+    "to, by its name": "u = torch.to(w, dtype=-2)",
+    "in brackets": "u = torch.to(w, (-2))",
+    "too large": "u = torch.to(w, 100)",
+    "a name": "d = -2\n    u = torch.to(w, d)",
+    "a name that changes in a loop": (
+        "d = 5\n    for i in range(2):\n      u = torch.to(w, d)\n      d = -2"
+    ),
+    "an attribute": "u = torch.to(w, self.helper.x)",
+    "a choice": "u = torch.to(w, 5 if self.training else -2)",
+    "a choice of a name": "u = torch.to(w, self.helper.x if self.training else 5)",
+    "a call": 'u = torch.to(w, int("-2"))',
+    "the operator as a name": "f = torch.to\n    u = f(w, -2)",
+    "view": "u = torch.view(w, -2)",
+    "sum": "u = torch.sum(w, dtype=-2)",
+    "zeros_like": "u = torch.zeros_like(w, dtype=-2)",
+    "quantize_per_tensor": "u = torch.quantize_per_tensor(w, 0.5, 0, -2)",
+}
+
+
+@pytest.mark.parametrize("name", NO_DTYPES)
+def test_numbers_of_no_dtype_are_said(name: str, tmp_path: Path) -> None:
+    """torch looks them up outside of its table, and the process ends."""
+    with open(str(make(tmp_path / "a.pt", line=NO_DTYPES[name]))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert "with a dtype that is no literal" in next(
+        row.message for row in report.findings if row.code == "unknown-operator"
+    )
+    assert report.load.expression is None
+
+
 TEXT = 's = "aaaa"\n    '
 COMPUTED = {
+    "promote_types": "u = torch.promote_types(100, 90)",
+    "promote_types of a name": "d = 100\n    u = torch.promote_types(d, 90)",
+    "can_cast": "u = torch.can_cast(100, 90)",
     "add of texts": TEXT + "s = torch.add(s, s)\n    s = torch.add(s, s)",
     "str of a pair": TEXT + "t = (s, s)\n    u = str(t)",
     "ljust": 'u = torch.ljust("a", 7000000000, " ")',
