@@ -55,6 +55,8 @@ class Code(NamedTuple):
     unknown: list[str]
     classes: dict[str, ScriptClass]
     """All classes by their qualified names."""
+    groups: set[int]
+    """The items of states that an operator divides by."""
 
 
 def code_of(
@@ -72,8 +74,8 @@ def code_of(
     lists parameters only. The other tensors of such a class are its buffers, which
     `OTHERS` stands for.
     """
-    result = Code({}, [], [], [], [], [], {})
     script = Script(budget)
+    result = Code({}, [], [], [], [], [], {}, script.groups)
     script.has_values = has_values
     prefix = f"{archive.root}/{folder}/"
     for name, record in archive.records.items():

@@ -28,7 +28,7 @@ _TENSORS = """
     dense_dim dequantize detach diff dim div element_size equal exp flatten flip int_repr
     is_coalesced is_complex is_contiguous is_floating_point is_nonzero is_signed item logical_and logical_not
     logical_or mean movedim narrow numel permute q_per_channel_axis q_per_channel_scales
-    q_per_channel_zero_points q_scale q_zero_point qscheme quantize_per_channel quantize_per_tensor reciprocal reshape rsqrt
+    q_per_channel_zero_points q_scale q_zero_point qscheme quantize_per_tensor reciprocal reshape rsqrt
     select sigmoid sign size sparse_dim squeeze std storage_offset stride t tanh to transpose type_as unbind unsqueeze
     view view_as zeros_like ones_like empty_like full_like requires_grad_ detach_ fill_ zero_ add_ sub_
     div_ clamp_ transpose_ squeeze_ unsqueeze_ t_ tensor_split reshape_as
@@ -63,7 +63,6 @@ DTYPED: dict[str, tuple[int, ...]] = {
     "to": (1, 2),
     "view": (1,),
     "quantize_per_tensor": (3,),
-    "quantize_per_channel": (4,),
     **dict.fromkeys(("cumsum", "sum", "mean"), ()),
     **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "full_like"), ()),
 }
@@ -71,6 +70,8 @@ DTYPED: dict[str, tuple[int, ...]] = {
 with a name may be one too. A dtype is a number, and torch looks up one that is none
 outside of its table.
 """
+GROUPED = frozenset(f"conv_transpose{n}d_prepack" for n in (1, 2, 3))
+"""Operators that divide by their last argument, the groups."""
 DTYPES = 46
 """The numbers of the dtypes of torch 2.13 are smaller."""
 

@@ -36,6 +36,7 @@ from ckpt.ext.torchscript.operators import (
     DIVIDING,
     DTYPED,
     DTYPES,
+    GROUPED,
     LIGHT,
     MATCHING,
     METHODS,
@@ -65,6 +66,16 @@ for each.
 _LONG_TEXT = 200
 """A literal of more letters counts as a value."""
 _ESCAPE = re.compile(r"""\\[^ntr'"\\]""")
+_GROUPS = re.compile(r"[^\n]*\bgroups\b[^\n]*")
+_USUAL_GROUPS = re.compile(
+    r"groups : int|groups = self\.groups|_\d+ = \([a-z_, ]+\)"
+    r"|_\d+ = ops\.quantized\.conv_transpose\dd_prepack\([\w, \[\]]+\)"
+    r"|self\.groups = \(state\)\[(\d{1,3})\]"
+)
+"""The lines about groups in the code of torch's quantized layers. What they set is an
+item of the state, which is looked at.
+"""
+_MOST_GROUPS = 2**31
 _FOREVER = 2**31
 """A loop of so many rounds has no end that anybody sees."""
 
@@ -160,6 +171,8 @@ class Script:
         """Operators that touch files and loops without a bound, in all of the code."""
         self.early: list[tuple[str, int, int]] = []
         """Expressions that a load evaluates at once, as parts of files."""
+        self.groups: set[int] = set()
+        """The items of states that an operator divides by."""
         self.odd: list[Deed] = []
         """Code that does not look like the code of torch.jit.save."""
 
@@ -193,7 +206,21 @@ class Script:
         reach.run()
         for what, place in self._find_computed():
             reach.strange(what, place.file, place.at)
+        if reach.has_groups:
+            self._follow_groups(reach)
         return reach.dangers, [*self.odd, *reach.unknown]
+
+    def _follow_groups(self, reach: _Reach) -> None:
+        """Find the items of states that are groups, and say groups that may be anything
+        else.
+        """
+        for file, text in self.texts.items():
+            for match in _GROUPS.finditer(text):
+                usual = _USUAL_GROUPS.fullmatch(match[0].strip())
+                if usual is None:
+                    reach.strange("groups that ckpt cannot follow", file, match.start())
+                elif usual[1]:
+                    self.groups.add(int(usual[1]))
 
     def _find_computed(self) -> Iterator[tuple[str, Place]]:
         """Yield what of any body or class a load computes, or compiles for longer than
@@ -594,6 +621,8 @@ class _Reach:
         self.budget = budget
         self.dangers: list[Deed] = []
         self.unknown: list[Deed] = []
+        self.has_groups = False
+        """An operator divides by what is called `groups`."""
         self._parts: dict[str, _Part] = {}
         self._todo: list[str] = []
 
@@ -1113,6 +1142,8 @@ class _Run:
         if thing is None or group.sign != "(":
             return
         name = thing.member if thing.kind == "member" else thing.name
+        if thing.kind == "operator" and name.rpartition(".")[2] in GROUPED:
+            self._judge_groups(group, token)
         if thing.kind == "operator" and name.startswith("torch."):
             name = name.removeprefix("torch.")
         elif thing.kind not in ("member", "builtin"):
@@ -1137,6 +1168,20 @@ class _Run:
             self._note_strange("format of two values", token)
         elif not is_few:
             self._part.made += self._rounds
+
+    def _judge_groups(self, group: _Group, token: Token) -> None:
+        """Judge the last argument of an operator that divides by it: a literal, or what
+        is called `groups`.
+        """
+        text, index = group.divisor
+        code = self._script.texts[self._part.file]
+        if index == group.ended and is_safe_divisor(text):
+            is_small = _parse_number(text) < _MOST_GROUPS
+        else:
+            is_small = not group.is_named and code.endswith(", groups", 0, token.begin)
+            self._reach.has_groups = self._reach.has_groups or is_small
+        if not is_small:
+            self._note_strange("groups that may be 0", token)
 
     # --- what a name means ------------------------------------------------------------
 

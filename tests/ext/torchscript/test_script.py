@@ -601,6 +601,47 @@ def test_numbers_of_no_dtype_are_said(name: str, tmp_path: Path) -> None:
     assert report.load.expression is None
 
 
+PACK = (
+    "q = torch.quantize_per_tensor(torch.reshape(w, [1, 1, 1, 2]), 0.5, 0, 12)\n    "
+    "r = ops.quantized.conv_transpose2d_prepack("
+    "q, None, [1, 1], [0, 0], [0, 0], [1, 1], {})"
+)
+GROUPS = {
+    "0": PACK.format("0"),
+    "a large number": PACK.format("4611686018427387904"),
+    "a name": f"n = 0\n    {PACK.format('n')}",
+    "a name of the quantized layers": f"groups = 0\n    {PACK.format('groups')}",
+    "an attribute": PACK.format("self.helper.x"),
+    "a sum": PACK.format("torch.sub(1, 1)"),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_that_may_be_0_are_said(name: str, tmp_path: Path) -> None:
+    """torch divides by them, and the process ends."""
+    with open(str(make(tmp_path / "a.pt", line=GROUPS[name]))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert "groups that" in next(
+        row.message for row in report.findings if row.code == "unknown-operator"
+    )
+    assert report.load.expression is None
+
+
+@pytest.mark.parametrize(("groups", "dilation"), [(1, 1), (0, 1), (1, 1 << 62)])
+def test_groups_of_a_quantized_layer_are_looked_at(
+    groups: int, dilation: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.pt"
+    made = torch.ao.nn.quantized.ConvTranspose2d(2, 2, 1)
+    made.groups, made.dilation = groups, (dilation, 1)
+    torch.jit.script(made).save(path)
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    is_odd = (groups, dilation) != (1, 1)
+    assert (report.load.expression is None) is is_odd
+    assert ("code-inside" in {row.code for row in report.findings}) is is_odd
+
+
 TEXT = 's = "aaaa"\n    '
 COMPUTED = {
     "promote_types": "u = torch.promote_types(100, 90)",
