@@ -1001,6 +1001,8 @@ def _is_nesting(key: Node) -> bool:
 
 def _inner_content(key: Node, seen: dict[int, Inner], offset: int) -> Inner:
     """The content of a tuple or set. Each node is searched once."""
+    if id(key) in seen:
+        return seen[id(key)]
     todo = [key]
     while todo:
         node = todo[-1]

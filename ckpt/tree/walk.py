@@ -24,7 +24,9 @@ from ckpt.model.nodes import (
     Node,
     Opaque,
     PersistentId,
+    Set,
     inside,
+    is_tuple,
     key_of,
     tensor_of,
 )
@@ -105,6 +107,8 @@ def flatten_tree(root: Node, limits: Limits, budget: Budget | None = None) -> Fl
     return _Walk(limits, budget).flatten_tree(root)
 
 
+_FEW = 8
+"""Children that are looked at again wherever their container stands."""
 _MANY = 64
 """Children of a state dict that are worth to be recorded at once."""
 _ROW = 700
@@ -113,6 +117,10 @@ _STEP = 8
 """Bytes of memory of a step of its path."""
 _ELEMENT = 8
 """Bytes of memory of a number of a numpy array."""
+_AGAIN_EACH = 100
+"""Bytes of memory that stand for the time of an entry that several objects are made
+of.
+"""
 
 
 class _Walk:
@@ -128,6 +136,10 @@ class _Walk:
         self._barren: dict[int, tuple[str, str]] = {}
         # Nodes in attributes that were looked into.
         self._entered: dict[int, Node] = {}
+        # Large containers that objects are made of.
+        self._given: dict[int, Node] = {}
+        # Containers of many parts -> whether they are shown as one value.
+        self._rows: dict[int, bool] = {}
         # Modules, their own tensors, objects: what is shown once.
         self._registered: dict[int, str] = {}
 
@@ -211,6 +223,8 @@ class _Walk:
             before, what = self._barren[marker]
             out.values.append(Value(path, name, what, same_as=before))
             return None
+        if type(node) is Opaque:
+            self._charge_shared(node)
         view = look(node)
         if view.kind == "scalar":
             out.values.append(Value(path, name, view.type, node))
@@ -223,10 +237,11 @@ class _Walk:
             )
         if view.kind == "mapping":
             view = self._check_keys(node, view, name)
-        if view.type.startswith("numpy.ndarray"):
-            # The pickle holds its bytes; the view has made a number of each element.
+        if view.type.startswith("numpy.ndarray") or type(node) is Opaque:
+            # The pickle holds the bytes of an array; the view has made a number of each
+            # element. Many calls may be given one list, of which each view is a copy.
             self._budget.charge(_ELEMENT * len(view.children), "the tree of the file")
-        if _is_row(view):
+        if self._is_row(node, view):
             self._record_row(node, view, path, name)
             return None
         return self._enter_container(node, view, path, name, registered)
@@ -288,6 +303,29 @@ class _Walk:
             self._out.values.append(_value_row(child_path, child_name, child))
         self._barren[id(node)] = name, "dict"
         return True
+
+    def _charge_shared(self, call: Opaque) -> None:
+        """Charge what a call is given, or its state, where another one before was given
+        the same: each looks through all of it.
+        """
+        for given in (*call.args, *call.states):
+            for part in given if is_tuple(given) and len(given) == 2 else (given,):
+                size = _size_of(part)
+                if size < REPEAT_LENGTH:
+                    continue
+                if id(part) in self._given:
+                    self._budget.charge(_AGAIN_EACH * size, "the tree of the file")
+                self._given[id(part)] = part
+
+    def _is_row(self, node: Node, view: View) -> bool:
+        """Tell whether a container is shown as one value. What stands at many places is
+        looked at once.
+        """
+        if len(view.children) < _FEW:
+            return _is_row(view)
+        if id(node) not in self._rows:
+            self._rows[id(node)] = _is_row(view)
+        return self._rows[id(node)]
 
     def _charge_row(self, path: Path, name: str) -> None:
         """Charge one row. A text with a character beyond Latin takes up to four bytes
@@ -624,6 +662,15 @@ def bare_storage(storage: Storage, numel: int) -> Composite:
     return Composite("storage", dtype, (numel,), (("storage", view),))
 
 
+def _size_of(node: Node) -> int:
+    """The entries of a plain container, or 0 for any other node."""
+    if type(node) is Dict:
+        return len(node.keys)
+    if type(node) is Set:
+        return len(node.items)
+    return len(node) if type(node) is list or is_tuple(node) else 0
+
+
 def _is_row(view: View) -> bool:
     """Tell whether a container is shown as one value: a sequence of scalars, or a large
     mapping of them.
@@ -646,6 +693,8 @@ def _holds_rows(nodes: Sequence[Node]) -> bool:
 
     A long row is looked at once, however often it occurs.
     """
+    if SCALARS.issuperset(map(type, nodes)):
+        return True
     seen: set[int] = set()
     for node in map(inside, nodes):
         if type(node) in SCALARS or id(node) in seen:
@@ -661,6 +710,8 @@ def _repeats_text(nodes: Sequence[Node]) -> bool:
     """Tell whether a list repeats long texts so often that writing all of them would
     multiply the file.
     """
+    if _LETTERED.isdisjoint(map(type, nodes)):
+        return False
     lengths = {
         id(node): len(node)
         for node in nodes
@@ -680,6 +731,7 @@ def _is_scalar_row(node: Node) -> bool:
 
 
 _LETTERS = (str, bytes, bytearray)
+_LETTERED = frozenset((str, bytes, ByteStr))
 
 
 def _is_long(value: Node | Storage) -> bool:

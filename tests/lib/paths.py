@@ -31,6 +31,7 @@ class Sides(NamedTuple):
 
 
 PATHS = {
+    "ckpt.tree.walk._FEW": Sides(1, NEVER),
     "ckpt.tree.walk._MANY": Sides(1, NEVER),
     "ckpt.tree.walk._TOGETHER": Sides(100, 0),
     "ckpt.formats.common.pickled.LEAST_BYTES": Sides(0, NEVER),

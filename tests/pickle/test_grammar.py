@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -28,11 +29,12 @@ from ckpt.commands.inspect.inspect import inspect
 from ckpt.commands.ls.ls import RUNS_CODE, ls
 from ckpt.evidence.survey import Survey
 from ckpt.formats import open
-from ckpt.model.errors import CkptError
+from ckpt.model.errors import CkptError, LimitError
 from ckpt.pickle.judge import grammar
 
 pytestmark = oracle.QUIET
 FOLDER = str(Path(grammar.__file__).parent)
+ROOM = Path(grammar.__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -556,6 +558,61 @@ def test_what_many_calls_share_is_looked_at_once(name: str) -> None:
     finally:
         sys.setprofile(None)
     assert 300 < steps < 300 * 60 + 1_000 * 20
+
+
+FORTY = value(list(range(40)))
+MANY = value([FORTY + op.put(9), *[op.get(9)] * 500])
+"""A list of one list many times."""
+PLACES: dict[str, tuple[bytes, bytes]] = {
+    "a tuple as a key": (value(tuple(range(1_000))), value({op.get(1): 1})),
+    "a list of lists": (MANY, op.get(1)),
+    "a list of lists as a state": (MANY, made("shop", "Cart", op.get(1))),
+    "a list of a call": (
+        value(list(range(1_000))),
+        call(glob("builtins", "tuple"), op.get(1)),
+    ),
+    "a list of a set": (
+        value(list(range(1_000))),
+        call(glob("builtins", "set"), op.get(1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_what_stands_at_many_places_is_looked_at_once(name: str) -> None:
+    """A file of 30 KB whose lists stood at many places took 10 s, and one of 80 KB
+    with one tuple as the key of many dicts as long.
+    """
+    Path("x.pth").write_bytes(
+        torch_zip(pickled({"x": value([shared(*PLACES[name], 200)])}))
+    )
+    steps: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(ROOM)):
+            steps[code.co_name] += 1
+
+    sys.setprofile(count)
+    try:
+        open("x.pth").close()
+    finally:
+        sys.setprofile(None)
+    parts = {"_is_nesting", "inside", "<genexpr>", "is_scalar", "_holds_rows"}
+    assert sum(steps[part] for part in parts) < 200 * 60 + 20_000
+
+
+def test_objects_that_share_a_large_state_are_charged_for_it() -> None:
+    """A file of 100 KB whose 1,500 objects had one dict of 5,000 pairs took 20 s."""
+    pairs = value({(number, "a"): number for number in range(1_000)})
+    user = glob("shop", "Cart") + op.empty_tuple() + newobj() + op.get(1) + build()
+    for count in (100, 3_000):
+        data = torch_zip(pickled({"x": value([shared(pairs, user, count)])}))
+        Path("x.pth").write_bytes(data)
+        if count == 100:
+            open("x.pth").close()
+    with pytest.raises(LimitError, match="the tree of the file needs too much memory"):
+        open("x.pth")
 
 
 def test_a_long_chain_of_classes_in_classes_is_judged() -> None:

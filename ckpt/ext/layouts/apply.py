@@ -111,7 +111,7 @@ def plan_of(recipe: Recipe, *, reverse: bool) -> Expanded:
 
 def applied_recipe(recipe: Recipe, side: Side, *, reverse: bool = False) -> Applied:
     """The tensors that a recipe makes of a side. Raises LossError, UnreadableError."""
-    whole = expand_recipe(recipe)
+    whole = expand_recipe(recipe, side.nbytes)
     turned = reversed_recipe(whole) if reverse else None
     plan = whole if turned is None else turned.expanded
     sources = {leaf.name: leaf for leaf in side.leaves}

@@ -24,7 +24,7 @@ def check_recipe(
     """The findings of a recipe on a pair: each tensor of B with its pieces, or the
     reason why it is another one.
     """
-    whole = expand_recipe(recipe)
+    whole = expand_recipe(recipe, max(before.nbytes, after.nbytes))
     sources = {leaf.name: leaf for leaf in before.leaves}
     made, ready = _compared_names(whole, sources, after)
     tasks = [

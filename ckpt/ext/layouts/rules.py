@@ -29,6 +29,12 @@ MOST_PIECES = 1 << 21
 """The most pieces of all tensors that a recipe makes."""
 MOST_OF_ONE = 1 << 18
 """The most pieces of one tensor that a recipe makes: several times what is found."""
+FEW_PIECES = 100_000
+"""The pieces that a recipe may make of any checkpoint."""
+BYTES_OF_PIECE = 256
+"""The bytes of a checkpoint for each further piece. A few words of a recipe stand for
+millions of pieces, which take a kilobyte of memory each.
+"""
 MOST_CHARACTERS = 1 << 28
 """The most characters of the names of all pieces and tensors of a recipe."""
 
@@ -170,11 +176,11 @@ class Expanded(NamedTuple):
     wanted: dict[str, Wanted]
 
 
-def expand_recipe(recipe: Recipe) -> Expanded:
+def expand_recipe(recipe: Recipe, nbytes: int | None = None) -> Expanded:
     """The tensors of a recipe. Raises UnreadableError where it contradicts itself, or
-    is too large.
+    is too large, also for a checkpoint of `nbytes` bytes.
     """
-    _refuse_large(recipe)
+    _refuse_large(recipe, nbytes)
     targets: dict[str, Target] = {}
     wanted: dict[str, Wanted] = {}
     for rule in recipe.rules:
@@ -195,9 +201,9 @@ def expand_recipe(recipe: Recipe) -> Expanded:
     return Expanded(tuple(targets.values()), wanted)
 
 
-def _refuse_large(recipe: Recipe) -> None:
+def _refuse_large(recipe: Recipe, nbytes: int | None) -> None:
     """Raise UnreadableError for a recipe that makes more pieces or longer names than
-    any checkpoint needs.
+    any checkpoint needs, or more pieces than one of `nbytes` bytes has.
     """
     pieces, characters = 0, 0
     for rule in recipe.rules:
@@ -219,6 +225,10 @@ def _refuse_large(recipe: Recipe) -> None:
     if pieces > MOST_PIECES:
         raise UnreadableError(
             f"the recipe makes {pieces:,} pieces, more than {MOST_PIECES:,}"
+        )
+    if nbytes is not None and pieces > FEW_PIECES + nbytes // BYTES_OF_PIECE:
+        raise UnreadableError(
+            f"the recipe makes {pieces:,} pieces of a checkpoint of {nbytes:,} bytes"
         )
     if characters > MOST_CHARACTERS:
         raise UnreadableError(

@@ -41,6 +41,8 @@ class Side(NamedTuple):
     """The tensors beside the models: of optimizers and others."""
     is_coded: bool = False
     """True where tensors are codes: blocks as in a GGUF, or floats of 8 bits."""
+    nbytes: int = 0
+    """The bytes of its files."""
 
 
 def side_of(
@@ -70,6 +72,7 @@ def side_of(
         tuple(passed),
         len(survey.tensors) - len(entries),
         is_coded,
+        survey.checkpoint.nbytes,
     )
 
 

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.ext.torchscript.script import Deed, Script, ScriptClass
 from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.directory import fold_case
 from ckpt.model.account import Notice
 from ckpt.model.checkpoint import CodeDevice, Role
+from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more
+from ckpt.model.text import and_more, show
 
 OTHERS = ""
 """Stands for the other tensors of a class. No attribute has this name."""
@@ -53,6 +55,8 @@ class Code(NamedTuple):
     unknown: list[str]
     classes: dict[str, ScriptClass]
     """All classes by their qualified names."""
+    groups: set[int]
+    """The items of states that an operator divides by."""
 
 
 def code_of(
@@ -70,13 +74,19 @@ def code_of(
     lists parameters only. The other tensors of such a class are its buffers, which
     `OTHERS` stands for.
     """
-    result = Code({}, [], [], [], [], [], {})
     script = Script(budget)
+    result = Code({}, [], [], [], [], [], {}, script.groups)
     script.has_values = has_values
     prefix = f"{archive.root}/{folder}/"
     for name, record in archive.records.items():
-        if not name.startswith(prefix) or not name.endswith(".py"):
+        folded = fold_case(name)
+        if not folded.startswith(fold_case(prefix)) or not folded.endswith(".py"):
             continue
+        if not name.startswith(prefix) or not name.endswith(".py"):
+            raise UnreadableError(
+                f"record {show(name, 80)} is code in other letters than torch writes, "
+                "and torch runs it all the same"
+            )
         # Four bytes a character: text with one emoji takes as much.
         budget.charge(4 * record.size, "the code of the archive")
         code = archive.read(record, limits.pickle_bytes, "pickle-bytes").decode(

@@ -28,7 +28,7 @@ _TENSORS = """
     dense_dim dequantize detach diff dim div element_size equal exp flatten flip int_repr
     is_coalesced is_complex is_contiguous is_floating_point is_nonzero is_signed item logical_and logical_not
     logical_or mean movedim narrow numel permute q_per_channel_axis q_per_channel_scales
-    q_per_channel_zero_points q_scale q_zero_point qscheme quantize_per_channel quantize_per_tensor reciprocal reshape rsqrt
+    q_per_channel_zero_points q_scale q_zero_point qscheme quantize_per_tensor reciprocal reshape rsqrt
     select sigmoid sign size sparse_dim squeeze std storage_offset stride t tanh to transpose type_as unbind unsqueeze
     view view_as zeros_like ones_like empty_like full_like requires_grad_ detach_ fill_ zero_ add_ sub_
     div_ clamp_ transpose_ squeeze_ unsqueeze_ t_ tensor_split reshape_as
@@ -58,6 +58,22 @@ LIGHT = frozenset(_LIGHT.split())
 """Operators that make a number or find a value, and no data. In a loop no others may
 stand.
 """
+
+DTYPED: dict[str, tuple[int, ...]] = {
+    "to": (1, 2),
+    "view": (1,),
+    "quantize_per_tensor": (3,),
+    **dict.fromkeys(("cumsum", "sum", "mean"), ()),
+    **dict.fromkeys(("zeros_like", "ones_like", "empty_like", "full_like"), ()),
+}
+"""Operators that take a dtype -> the arguments that may be one, counted from 0; one
+with a name may be one too. A dtype is a number, and torch looks up one that is none
+outside of its table.
+"""
+GROUPED = frozenset(f"conv_transpose{n}d_prepack" for n in (1, 2, 3))
+"""Operators that divide by their last argument, the groups."""
+DTYPES = 46
+"""The numbers of the dtypes of torch 2.13 are smaller."""
 
 _PRIM = """
     EnumName EnumValue ModuleContainerIndex NumToTensor RaiseException StringIndex TupleIndex TupleUnpack Uninitialized abs
@@ -182,7 +198,7 @@ _MAKERS = """
 """Operators that make tensors or lists, which a load does not compute."""
 _EFFECTS = """
     format percentFormat RaiseException Print Uninitialized annotate print uninitialized warn manual_seed is_grad_enabled is_scripting
-    is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype promote_types result_type can_cast set_grad_enabled
+    is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype set_grad_enabled
     no_grad enable_grad wait fork awaitable record_function _record_function_enter _record_function_enter_new
     _record_function_exit get_default_dtype seed default_generator
 """

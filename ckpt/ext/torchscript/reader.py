@@ -9,7 +9,8 @@ torch/csrc/jit/mobile/import.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from ckpt.ext.torchscript import FORMAT
 from ckpt.ext.torchscript.code import OTHERS, Code, code_of, notices_of
@@ -89,6 +90,7 @@ def read_from(
         )
     roots: dict[str, Node] = {}
     devices: list[CodeDevice] = []
+    calls: list[Opaque] = []
     folders: dict[str, StorageFolder] = {}
     for name, folder, prefix in _list_pickles(archive):
         record = archive.find(name)
@@ -106,6 +108,7 @@ def read_from(
             )
         for call in pickle.calls:
             _as_python(pickle, call)
+        calls += pickle.calls
         interpret_pickle(
             pickle, contents, limits, _storage_resolver(folders[folder]), 0
         )
@@ -130,6 +133,10 @@ def read_from(
         problem = Types(code.classes, budget).mismatch([root, constants])
         if problem is not None:
             code.dangers.append(f"its __setstate__ on {problem}")
+        if code.groups and _has_odd_sizes(calls, code):
+            code.dangers.append(
+                "its __setstate__ on numbers that torch cannot divide by"
+            )
     contents.notices += notices_of(code)
     flat = flatten_tree(root, limits, budget)
     flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)
@@ -233,6 +240,46 @@ def _is_empty(storage: object) -> bool:
         and storage.device == "meta"
         and storage.place is None
     )
+
+
+_MOST_GROUPS = 2**31
+
+
+def _has_odd_sizes(calls: Sequence[Opaque], code: Code) -> bool:
+    """Tell whether an object of the code that has groups has a state with a number
+    that torch cannot divide by, or one that is too large to be a stride or a dilation.
+    """
+    for call in calls:
+        cls = code.classes.get(call.class_name)
+        states = call.states if cls is not None and "groups" in cls.attributes else ()
+        for number in chain.from_iterable(_groups_in(state, code) for state in states):
+            if type(number) is not int or not 0 < number < _MOST_GROUPS:
+                return True
+        for state in states:
+            if is_tuple(state) and any(map(_is_huge, state)):
+                return True
+    return False
+
+
+def _is_huge(part: Node) -> bool:
+    """Tell whether a part of a state is a number, or a tuple or list with one, that is
+    no size of a layer.
+    """
+    numbers: Sequence[Node] = (part,)
+    if type(part) is list or is_tuple(part):
+        numbers = part
+    return any(
+        isinstance(number, int) and abs(number) >= _MOST_GROUPS for number in numbers
+    )
+
+
+def _groups_in(state: Node, code: Code) -> Iterator[Node]:
+    """Yield the values that a state may have as groups."""
+    if is_tuple(state):
+        yield from (state[index] for index in code.groups if index < len(state))
+    elif type(state) is Dict:
+        pairs = zip(state.keys, state.values, strict=True)
+        yield from (value for key, value in pairs if key == "groups")
 
 
 _LAYOUTS = {

@@ -34,6 +34,9 @@ from ckpt.ext.torchscript.lexer import (
 from ckpt.ext.torchscript.operators import (
     BUILTINS,
     DIVIDING,
+    DTYPED,
+    DTYPES,
+    GROUPED,
     LIGHT,
     MATCHING,
     METHODS,
@@ -63,6 +66,16 @@ for each.
 _LONG_TEXT = 200
 """A literal of more letters counts as a value."""
 _ESCAPE = re.compile(r"""\\[^ntr'"\\]""")
+_GROUPS = re.compile(r"[^\n]*\bgroups\b[^\n]*")
+_USUAL_GROUPS = re.compile(
+    r"groups : int|groups = self\.groups|_\d+ = \([a-z_, ]+\)"
+    r"|_\d+ = ops\.quantized\.conv_transpose\dd_prepack\([\w, \[\]]+\)"
+    r"|self\.groups = \(state\)\[(\d{1,3})\]"
+)
+"""The lines about groups in the code of torch's quantized layers. What they set is an
+item of the state, which is looked at.
+"""
+_MOST_GROUPS = 2**31
 _FOREVER = 2**31
 """A loop of so many rounds has no end that anybody sees."""
 
@@ -158,6 +171,8 @@ class Script:
         """Operators that touch files and loops without a bound, in all of the code."""
         self.early: list[tuple[str, int, int]] = []
         """Expressions that a load evaluates at once, as parts of files."""
+        self.groups: set[int] = set()
+        """The items of states that an operator divides by."""
         self.odd: list[Deed] = []
         """Code that does not look like the code of torch.jit.save."""
 
@@ -191,7 +206,21 @@ class Script:
         reach.run()
         for what, place in self._find_computed():
             reach.strange(what, place.file, place.at)
+        if reach.has_groups:
+            self._follow_groups(reach)
         return reach.dangers, [*self.odd, *reach.unknown]
+
+    def _follow_groups(self, reach: _Reach) -> None:
+        """Find the items of states that are groups, and say groups that may be anything
+        else.
+        """
+        for file, text in self.texts.items():
+            for match in _GROUPS.finditer(text):
+                usual = _USUAL_GROUPS.fullmatch(match[0].strip())
+                if usual is None:
+                    reach.strange("groups that ckpt cannot follow", file, match.start())
+                elif usual[1]:
+                    self.groups.add(int(usual[1]))
 
     def _find_computed(self) -> Iterator[tuple[str, Place]]:
         """Yield what of any body or class a load computes, or compiles for longer than
@@ -545,6 +574,12 @@ class _Thing(NamedTuple):
 
 _VALUE = _Thing("value")
 _TYPE = _Thing("value", "a type")
+_NO_NUMBER = _Thing("value", "a list, or a dtype or device that torch has made")
+_PLAIN = _Thing("value", "a literal that may be a dtype")
+_ASKED = frozenset(("ops.prim.dtype", "ops.prim.device", "torch.device"))
+"""Operators whose results are dtypes and devices."""
+_KEYWORD = -1
+"""The place of an argument with a name."""
 _MAKERS = frozenset(("dict", "list", "sorted", "str", "zip"))
 """Names without a module that make data."""
 _BACKENDS = "__torch__.torch.classes.__backends__."
@@ -586,6 +621,8 @@ class _Reach:
         self.budget = budget
         self.dangers: list[Deed] = []
         self.unknown: list[Deed] = []
+        self.has_groups = False
+        """An operator divides by what is called `groups`."""
         self._parts: dict[str, _Part] = {}
         self._todo: list[str] = []
 
@@ -719,10 +756,13 @@ class _Group:
         "has_class",
         "has_literal",
         "is_computed",
+        "is_keyword",
+        "is_mixed",
         "is_named",
         "is_single",
         "is_text",
         "sign",
+        "unsure",
         "word",
     )
 
@@ -748,6 +788,17 @@ class _Group:
         """The last argument that is one number, and its index."""
         self.braces = 0
         """The places in the texts inside where `format` puts a value."""
+        self.is_keyword = self.is_mixed = False
+        """The argument has a name; an operator stands in it."""
+        self.unsure: set[int] = set()
+        """The places of the arguments that may be numbers of no dtype."""
+
+    def end_argument(self, now: _Thing | None) -> None:
+        """End an argument that stands for something."""
+        is_sure = not self.is_mixed and now in (_PLAIN, _NO_NUMBER)
+        if now is not None and not is_sure:
+            self.unsure.add(_KEYWORD if self.is_keyword else min(self.ended, 9))
+        self.is_keyword = self.is_mixed = False
 
 
 class _Run:
@@ -837,8 +888,9 @@ class _Run:
     def _assign_name(self, name: str, value: _Thing) -> None:
         self._reach.budget.charge(_ROW, _WHAT)
         known = self._names.get(name)
-        if known is not None and known != value:
-            value = _VALUE  # by one branch this, by another that
+        if value in (_PLAIN, _NO_NUMBER) or (known is not None and known != value):
+            # By one branch this, by another that, or later in a loop.
+            value = _VALUE
         self._names[name] = value
 
     def _take_equals(self, token: Token) -> None:
@@ -900,6 +952,8 @@ class _Run:
             return _Thing("builtin", text)
         if text in _TYPES:
             return _TYPE
+        if text in ("True", "False", "None"):
+            return _PLAIN
         if text in _LITERALS or text == "CONSTANTS":
             return _VALUE
         return _Thing("member", "", text)
@@ -974,7 +1028,10 @@ class _Run:
             group.has_literal = group.has_literal or (
                 is_short and not group.is_named and self._now is None
             )
-        self._now = _VALUE
+        is_dtype = token.kind == TEXT or (
+            self._last_sign in ("(", ",", "=") and _parse_number(token.text) < DTYPES
+        )
+        self._now = _PLAIN if is_dtype and self._now is None else _VALUE
 
     def _take_sign(self, token: Token) -> None:
         text = token.text
@@ -1003,10 +1060,12 @@ class _Run:
         elif text == "=" and not self._groups:
             self._take_equals(token)
         elif text == "=":
+            self._groups[-1].is_keyword = True
             self._now = None
         elif text == ",":
             if self._groups:
                 group = self._groups[-1]
+                group.end_argument(self._now)
                 if group.is_single:
                     group.first = self._now
                 group.is_single = False
@@ -1036,6 +1095,7 @@ class _Run:
         """An operator or a keyword: what is around it makes a value."""
         if self._groups:
             self._groups[-1].is_single = False
+            self._groups[-1].is_mixed = True
             self._groups[-1].first = self._groups[-1].first or _VALUE
             self._groups[-1].divisor = ("", -1)
         else:
@@ -1048,6 +1108,7 @@ class _Run:
             self._note_strange("code that ckpt cannot read", token)
             return
         group = self._groups.pop()
+        group.end_argument(self._now)
         self._count_made_data(group, token)
         inside = self._now
         group.has_class = group.has_class or (
@@ -1059,7 +1120,8 @@ class _Run:
             group.first = inside
         if group.before is None:
             is_alone = group.sign == "(" and group.is_single and inside is not None
-            self._now = inside if is_alone else _VALUE
+            made = _NO_NUMBER if group.sign != "(" else _VALUE
+            self._now = inside if is_alone else made
         elif group.sign == "(":
             if group.before == _Thing("builtin", "unchecked_cast") and group.has_class:
                 # Nobody looks at the class of the value.
@@ -1080,10 +1142,17 @@ class _Run:
         if thing is None or group.sign != "(":
             return
         name = thing.member if thing.kind == "member" else thing.name
+        if thing.kind == "operator" and name.rpartition(".")[2] in GROUPED:
+            self._judge_groups(group, token)
         if thing.kind == "operator" and name.startswith("torch."):
             name = name.removeprefix("torch.")
         elif thing.kind not in ("member", "builtin"):
             return
+        places = [place + (thing.kind == "member") for place in group.unsure]
+        if name in DTYPED and (
+            _KEYWORD in group.unsure or not set(DTYPED[name]).isdisjoint(places)
+        ):
+            self._note_strange(f"{name} with a dtype that is no literal", token)
         is_few = name in LIGHT or name not in METHODS | _MAKERS
         is_alone = group.is_single and thing.kind != "member"  # `torch.max(w)`
         divisor, index = group.divisor
@@ -1099,6 +1168,20 @@ class _Run:
             self._note_strange("format of two values", token)
         elif not is_few:
             self._part.made += self._rounds
+
+    def _judge_groups(self, group: _Group, token: Token) -> None:
+        """Judge the last argument of an operator that divides by it: a literal, or what
+        is called `groups`.
+        """
+        text, index = group.divisor
+        code = self._script.texts[self._part.file]
+        if index == group.ended and is_safe_divisor(text):
+            is_small = _parse_number(text) < _MOST_GROUPS
+        else:
+            is_small = not group.is_named and code.endswith(", groups", 0, token.begin)
+            self._reach.has_groups = self._reach.has_groups or is_small
+        if not is_small:
+            self._note_strange("groups that may be 0", token)
 
     # --- what a name means ------------------------------------------------------------
 
@@ -1200,6 +1283,8 @@ class _Run:
         """The result of a call, as far as the code says it."""
         thing, first = group.before, group.first
         assert thing is not None
+        if thing.kind == "operator" and thing.name in _ASKED:
+            return _NO_NUMBER
         if thing.name.startswith(_BACKENDS):
             return _Thing("module", thing.name.removesuffix(".__new__"))
         if thing.kind in ("class", "new"):

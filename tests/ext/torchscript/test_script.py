@@ -350,6 +350,30 @@ def test_torch_runs_it_and_ckpt_says_it(
     assert codes & {"code-inside", "unknown-operator"} and "runs-setstate" not in codes
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new"), [("/code/", "/CODE/"), ("/code/", "/codE/"), (".py", ".PY")]
+)
+def test_code_in_other_letters_is_refused(old: str, new: str, tmp_path: Path) -> None:
+    """torch finds records in letters of any case, and runs what is in them."""
+    made = make(tmp_path / "made.pt", line=SAVE.replace("CANARY", "RAN"))
+    path = tmp_path / "x.pt"
+    with zipfile.ZipFile(made) as archive, zipfile.ZipFile(path, "w") as changed:
+        for name in archive.namelist():
+            changed.writestr(name.replace(old, new), archive.read(name))
+    child = "import sys, torch; torch.jit.load(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", child, str(path)],
+        check=True,
+        timeout=TIMEOUT,
+        capture_output=True,
+        cwd=tmp_path,
+    )
+
+    assert (tmp_path / "RAN").exists(), "the attack does not work"
+    check_error(ckpt("inspect", path), "code in other letters than torch writes")
+
+
 UNLISTED = "torch.manual_seed(7)"
 
 
@@ -423,6 +447,17 @@ def test_an_operator_that_is_not_listed_is_said_where_a_load_reaches_it(
             )
         },
         {"field": "  name : str\n  z : Final[int] = 3\n"},
+        {
+            "line": (
+                'u = torch.to(w, torch.device("cpu"), 5, False, False, None)\n    '
+                "v = torch.zeros_like(w, dtype=ops.prim.dtype(u), layout=0, "
+                'device=torch.device("cpu"))\n    '
+                "x = torch.sum(torch.view(w, [-1, 1]), [-1], False, dtype=6)\n    "
+                "self.w = torch.to(x, dtype=(6))"
+            )
+        },
+        {"method": "u = torch.promote_types(ops.prim.dtype(w), 6)"},
+        {"method": "u = torch.to(w, torch.dim(w))"},
     ],
 )
 def test_what_a_load_does_not_reach_is_no_finding(
@@ -532,8 +567,86 @@ def test_values_that_grow_are_said(name: str, tmp_path: Path) -> None:
     assert report.load.expression is None
 
 
+NO_DTYPES = {
+    "to": "u = torch.to(w, -2)",
+    "to, as a method": "u = w.to(-2)",
+    "to, behind a device": 'u = torch.to(w, torch.device("cpu"), -2)',
+    "to, by its name": "u = torch.to(w, dtype=-2)",
+    "in brackets": "u = torch.to(w, (-2))",
+    "too large": "u = torch.to(w, 100)",
+    "a name": "d = -2\n    u = torch.to(w, d)",
+    "a name that changes in a loop": (
+        "d = 5\n    for i in range(2):\n      u = torch.to(w, d)\n      d = -2"
+    ),
+    "an attribute": "u = torch.to(w, self.helper.x)",
+    "a choice": "u = torch.to(w, 5 if self.training else -2)",
+    "a choice of a name": "u = torch.to(w, self.helper.x if self.training else 5)",
+    "a call": 'u = torch.to(w, int("-2"))',
+    "the operator as a name": "f = torch.to\n    u = f(w, -2)",
+    "view": "u = torch.view(w, -2)",
+    "sum": "u = torch.sum(w, dtype=-2)",
+    "zeros_like": "u = torch.zeros_like(w, dtype=-2)",
+    "quantize_per_tensor": "u = torch.quantize_per_tensor(w, 0.5, 0, -2)",
+}
+
+
+@pytest.mark.parametrize("name", NO_DTYPES)
+def test_numbers_of_no_dtype_are_said(name: str, tmp_path: Path) -> None:
+    """torch looks them up outside of its table, and the process ends."""
+    with open(str(make(tmp_path / "a.pt", line=NO_DTYPES[name]))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert "with a dtype that is no literal" in next(
+        row.message for row in report.findings if row.code == "unknown-operator"
+    )
+    assert report.load.expression is None
+
+
+PACK = (
+    "q = torch.quantize_per_tensor(torch.reshape(w, [1, 1, 1, 2]), 0.5, 0, 12)\n    "
+    "r = ops.quantized.conv_transpose2d_prepack("
+    "q, None, [1, 1], [0, 0], [0, 0], [1, 1], {})"
+)
+GROUPS = {
+    "0": PACK.format("0"),
+    "a large number": PACK.format("4611686018427387904"),
+    "a name": f"n = 0\n    {PACK.format('n')}",
+    "a name of the quantized layers": f"groups = 0\n    {PACK.format('groups')}",
+    "an attribute": PACK.format("self.helper.x"),
+    "a sum": PACK.format("torch.sub(1, 1)"),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_that_may_be_0_are_said(name: str, tmp_path: Path) -> None:
+    """torch divides by them, and the process ends."""
+    with open(str(make(tmp_path / "a.pt", line=GROUPS[name]))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert "groups that" in next(
+        row.message for row in report.findings if row.code == "unknown-operator"
+    )
+    assert report.load.expression is None
+
+
+@pytest.mark.parametrize(("groups", "dilation"), [(1, 1), (0, 1), (1, 1 << 62)])
+def test_groups_of_a_quantized_layer_are_looked_at(
+    groups: int, dilation: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.pt"
+    made = torch.ao.nn.quantized.ConvTranspose2d(2, 2, 1)
+    made.groups, made.dilation = groups, (dilation, 1)
+    torch.jit.script(made).save(path)
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    is_odd = (groups, dilation) != (1, 1)
+    assert (report.load.expression is None) is is_odd
+    assert ("code-inside" in {row.code for row in report.findings}) is is_odd
+
+
 TEXT = 's = "aaaa"\n    '
 COMPUTED = {
+    "promote_types": "u = torch.promote_types(100, 90)",
+    "promote_types of a name": "d = 100\n    u = torch.promote_types(d, 90)",
+    "can_cast": "u = torch.can_cast(100, 90)",
     "add of texts": TEXT + "s = torch.add(s, s)\n    s = torch.add(s, s)",
     "str of a pair": TEXT + "t = (s, s)\n    u = str(t)",
     "ljust": 'u = torch.ljust("a", 7000000000, " ")',
