@@ -17,7 +17,7 @@ from ckpt.elements.blocks import (
     same_ranges,
     slice_of,
 )
-from ckpt.elements.cast import has_numbers
+from ckpt.elements.cast import as_numbers, has_numbers
 from ckpt.elements.computed import PlaceOfTensors, place_of
 from ckpt.elements.histogram import Histogram
 from ckpt.elements.lines import LineSums, LineTest, OddLines, odd_lines
@@ -506,6 +506,9 @@ def _straighten_dims(
 # --- the work -------------------------------------------------------------------------
 
 
+_Block = bytes | memoryview
+
+
 def compare_span(
     before: TensorRef,
     after: TensorRef,
@@ -526,7 +529,7 @@ def compare_span(
         )
     difference.histogram = Histogram() if histogram else None
     if lines is not None:
-        difference.lines = LineSums(prod(before.shape[:-1]), before.shape[-1])
+        difference.lines = LineSums(*_matrix_size(before), lines.base)
     if before.dtype == after.dtype:
         if (pair := _read_short_pair(before, after)) is not None:
             if pair[0] == pair[1] and not always:
@@ -535,9 +538,7 @@ def compare_span(
             return _settled(difference, (before, after), lines)
         if not always and _same_bytes(before, after):
             return None
-    for old, new in zip(
-        numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True
-    ):
+    for old, new in _paired_blocks(before, after):
         difference.add(old, new, (before.dtype, after.dtype), tolerance)
     return _settled(difference, (before, after), lines)
 
@@ -548,9 +549,34 @@ def _settled(
     """Return a difference after its last block."""
     difference.settle()
     if difference.lines is not None and lines is not None:
-        difference.odd = odd_lines(difference.lines, sides[lines.base], lines)
+        difference.odd = OddLines()
+        if difference.lines.may_be_odd:
+            sums = _all_line_sums(*sides, lines)
+            difference.odd = odd_lines(sums, sides[lines.base], lines)
         difference.lines = None  # what is found goes to another process, not the sums
     return difference
+
+
+def _all_line_sums(before: TensorRef, after: TensorRef, lines: LineTest) -> LineSums:
+    """Return all sums of the lines of two tensors, which are read again."""
+    sums = LineSums(*_matrix_size(before), lines.base, has_both=True)
+    for old, new in _paired_blocks(before, after):
+        sums.add(as_numbers(old, before.dtype, 0), as_numbers(new, after.dtype, 1))
+    return sums
+
+
+def _matrix_size(ref: TensorRef) -> tuple[int, int]:
+    """Return the rows and columns of a tensor, of which the last dimension is a row."""
+    return prod(ref.shape[:-1]), ref.shape[-1]
+
+
+def _paired_blocks(
+    before: TensorRef, after: TensorRef
+) -> Iterator[tuple[_Block, _Block]]:
+    """Yield blocks of the elements of two tensors, which are valid until the next
+    ones.
+    """
+    return zip(numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True)
 
 
 def _have_numbers(*refs: TensorRef) -> bool:

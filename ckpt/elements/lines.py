@@ -96,55 +96,79 @@ class LineTest(NamedTuple):
 
 
 class LineSums:
-    """The sums of squares over the rows and columns of a matrix, of the differences of
-    two tensors and of either tensor, added up block by block.
+    """The sums of squares over the rows and columns of a matrix, added up block by
+    block: of the differences of two tensors, and of the tensor on the side `base`.
 
-    `by_row` and `by_column` have these three sums for each line.
+    With `has_both` those of the other tensor too. `by_row` and `by_column` have the
+    sums of the differences, of the first and of the second tensor for each line, and
+    zeros for a tensor that is not added up.
     """
 
-    def __init__(self, rows: int, columns: int) -> None:
+    def __init__(
+        self, rows: int, columns: int, base: int, *, has_both: bool = False
+    ) -> None:
         import numpy as np
 
         self.by_row = np.zeros((3, rows), "<f4")
         self.by_column = np.zeros((3, columns))
+        self._places = (0, 1, 2) if has_both else (0, 1 + base)
+        self._base = 1 + base
         self._columns = columns
         self._at = 0
 
-    def add(self, before: Array, after: Array) -> None:
-        """Add the next elements of both, as numbers in the order of the shape."""
-        begin = 0
-        while begin < len(before):
-            row, column = divmod(self._at, self._columns)
-            left = len(before) - begin
-            width = min(left, self._columns - column)
-            height = left // self._columns if width == self._columns else 1
-            end = begin + height * width
-            shape = (height, width)
-            self._add_rows(
-                before[begin:end].reshape(shape),
-                after[begin:end].reshape(shape),
-                row,
-                column,
-            )
-            begin = end
-            self._at += height * width
+    def add(self, before: Array, after: Array) -> Array:
+        """Add the next elements of both, as numbers in the order of the shape.
 
-    def _add_rows(self, before: Array, after: Array, row: int, column: int) -> None:
-        """Add rows that begin at a column, or a part of one row."""
+        Return their differences in float32, which are valid until the thread's next
+        block.
+        """
         import numpy as np
 
-        height, width = before.shape
-        rows, columns = slice(row, row + height), slice(column, column + width)
-        size = height * width
         # What each array is made in is kept by the thread: new memory costs more.
-        squares = thread_rows().row("<f4", _ROW, size).reshape(height, width)
-        error = thread_rows().row("<f4", _ROW + 1, size).reshape(height, width)
+        error = thread_rows().row("<f4", _ROW + 1, len(before))
         with np.errstate(all="ignore"):
             np.subtract(after, before, out=error, casting="unsafe")
-            for place, part in enumerate((error, before, after)):
-                np.multiply(part, part, out=squares, casting="unsafe")
-                self.by_row[place, rows] += np.einsum("ij->i", squares)
-                self.by_column[place, columns] += squares.sum(0)
+            parts = (error, before, after)
+            begin = 0
+            while begin < len(before):
+                row, column = divmod(self._at, self._columns)
+                left = len(before) - begin
+                width = min(left, self._columns - column)
+                height = left // self._columns if width == self._columns else 1
+                end = begin + height * width
+                for place in self._places:
+                    matrix = parts[place][begin:end].reshape(height, width)
+                    self._add_rows(place, matrix, row, column)
+                begin = end
+                self._at += height * width
+        return error
+
+    def _add_rows(self, place: int, matrix: Array, row: int, column: int) -> None:
+        """Add the squares of rows that begin at a column, or of a part of one row."""
+        import numpy as np
+
+        height, width = matrix.shape
+        squares = thread_rows().row("<f4", _ROW, matrix.size).reshape(height, width)
+        np.multiply(matrix, matrix, out=squares, casting="unsafe")
+        self.by_row[place, row : row + height] += np.einsum("ij->i", squares)
+        self.by_column[place, column : column + width] += squares.sum(0)
+
+    @property
+    def may_be_odd(self) -> bool:
+        """Tell whether a line has an error as large as one that has nothing in common
+        with the base: the others need no sums of both tensors.
+        """
+        for sums in (self.by_row.astype("<f8"), self.by_column):
+            error, base = sums[0], sums[self._base]
+            if bool((_is_far(error, base)).any()):
+                return True
+        return False
+
+
+def _is_far(error: Array, base: Array) -> Array:
+    """Tell of lines whether their squared error is as large as an odd one's."""
+    is_far: Array = (error > _SHARE**2 * base) & (base > 0)
+    return is_far
 
 
 class Sums(NamedTuple):
@@ -169,8 +193,7 @@ class Sums(NamedTuple):
             cosines = np.where(
                 both > 0, (self.ours + self.theirs - self.error) / (2 * both), 0
             )
-            is_apart = (cosines < _APART) & (self.error > _SHARE**2 * self.theirs)
-            is_apart &= self.theirs > 0
+            is_apart = (cosines < _APART) & _is_far(self.error, self.theirs)
         if not is_apart.any():
             return []
         odd: list[int] = []

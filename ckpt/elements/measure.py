@@ -67,8 +67,7 @@ class Difference:
         if self.histogram is not None:
             self.histogram.add_change(before, after, dtypes)
         old, new = as_numbers(before, dtypes[0], 0), as_numbers(after, dtypes[1], 1)
-        if self.lines is not None:
-            self.lines.add(old, new)
+        apart = None if self.lines is None else self.lines.add(old, new)
         with np.errstate(all="ignore"):
             found = None
             if single.is_held_by_float32(dtypes[0]) and single.is_held_by_float32(
@@ -76,7 +75,7 @@ class Difference:
             ):
                 is_exact = single.has_exact_differences(*dtypes)
                 found = single.measure_delta(
-                    old, new, self.largest, tolerance, is_exact=is_exact
+                    old, new, self.largest, tolerance, is_exact=is_exact, apart=apart
                 )
             if found is None:
                 found = double.measure_delta(old, new, self.largest, tolerance)
