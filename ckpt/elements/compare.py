@@ -66,6 +66,8 @@ class Change(NamedTuple):
     """The histogram of the finite differences, if it was requested."""
     odd: OddLines | None = None
     """The rows and columns that the base does not have, if they were requested."""
+    seen: object = None
+    """The answer of `LineTest.look`, if there is one."""
 
     @property
     def is_vague(self) -> bool:
@@ -206,7 +208,7 @@ class _Part(NamedTuple):
         for difference in differences:
             assert difference is not None
             whole.merge(difference)
-            whole.odd = difference.odd
+            whole.odd, whole.seen = difference.odd, difference.seen
         index = (
             None
             if whole.at is None
@@ -230,6 +232,7 @@ class _Part(NamedTuple):
             self.tolerance is not None and whole.close,
             whole.histogram,
             whole.odd,
+            whole.seen,
         )
 
 
@@ -554,6 +557,7 @@ def _settled(
             sums = _all_line_sums(*sides, lines)
             difference.odd = odd_lines(sums, sides[lines.base], lines)
         difference.lines = None  # what is found goes to another process, not the sums
+        difference.seen = None if lines.look is None else lines.look()
     return difference
 
 

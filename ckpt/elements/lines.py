@@ -81,12 +81,14 @@ class LineTest(NamedTuple):
     the base, 0 or 1.
 
     `read_groups` returns the number of the group of each column that has one scale,
-    where these columns do not lie beside each other. It may be called in another
+    where these columns do not lie beside each other. `look` returns what else is to be
+    known of the tensor, with the same pass over it. Both may be called in another
     process.
     """
 
     base: int
     read_groups: Callable[[], Array | None] | None = None
+    look: Callable[[], object] | None = None
 
     def has_lines(self, shape: tuple[int, ...]) -> bool:
         """Tell whether a shape has lines that are long enough, and enough of them.
@@ -99,8 +101,8 @@ class LineSums:
     """The sums of squares over the rows and columns of a matrix, added up block by
     block: of the differences of two tensors, and of the tensor on the side `base`.
 
-    With `has_both` those of the other tensor too. `by_row` and `by_column` have the
-    sums of the differences, of the first and of the second tensor for each line, and
+    With `has_both` the sums of the other tensor too. `by_row` and `by_column` have for
+    each line the sums of the differences, of the first and of the second tensor, and
     zeros for a tensor that is not added up.
     """
 

@@ -53,6 +53,8 @@ class Difference:
         """The sums of its rows and columns while it is added up, if requested."""
         self.odd: OddLines | None = None
         """The rows and columns that the base does not have, if requested."""
+        self.seen: object = None
+        """The answer of `LineTest.look`, if there is one."""
 
     def add(
         self,
