@@ -8,7 +8,7 @@ another one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import prod
+from math import prod, sqrt
 from typing import TYPE_CHECKING, Any
 
 from ckpt.elements.blocks import elements
@@ -33,6 +33,10 @@ _APART = 0.2
 """
 _SHARE = 0.8
 """The least error of such a line, as a share of its norm."""
+_TURNED = 0.3
+"""The cosine, below 0, of a line that is turned around."""
+_SURE = 5.0
+"""The least such cosine in multiples of what chance makes of a line of its length."""
 _ALIKE = 0.5
 """The cosine of lines that say what error is usual."""
 _FEWEST = 4
@@ -182,9 +186,9 @@ class Sums(NamedTuple):
     ours: Array
     theirs: Array
 
-    def odd_lines(self, groups: Array | None) -> list[int]:
-        """Return the lines that have nothing in common, by an error that is not usual
-        in their group.
+    def odd_lines(self, groups: Array | None, length: int) -> list[int]:
+        """Return the lines of some length that have nothing in common, by an error that
+        is not usual in their group, or that are turned around.
 
         `groups` has the number of the group of each line; without it all are of one.
         """
@@ -198,14 +202,17 @@ class Sums(NamedTuple):
             is_apart = (cosines < _APART) & _is_far(self.error, self.theirs)
         if not is_apart.any():
             return []
-        odd: list[int] = []
+        # No error of 2 bits is so large that it turns a line around.
+        least = max(_TURNED, _SURE / sqrt(length))
+        odd = set(np.nonzero(is_apart & (cosines < -least))[0].tolist())
         groups = np.zeros(len(cosines), np.intp) if groups is None else groups
         for group in np.unique(groups[is_apart]):
             members = groups == group
             usual = self.error[members & (cosines >= _ALIKE)]
             if len(usual) >= _FEWEST:
                 most = _TIMES * float(np.quantile(usual, 0.95))
-                odd += np.nonzero(members & is_apart & (self.error > most))[0].tolist()
+                is_odd = members & is_apart & (self.error > most)
+                odd.update(np.nonzero(is_odd)[0].tolist())
         return sorted(odd)
 
 
@@ -222,10 +229,9 @@ def odd_lines(sums: LineSums, base: TensorRef, test: LineTest) -> OddLines:
     groups = None if test.read_groups is None else test.read_groups()
     if groups is None:
         groups = np.arange(columns) // _WINDOW
-    odd = (
-        Sums(*[sums.by_row[side].astype("<f8") for side in sides]).odd_lines(None),
-        Sums(*[sums.by_column[side] for side in sides]).odd_lines(groups),
-    )
+    by_row = Sums(*[sums.by_row[side].astype("<f8") for side in sides])
+    by_column = Sums(*[sums.by_column[side] for side in sides])
+    odd = (by_row.odd_lines(None, columns), by_column.odd_lines(groups, rows))
     if not any(odd):
         return OddLines()
     found = OddLines(tuple(odd[0]), tuple(odd[1]), (rows, columns))

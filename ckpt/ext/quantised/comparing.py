@@ -9,6 +9,7 @@ from statistics import median
 
 from ckpt.bytes.executor import Local, Task, run_bundled
 from ckpt.commands.diff.diff import DiffReport
+from ckpt.commands.diff.findings import without_training
 from ckpt.commands.diff.rows import DIFFERS, Row
 from ckpt.elements.lines import LineTest
 from ckpt.evidence.survey import Survey
@@ -269,7 +270,8 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
     account = Judgement(
         paths[1 - side], paths[side], tuple(rows), tuple(others), casts, tuple(moved)
     )
-    return report._replace(account=account)
+    findings = without_training(report.findings)
+    return report._replace(account=account, findings=findings)
 
 
 def _task_of(row: Row, side: int, base: TensorRef, judging: Judging) -> Task[Judged]:
