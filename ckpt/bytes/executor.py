@@ -212,7 +212,8 @@ class Threads:
         from concurrent.futures import ThreadPoolExecutor
 
         results = []
-        pool = ThreadPoolExecutor(min(self.count, len(tasks)))
+        count = min(self.count, len(tasks))
+        pool = ThreadPoolExecutor(count, initializer=_note_tasks, initargs=(count,))
         wait = True
         try:
             with reading_ahead(task.reads() for task in tasks) as turns:
@@ -232,12 +233,27 @@ class Threads:
 
 
 class _Worker(threading.local):
-    """The executor of the block that runs in a thread."""
+    """The executor of the block that runs in a thread, and the number of tasks that run
+    at once, where a task runs in it.
+    """
 
     executor: Executor | None = None
+    tasks: int = 1
 
 
 _worker = _Worker()
+
+
+def _note_tasks(count: int) -> None:
+    """Note in a thread that it runs one of so many tasks at once."""
+    _worker.tasks = count
+
+
+def count_threads() -> int:
+    """Return the threads that a piece of work may start: tasks that run at once share
+    the processors.
+    """
+    return max(1, min(8, count_cpus()) // _worker.tasks)
 
 
 def current_executor() -> Executor:
@@ -261,9 +277,10 @@ def in_order(
     work: Callable[[T], R], items: Sequence[T], threads: int | None = None
 ) -> Iterator[R]:
     """The result of `work` on each item, in order, made by threads that are a few items
-    ahead and no more.
+    ahead and no more. Without a number of them there are as many as `count_threads`
+    says.
     """
-    count = min(8, count_cpus()) if threads is None else threads
+    count = count_threads() if threads is None else threads
     if len(items) <= AHEAD or count < 2:
         yield from map(work, items)
         return
@@ -358,6 +375,7 @@ class Forks:
                     os.close(given)
                     for pipe in (*pipes, ours):
                         pipe.close()
+                    _note_tasks(count)
                     _run_tasks(tasks, taken, theirs)
                 pids.append(pid)
                 pipes.append(ours)

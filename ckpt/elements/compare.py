@@ -18,7 +18,7 @@ from ckpt.elements.blocks import (
     same_ranges,
     slice_of,
 )
-from ckpt.elements.cast import has_numbers
+from ckpt.elements.cast import as_numbers, has_numbers
 from ckpt.elements.computed import PlaceOfTensors, place_of
 from ckpt.elements.histogram import Histogram
 from ckpt.elements.lines import LineSums, LineTest, OddLines, odd_lines
@@ -67,6 +67,8 @@ class Change(NamedTuple):
     """The histogram of the finite differences, if it was requested."""
     odd: OddLines | None = None
     """The rows and columns that the base does not have, if they were requested."""
+    seen: object = None
+    """The answer of `LineTest.look`, if there is one."""
 
     @property
     def is_vague(self) -> bool:
@@ -198,6 +200,7 @@ class _Part(NamedTuple):
             assert difference is not None
             whole.merge(difference)
             whole.odd = difference.odd
+            whole.seen = difference.seen
         index = None
         if whole.at is not None:
             index = _element_index(whole.at, self.shape, self.order)
@@ -220,6 +223,7 @@ class _Part(NamedTuple):
             close=self.tolerance is not None and whole.close,
             histogram=whole.histogram,
             odd=whole.odd,
+            seen=whole.seen,
         )
 
 
@@ -513,6 +517,9 @@ def _straighten_dims(
 # --- the work -------------------------------------------------------------------------
 
 
+_Block = bytes | memoryview
+
+
 def compare_span(
     before: TensorRef,
     after: TensorRef,
@@ -532,7 +539,7 @@ def compare_span(
         return None if is_same else difference
     difference.histogram = Histogram() if histogram else None
     if lines is not None:
-        difference.lines = LineSums(prod(before.shape[:-1]), before.shape[-1])
+        difference.lines = LineSums(*_matrix_size(before), lines.base)
     pair = _read_short_pair(before, after) if is_one_dtype else None
     if pair is not None:
         old_bytes, new_bytes = pair
@@ -544,9 +551,7 @@ def compare_span(
     # faster than computing with numbers: those that differ are read once more.
     if is_one_dtype and not always and _same_bytes(before, after):
         return None
-    for old, new in zip(
-        numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True
-    ):
+    for old, new in _paired_blocks(before, after):
         difference.add(old, new, dtypes, tolerance)
     return _settle_difference(difference, (before, after), lines)
 
@@ -557,10 +562,36 @@ def _settle_difference(
     """Return a difference after its last block."""
     difference.settle()
     if difference.lines is not None and lines is not None:
-        difference.odd = odd_lines(difference.lines, sides[lines.base], lines)
+        difference.odd = OddLines()
+        if difference.lines.may_be_odd:
+            sums = _all_line_sums(*sides, lines)
+            difference.odd = odd_lines(sums, sides[lines.base], lines)
         # What is found goes to another process, not the sums.
         difference.lines = None
+        difference.seen = None if lines.look is None else lines.look()
     return difference
+
+
+def _all_line_sums(before: TensorRef, after: TensorRef, lines: LineTest) -> LineSums:
+    """Return all sums of the lines of two tensors, which are read again."""
+    sums = LineSums(*_matrix_size(before), lines.base, has_both=True)
+    for old, new in _paired_blocks(before, after):
+        sums.add(as_numbers(old, before.dtype, 0), as_numbers(new, after.dtype, 1))
+    return sums
+
+
+def _matrix_size(ref: TensorRef) -> tuple[int, int]:
+    """Return the rows and columns of a tensor, of which the last dimension is a row."""
+    return prod(ref.shape[:-1]), ref.shape[-1]
+
+
+def _paired_blocks(
+    before: TensorRef, after: TensorRef
+) -> Iterator[tuple[_Block, _Block]]:
+    """Yield blocks of the elements of two tensors, which are valid until the next
+    ones.
+    """
+    return zip(numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True)
 
 
 def _have_numbers(*refs: TensorRef) -> bool:

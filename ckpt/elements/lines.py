@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import compress
-from math import prod
+from math import prod, sqrt
 from typing import TYPE_CHECKING, Any
 
 from ckpt.elements.blocks import elements
@@ -34,6 +34,10 @@ _APART = 0.2
 """
 _SHARE = 0.8
 """The least error of such a line, as a share of its norm."""
+_TURNED = 0.3
+"""The cosine, below 0, of a line that is turned around."""
+_SURE = 5.0
+"""The least such cosine in multiples of what chance makes of a line of its length."""
 _ALIKE = 0.5
 """The cosine of lines that say what error is usual."""
 _FEWEST = 4
@@ -82,12 +86,14 @@ class LineTest(NamedTuple):
     the base, 0 or 1.
 
     `read_groups` returns the number of the group of each column that has one scale,
-    where these columns do not lie beside each other. It may be called in another
+    where these columns do not lie beside each other. `look` returns what else is to be
+    known of the tensor, with the same pass over it. Both may be called in another
     process.
     """
 
     base: int
     read_groups: Callable[[], Array | None] | None = None
+    look: Callable[[], object] | None = None
 
     def has_lines(self, shape: tuple[int, ...]) -> bool:
         """Tell whether a shape has lines that are long enough, and enough of them.
@@ -97,55 +103,79 @@ class LineTest(NamedTuple):
 
 
 class LineSums:
-    """The sums of squares over the rows and columns of a matrix, of the differences of
-    two tensors and of either tensor, added up block by block.
+    """The sums of squares over the rows and columns of a matrix, added up block by
+    block: of the differences of two tensors, and of the tensor on the side `base`.
 
-    `by_row` and `by_column` have these three sums for each line.
+    With `has_both` the sums of the other tensor too. `by_row` and `by_column` have for
+    each line the sums of the differences, of the first and of the second tensor, and
+    zeros for a tensor that is not added up.
     """
 
-    def __init__(self, rows: int, columns: int) -> None:
+    def __init__(
+        self, rows: int, columns: int, base: int, *, has_both: bool = False
+    ) -> None:
         import numpy as np
 
         self.by_row = np.zeros((3, rows), "<f4")
         self.by_column = np.zeros((3, columns))
+        self._places = (0, 1, 2) if has_both else (0, 1 + base)
+        self._base = 1 + base
         self._columns = columns
         self._at = 0
 
-    def add(self, before: Array, after: Array) -> None:
-        """Add the next elements of both, as numbers in the order of the shape."""
-        begin = 0
-        while begin < len(before):
-            row, column = divmod(self._at, self._columns)
-            left = len(before) - begin
-            width = min(left, self._columns - column)
-            height = left // self._columns if width == self._columns else 1
-            end = begin + height * width
-            shape = (height, width)
-            self._add_rows(
-                before[begin:end].reshape(shape),
-                after[begin:end].reshape(shape),
-                row,
-                column,
-            )
-            begin = end
-            self._at += height * width
+    def add(self, before: Array, after: Array) -> Array:
+        """Add the next elements of both, as numbers in the order of the shape.
 
-    def _add_rows(self, before: Array, after: Array, row: int, column: int) -> None:
-        """Add rows that begin at a column, or a part of one row."""
+        Return their differences in float32, which are valid until the thread's next
+        block.
+        """
         import numpy as np
 
-        height, width = before.shape
-        rows, columns = slice(row, row + height), slice(column, column + width)
-        size = height * width
         # What each array is made in is kept by the thread: new memory costs more.
-        squares = thread_rows().row("<f4", _ROW, size).reshape(height, width)
-        error = thread_rows().row("<f4", _ROW + 1, size).reshape(height, width)
+        error = thread_rows().row("<f4", _ROW + 1, len(before))
         with np.errstate(all="ignore"):
             np.subtract(after, before, out=error, casting="unsafe")
-            for place, part in enumerate((error, before, after)):
-                np.multiply(part, part, out=squares, casting="unsafe")
-                self.by_row[place, rows] += np.einsum("ij->i", squares)
-                self.by_column[place, columns] += squares.sum(0)
+            parts = (error, before, after)
+            begin = 0
+            while begin < len(before):
+                row, column = divmod(self._at, self._columns)
+                left = len(before) - begin
+                width = min(left, self._columns - column)
+                height = left // self._columns if width == self._columns else 1
+                end = begin + height * width
+                for place in self._places:
+                    matrix = parts[place][begin:end].reshape(height, width)
+                    self._add_rows(place, matrix, row, column)
+                begin = end
+                self._at += height * width
+        return error
+
+    def _add_rows(self, place: int, matrix: Array, row: int, column: int) -> None:
+        """Add the squares of rows that begin at a column, or of a part of one row."""
+        import numpy as np
+
+        height, width = matrix.shape
+        squares = thread_rows().row("<f4", _ROW, matrix.size).reshape(height, width)
+        np.multiply(matrix, matrix, out=squares, casting="unsafe")
+        self.by_row[place, row : row + height] += np.einsum("ij->i", squares)
+        self.by_column[place, column : column + width] += squares.sum(0)
+
+    @property
+    def may_be_odd(self) -> bool:
+        """Tell whether a line has an error as large as one that has nothing in common
+        with the base: the others need no sums of both tensors.
+        """
+        for sums in (self.by_row.astype("<f8"), self.by_column):
+            error, base = sums[0], sums[self._base]
+            if bool((_is_far(error, base)).any()):
+                return True
+        return False
+
+
+def _is_far(error: Array, base: Array) -> Array:
+    """Tell of lines whether their squared error is as large as an odd one's."""
+    is_far: Array = (error > _SHARE**2 * base) & (base > 0)
+    return is_far
 
 
 class Sums(NamedTuple):
@@ -157,9 +187,9 @@ class Sums(NamedTuple):
     ours: Array
     theirs: Array
 
-    def odd_lines(self, groups: Array | None) -> list[int]:
-        """Return the lines that have nothing in common, by an error that is not usual
-        in their group.
+    def odd_lines(self, groups: Array | None, length: int) -> list[int]:
+        """Return the lines of some length that have nothing in common, by an error that
+        is not usual in their group, or that are turned around.
 
         `groups` has the number of the group of each line; without it all are of one.
         """
@@ -170,18 +200,20 @@ class Sums(NamedTuple):
             # |a - b|^2 = |a|^2 + |b|^2 - 2 a b: the product follows from three sums.
             products = (self.ours + self.theirs - self.error) / 2
             cosines = np.where(both > 0, products / both, 0)
-            is_apart = (cosines < _APART) & (self.error > _SHARE**2 * self.theirs)
-            is_apart &= self.theirs > 0
+            is_apart = (cosines < _APART) & _is_far(self.error, self.theirs)
         if not is_apart.any():
             return []
-        odd: list[int] = []
+        # No error of 2 bits is so large that it turns a line around.
+        least = max(_TURNED, _SURE / sqrt(length))
+        odd = set(np.nonzero(is_apart & (cosines < -least))[0].tolist())
         groups = np.zeros(len(cosines), np.intp) if groups is None else groups
         for group in np.unique(groups[is_apart]):
             members = groups == group
             usual = self.error[members & (cosines >= _ALIKE)]
             if len(usual) >= _FEWEST:
                 most = _TIMES * float(np.quantile(usual, 0.95))
-                odd += np.nonzero(members & is_apart & (self.error > most))[0].tolist()
+                is_odd = members & is_apart & (self.error > most)
+                odd.update(np.nonzero(is_odd)[0].tolist())
         return sorted(odd)
 
 
@@ -202,8 +234,8 @@ def odd_lines(sums: LineSums, base: TensorRef, test: LineTest) -> OddLines:
         groups = np.arange(columns) // _WINDOW
     of_rows = Sums(*[sums.by_row[index].astype("<f8") for index in order])
     of_columns = Sums(*[sums.by_column[index] for index in order])
-    odd_rows = of_rows.odd_lines(None)
-    odd_columns = of_columns.odd_lines(groups)
+    odd_rows = of_rows.odd_lines(None, columns)
+    odd_columns = of_columns.odd_lines(groups, rows)
     if not odd_rows and not odd_columns:
         return OddLines()
     found = OddLines(tuple(odd_rows), tuple(odd_columns), (rows, columns))

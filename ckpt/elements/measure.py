@@ -53,6 +53,8 @@ class Difference:
         """The sums of its rows and columns while it is added up, if requested."""
         self.odd: OddLines | None = None
         """The rows and columns that the base does not have, if requested."""
+        self.seen: object = None
+        """The answer of `LineTest.look`, if there is one."""
 
     def add(
         self,
@@ -69,15 +71,14 @@ class Difference:
         # Rows 0 and 1 of the thread: neither takes the memory of the other.
         old = as_numbers(before, dtypes[0], 0)
         new = as_numbers(after, dtypes[1], 1)
-        if self.lines is not None:
-            self.lines.add(old, new)
+        apart = None if self.lines is None else self.lines.add(old, new)
         with np.errstate(all="ignore"):
             found = None
             # float32 is twice as fast. It gives up where it would not be exact enough.
             if all(map(single.is_held_by_float32, dtypes)):
                 is_exact = single.has_exact_differences(*dtypes)
                 found = single.measure_delta(
-                    old, new, self.largest, tolerance, is_exact=is_exact
+                    old, new, self.largest, tolerance, is_exact=is_exact, apart=apart
                 )
             if found is None:
                 found = double.measure_delta(old, new, self.largest, tolerance)

@@ -67,12 +67,14 @@ def measure_delta(
     tolerance: tuple[float, float] | None,
     *,
     is_exact: bool = False,
+    apart: Array | None = None,
 ) -> Delta | None:
     """The difference of two blocks of numbers that float32 holds, or None;
     `double.measure_delta` has the rest.
 
     `peak` is the largest |Δ| of the blocks before; `tolerance` is (absolute, relative).
-    `is_exact` is what `has_exact_differences` says of their types.
+    `is_exact` is what `has_exact_differences` says of their types. `apart` are their
+    differences in float32, if they are known; they may be changed.
     """
     import numpy as np
 
@@ -80,7 +82,9 @@ def measure_delta(
     # an allocation.
     old = _to_float32(old, 0)
     new = _to_float32(new, 1)
-    apart = np.subtract(new, old, out=thread_rows().row("<f4", _ROW + 2, len(old)))
+    if apart is None:
+        row = thread_rows().row("<f4", _ROW + 2, len(old))
+        apart = np.subtract(new, old, out=row)
     reference = dot_product(old, old)
     squares = dot_product(apart, apart)
     if not (_is_kept(reference, old) and _is_kept(squares, apart)):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import prod
 
 from ckpt.bytes import executor
-from ckpt.elements.blocks import elements, thread_buffer
+from ckpt.elements.blocks import elements, is_dense, thread_buffer
 from ckpt.elements.computed import can_cut, place_of
 from ckpt.model.errors import UnsupportedError
 from ckpt.model.places import Range
@@ -96,15 +96,22 @@ def numbered_blocks(ref: TensorRef, side: int) -> Iterator[bytes | memoryview]:
         yield from _blocks_of_range(run, ref.nbytes, size, side)
         return
     rest = bytearray()
-    for block in elements(ref):
-        rest += block
-        start = 0
-        while len(rest) - start >= size:
-            yield bytes(rest[start : start + size])
-            start += size
-        del rest[:start]
+    for block in _stream_elements(ref):
+        # What is whole goes on as it is: each copy would cost as much as a computation.
+        view = memoryview(block)
+        if rest:
+            wanted = size - len(rest)
+            rest += view[:wanted]
+            view = view[wanted:]
+            if len(rest) == size:
+                yield memoryview(rest)
+                rest = bytearray()
+        cut = len(view) // size * size
+        for start in range(0, cut, size):
+            yield view[start : start + size]
+        rest += view[cut:]
     if rest:
-        yield bytes(rest)
+        yield memoryview(rest)
 
 
 def _blocks_of_range(
@@ -123,3 +130,15 @@ def _blocks_of_range(
         else:
             run.source.read_into(run.offset + position, whole)
             yield whole
+
+
+def _stream_elements(ref: TensorRef) -> Iterator[bytes | memoryview]:
+    """Yield the elements of a tensor as `elements` does, in blocks that may be valid
+    until the next one only.
+    """
+    place = ref.storage.place
+    is_plain = is_dense(ref) and not (ref.conj or ref.neg)
+    if place is None or place.big or not is_plain or place.kept_bytes() is not None:
+        return elements(ref)
+    first, last = ref.extent
+    return place.stream_blocks(first, last - first)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ckpt.model.dtypes import BY_NAME, DType, contiguous
 from ckpt.model.errors import UnsupportedError
-from ckpt.model.places import Place, Reworked, Tally
+from ckpt.model.places import Passed, Place, Reworked, Tally
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 if TYPE_CHECKING:
@@ -135,7 +135,17 @@ class Unpacked(Reworked):
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
     ) -> Iterator[bytes]:
-        end = self.nbytes if count is None else start + count
+        size = self.nbytes - start if count is None else count
+        return map(bytes, self.stream_blocks(start, size))
+
+    def stream_blocks(
+        self,
+        start: int,
+        count: int,
+        tally: Tally | None = None,
+        passed: Passed | None = None,
+    ) -> Iterator[memoryview]:
+        end = start + count
         if end <= start:
             return
         block = self.dtype.block
@@ -150,7 +160,7 @@ class Unpacked(Reworked):
             is_wanted_whole = (first, last) == (0, len(data))
             yield data if is_wanted_whole else data[first:last]
 
-    def _decoded(self, begin: int, stop: int) -> Iterator[bytes]:
+    def _decoded(self, begin: int, stop: int) -> Iterator[memoryview]:
         """Yield the elements of the packed bytes `begin` to `stop`, which are whole
         blocks.
         """
@@ -171,4 +181,5 @@ class Unpacked(Reworked):
                 # What is too large for float32 becomes infinite, without a warning.
                 with np.errstate(all="ignore"):
                     numbers = decoder.decode(self.dtype.name, piece, is_big)
-                yield numbers.astype("<f4", copy=False).tobytes()
+                numbers = np.ascontiguousarray(numbers, "<f4")
+                yield numbers.reshape(-1).view("u1").data

@@ -40,6 +40,7 @@ from ckpt.bytes.executor import (
     Task,
     Threads,
     count_cpus,
+    count_threads,
     run_bundled,
     run_each,
     split_spans,
@@ -117,6 +118,20 @@ def test_the_first_task_may_be_the_slowest(executor: Executor) -> None:
     ]
 
     assert executor.run(tasks) == [None, *range(1, 10)]
+
+
+@pytest.mark.parametrize("kind", [Forks, Threads])
+def test_tasks_that_run_at_once_share_the_processors(
+    kind: Callable[[int], Executor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckpt.bytes.executor.count_cpus", lambda: 8)
+    tasks = [Task(count_threads, ()) for _ in range(12)]
+
+    assert kind(4).run(tasks) == [2] * 12
+    assert kind(8).run(tasks) == [1] * 12
+    assert kind(4).run(tasks[:2]) == [4] * 2
+    assert kind(4).run(tasks[:1]) == [8]
+    assert count_threads() == 8
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])

@@ -4,16 +4,22 @@ torch in float64.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
+from unittest import mock
 
 import numpy as np
 import pytest
 import refs
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import as_numbers
 from ckpt.elements.compare import Change, compare
+from ckpt.elements.computed import PlaceInSpans
 from ckpt.elements.double import Moments
 from ckpt.elements.measure import (
     ChannelLayout,
@@ -27,6 +33,7 @@ from ckpt.elements.measure import (
 )
 from ckpt.elements.spans import cut_spans, numbered_blocks
 from ckpt.model.dtypes import BY_NAME
+from ckpt.model.tensors import Storage, tensor_ref
 
 DTYPES = (
     torch.float64,
@@ -217,7 +224,7 @@ def test_merging_is_adding_what_follows() -> None:
             parts.append(part)
         parts[0].merge(parts[1])
         for name, value in vars(whole).items():
-            if name in ("histogram", "lines", "odd"):  # not asked for
+            if name in ("histogram", "lines", "odd", "seen"):  # not asked for
                 continue
             assert vars(parts[0])[name] == pytest.approx(value, rel=1e-6), (cut, name)
 
@@ -403,6 +410,48 @@ def test_numbered_blocks_are_the_elements_once_each(
     assert b"".join(found) == refs.expected(tensor)
     assert {len(block) for block in found[:-1]} <= {spans.ELEMENTS * dtype.itemsize}
     assert 0 < len(found[-1]) <= spans.ELEMENTS * dtype.itemsize
+
+
+class Pieces(PlaceInSpans):
+    """Bytes that come in pieces of some sizes, which lie in one buffer."""
+
+    def __init__(self, data: bytes, sizes: list[int]) -> None:
+        self.data, self.sizes = data, sizes
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+    def stream_blocks(
+        self,
+        start: int,
+        count: int,
+        tally: object = None,
+        passed: object = None,
+    ) -> Iterator[memoryview]:
+        buffer = memoryview(bytearray(max(self.sizes)))
+        end = start + count
+        for size in itertools.cycle(self.sizes):
+            part = self.data[start : min(start + size, end)]
+            if not part:
+                return
+            buffer[: len(part)] = part
+            start += len(part)
+            yield buffer[: len(part)]
+
+
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=6), st.integers(1, 200))
+def test_numbered_blocks_are_whole_whatever_the_pieces(
+    sizes: list[int], numel: int
+) -> None:
+    data = bytes(number % 251 for number in range(4 * numel))
+    dtype = BY_NAME["float32"]
+    storage = Storage("a", None, dtype, len(data), Pieces(data, sizes))
+    ref = tensor_ref(storage, dtype, (numel,), (1,), 0)
+    with mock.patch("ckpt.elements.spans.ELEMENTS", 16):
+        found = [bytes(block) for block in numbered_blocks(ref, 0)]
+
+    assert found == [data[start : start + 64] for start in range(0, len(data), 64)]
 
 
 def test_slices_are_the_elements_that_they_say(small_blocks: None) -> None:

@@ -97,6 +97,8 @@ LIMITS = [
     "elements.lines._LEAST",
     "elements.lines._MANY",
     "elements.lines._SHARE",
+    "elements.lines._SURE",
+    "elements.lines._TURNED",
     "ext.gguf.changes._EXPERTS",
     "ext.gguf.changes._HEADS",
     "ext.gguf.meeting._MOST",

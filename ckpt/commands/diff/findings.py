@@ -106,6 +106,17 @@ def _is_trained(row: Row) -> bool:
     return row.moved and row.status not in ("same", "retyped", "reshaped")
 
 
+_OF_TRAINING = ("frozen", "changed-without-state", "step-skipped", "buffers-in-frozen")
+"""The findings about two steps of one training."""
+
+
+def without_training(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings that are true of a model and its quantisation, which are no
+    two steps of one training.
+    """
+    return tuple([row for row in findings if row.code not in _OF_TRAINING])
+
+
 def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
     """Report the parameters that did not move while others did, even if the reason is
     unknown.

@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from ckpt.commands.rewriting.report import RewriteReport
 
 
-_OF_TRAINING = ("frozen", "changed-without-state", "step-skipped", "buffers-in-frozen")
-"""Findings about two steps of one training, which a model and its quantisation
-are not.
-"""
-
-
 class Meeting(NamedTuple):
     """Two sides of a comparison, one of them a GGUF file in the names of the other."""
 
@@ -48,9 +42,10 @@ class Meeting(NamedTuple):
         """
         if not _is_judged(report.options):
             return report
+        from ckpt.commands.diff.findings import without_training
         from ckpt.ext.gguf.verdicts import account_of
 
-        findings = tuple(row for row in report.findings if row.code not in _OF_TRAINING)
+        findings = without_training(report.findings)
         account = account_of(report, self.gguf, is_before=self.is_before)
         return report._replace(account=account, findings=findings)
 

@@ -9,6 +9,7 @@ from statistics import median
 
 from ckpt.bytes.executor import Local, Task, run_bundled
 from ckpt.commands.diff.diff import DiffReport
+from ckpt.commands.diff.findings import without_training
 from ckpt.commands.diff.rows import DIFFERS, Row
 from ckpt.elements.lines import LineTest
 from ckpt.evidence.survey import Survey
@@ -67,7 +68,8 @@ class Judging(NamedTuple):
         mine = (row.before, row.after)[side]
         assert mine is not None
         matrix = self.logical[side][mine.name].planned.matrix
-        return LineTest(1 - side, matrix.column_groups)
+        # One process reads and judges a weight: each that starts has numpy to load.
+        return LineTest(1 - side, matrix.column_groups, _task_of(row, *pair, self))
 
 
 def judging_of(before: Survey, after: Survey, limits: Limits) -> Judging | None:
@@ -231,10 +233,17 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
 
     rows: list[Judged] = []
     executor = report.options.executor or Local()
-    tasks = [_task_of(*pair, judging) for pair in pairs]
-    for (row, *_), verdict in zip(pairs, run_bundled(executor, tasks), strict=True):
+    seen = [None if row.change is None else row.change.seen for row, *_ in pairs]
+    tasks = [
+        _task_of(*pair, judging)
+        for pair, verdict in zip(pairs, seen, strict=True)
+        if verdict is None  # it was not compared by its lines
+    ]
+    rest = iter(run_bundled(executor, tasks))
+    for (row, *_), verdict in zip(pairs, seen, strict=True):
         odd = None if row.change is None else row.change.odd
-        rows.append(with_lines(verdict, odd))
+        known = verdict if isinstance(verdict, Judged) else next(rest)
+        rows.append(with_lines(known, odd))
     side = pairs[0][1]
     rows = _named(rows, [pair[0] for pair in pairs], judging, side)
     asked = {id(pair[0]) for pair in pairs}
@@ -261,7 +270,8 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
     account = Judgement(
         paths[1 - side], paths[side], tuple(rows), tuple(others), casts, tuple(moved)
     )
-    return report._replace(account=account)
+    findings = without_training(report.findings)
+    return report._replace(account=account, findings=findings)
 
 
 def _task_of(row: Row, side: int, base: TensorRef, judging: Judging) -> Task[Judged]:

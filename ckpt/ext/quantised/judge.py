@@ -10,12 +10,12 @@ base. Rows of some places of each tensor are read.
 
 from __future__ import annotations
 
-from math import exp, log, sqrt
+from math import exp, isfinite, log, sqrt
 from typing import TYPE_CHECKING, Any, Literal
 
 from ckpt.elements.lines import OddLines, has_many_elements
 from ckpt.ext.quantised.find import Logical
-from ckpt.ext.quantised.matrix import Cells, Matrix, decode_rows, widen_words
+from ckpt.ext.quantised.matrix import Cells, Matrix, Reader, decode_rows, widen_words
 from ckpt.ext.quantised.unpacking import as_rows, read_rows
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.rows import NamedTuple
@@ -122,14 +122,18 @@ class Judged(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Rows of a quantised weight and of its base as numbers, the error of rounding of
-    each, and its cell.
+    """Rows of a quantised weight and of its base as numbers, and the error of rounding
+    of each as a square.
+
+    `row_cells` and `column_cells` are the cells of the first column and of the
+    first row.
     """
 
     values: Array
     base: Array
     steps: Array
-    cells: Array
+    row_cells: Array
+    column_cells: Array
     runs: Runs
 
 
@@ -162,27 +166,51 @@ class Runs(NamedTuple):
         return np.bincount(self.cells, np.diff(self.starts, append=numel), self.total)
 
 
-def _runs_of(cells: Array) -> Runs:
-    """Return the runs of elements of one cell each, by the cell of each element."""
+class Sums(NamedTuple):
+    """The sums over the cells of a sample: of the products of both sides, of the
+    squares of the weight, of the base and of the error, and of the error of rounding.
+
+    `crossed` are the sums of the squared products of base and error.
+    """
+
+    numel: Array
+    both: Array
+    ours: Array
+    theirs: Array
+    errors: Array
+    crossed: Array
+    steps: Array
+
+
+def _sums_of(sample: Sample) -> Sums:
+    """Return the sums over the cells of a sample, in float64."""
     import numpy as np
 
-    flat = cells.reshape(-1)
-    starts = np.flatnonzero(np.diff(flat, prepend=flat[:1] - 1))
-    return Runs(starts, flat[starts], int(flat.max(initial=0)) + 1)
+    runs, values, base = sample.runs, sample.values, sample.base
+    with np.errstate(all="ignore"):
+        error = np.subtract(values, base, dtype="<f8")
+        return Sums(
+            runs.count_elements(values.size),
+            runs.sum_cells(np.multiply(values, base, dtype="<f8")),
+            runs.sum_cells(np.square(values, dtype="<f8")),
+            runs.sum_cells(np.square(base, dtype="<f8")),
+            runs.sum_cells(np.square(error)),
+            runs.sum_cells(np.square(np.multiply(error, base, out=error), out=error)),
+            runs.sum_cells(sample.steps),
+        )
 
 
 def judge(logical: Logical, base: TensorRef, base_name: str) -> Judged:
     """Return how a quantised weight stands to a tensor of the same shape. Raises
     UnreadableError.
     """
-    import numpy as np
-
     plain = sample = read_sample(logical, base)
-    figures = _figures(sample)
-    verdict, factor = _verdict(sample, figures)
+    sums = _sums_of(sample)
+    figures = _figures(sums)
+    verdict, factor = _verdict(sums, figures)
     scaled = float("inf")
     if factor is not None:
-        scaled = _figures(sample._replace(base=sample.base * np.float32(factor)))[1]
+        scaled = _figures(_scaled_sums(sums, factor))[1]
         if scaled > _TIMES:
             verdict, factor = "other", None  # one factor for all does not explain it
     if verdict != "within" and logical.scheme in _FACTORED:
@@ -190,24 +218,26 @@ def judge(logical: Logical, base: TensorRef, base_name: str) -> Judged:
         has_rows = logical.planned.group[-1] < logical.planned.matrix.columns
         fitted = _with_factors(sample, has_rows=has_rows)
         if fitted is not None:
-            fitted_figures = _figures(fitted)
+            fitted_sums = _sums_of(fitted)
+            fitted_figures = _figures(fitted_sums)
             is_near = (
-                _correlation(fitted) > _SAME and fitted_figures[1] < _BETTER * scaled
+                _correlation(fitted_sums) > _SAME
+                and fitted_figures[1] < _BETTER * scaled
             )
-            if is_near and _verdict(fitted, fitted_figures)[0] == "within":
+            if is_near and _verdict(fitted_sums, fitted_figures)[0] == "within":
                 verdict, figures, factor = "factors", fitted_figures, None
-                sample = fitted
+                sums = fitted_sums
     row = Judged(
         logical.name, base_name, logical.planned.text, verdict, *figures, factor
     )
-    return _with_few(row, logical, plain, sample)
+    return _with_few(row, logical, plain, sums)
 
 
-def _with_few(row: Judged, logical: Logical, plain: Sample, sample: Sample) -> Judged:
+def _with_few(row: Judged, logical: Logical, plain: Sample, sums: Sums) -> Judged:
     """Return the verdict, which a few columns or scales of the sample change that are
     wrong by themselves.
 
-    `plain` is the sample as it was read, `sample` has the factors of the verdict.
+    `plain` is the sample as it was read, `sums` are with the factors of the verdict.
     """
     if not _is_mostly(row):
         return row
@@ -217,7 +247,7 @@ def _with_few(row: Judged, logical: Logical, plain: Sample, sample: Sample) -> J
         return row._replace(
             verdict="lines", factor=None, what=OddLines((), odd, (0, columns)).text
         )
-    stale, count = _stale_cells(sample)
+    stale, count = _stale_cells(sums)
     if not stale or 2 * stale > count:
         return row
     blocks = "1 block" if stale == 1 else f"{stale:,} blocks"
@@ -266,8 +296,9 @@ def read_sample(logical: Logical, base: TensorRef) -> Sample:
         if is_blocks
         else as_rows(base, matrix.rows, matrix.columns)
     )
+    squares = _squares_of_steps(matrix, reader)
     parts: list[tuple[Array, ...]] = []
-    begin_cell = 0
+    begin = begin_cell = 0
     for first, last in _bands(
         matrix, logical.planned.group[0] if len(logical.planned.group) > 1 else 1
     ):
@@ -279,17 +310,45 @@ def read_sample(logical: Logical, base: TensorRef) -> Sample:
             rows = _block_rows(flat, first, last, matrix.columns)
             values = values[: len(rows)]
         else:
-            rows = read_rows(flat, first, last).astype("<f4")
+            rows = read_rows(flat, first, last).astype("<f4", copy=False)
+        count = len(rows)
         cells = reader.read_cells(first, last)
-        steps = _steps(matrix, reader.read_codes(first, last), cells)[: len(rows)]
-        across = cells.parameters[0].shape[1]
-        numbers = cells.row_of[:, None] * across + cells.column_of + begin_cell
+        codes = reader.read_codes(first, last)[:count]
+        steps = _steps(squares, codes, cells)
+        row_cells, starts, numbers = _runs_of(cells, count)
+        row_cells += begin_cell
+        starts += begin
+        numbers += begin_cell
+        parts.append((values, rows, steps, row_cells, starts, numbers))
+        begin += count * matrix.columns
         begin_cell += cells.parameters[0].size
-        parts.append((values, rows, steps, numbers[: len(rows)]))
-    values, rows, steps, numbers = [
+        if not first:
+            column_cells = cells.row_of[0] * _across(cells) + cells.column_of
+    values, rows, steps, row_cells, starts, numbers = [
         np.concatenate(arrays) for arrays in zip(*parts, strict=True)
     ]
-    return Sample(values, rows, steps, numbers, _runs_of(numbers))
+    runs = Runs(starts, numbers, begin_cell)
+    return Sample(values, rows, steps, row_cells, column_cells, runs)
+
+
+def _across(cells: Cells) -> int:
+    """Return the number of cells in a row of cells."""
+    count: int = cells.parameters[0].shape[1]
+    return count
+
+
+def _runs_of(cells: Cells, rows: int) -> tuple[Array, Array, Array]:
+    """Return the cell in which each of some rows begins, where the runs of elements of
+    one cell start, and the cell of each run.
+    """
+    import numpy as np
+
+    places = cells.column_of
+    firsts = np.flatnonzero(np.diff(places, prepend=places[:1] - 1))
+    above = cells.row_of[:rows] * _across(cells)
+    starts = (np.arange(rows) * len(places))[:, None] + firsts
+    numbers = above[:, None] + places[firsts]
+    return above + places[:1], starts.reshape(-1), numbers.reshape(-1)
 
 
 def _bands(matrix: Matrix, block: int) -> list[tuple[int, int]]:
@@ -331,12 +390,13 @@ def _block_rows(flat: TensorRef, first: int, last: int, width: int) -> Array:
     return part.astype("<f4").reshape(-1, width)
 
 
-def _steps(matrix: Matrix, codes: Array, cells: Cells) -> Array:
-    """Return the error that rounding makes at each code, as a square."""
+def _squares_of_steps(matrix: Matrix, reader: Reader) -> Array:
+    """Return the error that rounding makes at each code of scale 1, as a square."""
     import numpy as np
 
     levels = np.arange(matrix.levels, dtype="u1")
-    rest = [np.zeros((1, 1), "<f4") for _ in cells.parameters[1:]]
+    count = len(reader.read_cells(0, min(1, matrix.rows)).parameters)
+    rest = [np.zeros((1, 1), "<f4") for _ in range(count - 1)]
     with np.errstate(all="ignore"):
         units = np.asarray(
             matrix.formula(levels[None], np.ones((1, 1), "<f4"), *rest), "<f8"
@@ -347,8 +407,18 @@ def _steps(matrix: Matrix, codes: Array, cells: Cells) -> Array:
         edges = np.concatenate([gaps[:1], (gaps[1:] + gaps[:-1]) / 2, gaps[-1:]])
         squares = np.zeros(len(units))
         squares[finite] = edges[np.searchsorted(numbers, units[finite])] ** 2 / 12
+    return squares
+
+
+def _steps(squares: Array, codes: Array, cells: Cells) -> Array:
+    """Return the error that rounding makes at each code, as a square."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
         scales = cells.parameters[0].astype("<f8") ** 2
-        spread: Array = squares[codes] * scales[np.ix_(cells.row_of, cells.column_of)]
+        by_row = np.take(scales, cells.row_of[: len(codes)], axis=0)
+        spread: Array = np.take(squares, codes)
+        spread *= np.take(by_row, cells.column_of, axis=1)
     return spread
 
 
@@ -356,15 +426,11 @@ Figures = tuple[float, float]
 """The error beside the weights, and beside the error of rounding."""
 
 
-def _figures(sample: Sample) -> Figures:
+def _figures(sums: Sums) -> Figures:
     """Return the error of a sample. It is infinite where numbers are not finite."""
-    import numpy as np
-
-    with np.errstate(all="ignore"):
-        wide = sample.base.astype("<f8")
-        error = float(np.square(sample.values - wide).sum())
-        size, least = float(np.square(wide).sum()), float(sample.steps.sum())
-    if not np.isfinite(error) or not np.isfinite(size):
+    error, size = float(sums.errors.sum()), float(sums.theirs.sum())
+    least = float(sums.steps.sum())
+    if not isfinite(error) or not isfinite(size):
         return float("inf"), float("inf")
     if error == 0:
         return 0.0, 0.0
@@ -373,18 +439,30 @@ def _figures(sample: Sample) -> Figures:
     ) if least else float("inf")
 
 
-def _verdict(sample: Sample, figures: Figures) -> tuple[Verdict, float | None]:
+def _scaled_sums(sums: Sums, factor: float) -> Sums:
+    """Return the sums of a sample whose base is multiplied by a factor, but for
+    `crossed`.
+    """
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        both, theirs = factor * sums.both, factor**2 * sums.theirs
+        errors = np.maximum(sums.ours - 2 * both + theirs, 0)
+        return sums._replace(both=both, theirs=theirs, errors=errors)
+
+
+def _verdict(sums: Sums, figures: Figures) -> tuple[Verdict, float | None]:
     """Return the verdict on a sample, and the factor by which all of its scales are
     off.
     """
     error, times = figures
     if error == 0:
         return "within", None
-    common = _common_factor(sample)
+    common = _common_factor(sums)
     if common is not None:
         return "scale", common
-    strays, middle, most = _strays(sample)
-    cosine = _correlation(sample)
+    strays, middle, most = _strays(sums)
+    cosine = _correlation(sums)
     if (
         cosine > _ALIKE
         and times <= _TIMES
@@ -399,20 +477,13 @@ def _verdict(sample: Sample, figures: Figures) -> tuple[Verdict, float | None]:
     return "scale", exp(middle)  # unless that does not explain it
 
 
-def _common_factor(sample: Sample) -> float | None:
+def _common_factor(sums: Sums) -> float | None:
     """Return the factor that is most of the error of a weight, or None where no factor
     is.
     """
-    import numpy as np
-
-    with np.errstate(all="ignore"):
-        wide = sample.base.astype("<f8")
-        both, theirs = float((wide * sample.values).sum()), float(np.square(wide).sum())
-        ours, error = (
-            float(np.square(sample.values, dtype="<f8").sum()),
-            float(np.square(sample.values - wide).sum()),
-        )
-    if not both > 0 or not np.isfinite(error + ours):
+    both, theirs = float(sums.both.sum()), float(sums.theirs.sum())
+    ours, error = float(sums.ours.sum()), float(sums.errors.sum())
+    if not both > 0 or not isfinite(error + ours):
         return None
     factor = both / theirs
     beside = ours - both * factor
@@ -420,23 +491,19 @@ def _common_factor(sample: Sample) -> float | None:
     return factor if is_factor else None
 
 
-def _correlation(sample: Sample) -> float:
+def _correlation(sums: Sums) -> float:
     """The cosine between a weight and its base; blocks count alike, whatever their
     scales.
     """
     import numpy as np
 
     with np.errstate(all="ignore"):
-        runs = sample.runs
-        both = runs.sum_cells(sample.values * sample.base)
-        one = runs.sum_cells(np.square(sample.values))
-        other = runs.sum_cells(np.square(sample.base))
-        cosines = both / np.sqrt(one * other)
+        cosines = sums.both / np.sqrt(sums.ours * sums.theirs)
     cosines = cosines[np.isfinite(cosines)]
     return float(np.median(cosines)) if len(cosines) else 0.0
 
 
-def _strays(sample: Sample) -> tuple[float, float, float]:
+def _strays(sums: Sums) -> tuple[float, float, float]:
     """Return how far the sizes of blocks stray from the base, in errors; their middle,
     and the most it may be.
 
@@ -444,23 +511,17 @@ def _strays(sample: Sample) -> tuple[float, float, float]:
     """
     import numpy as np
 
-    runs = sample.runs
     with np.errstate(all="ignore"):
-        numel = runs.count_elements(sample.cells.size)
-        ours = runs.sum_cells(np.square(sample.values, dtype="<f8"))
-        theirs = runs.sum_cells(np.square(sample.base, dtype="<f8"))
-        error = np.subtract(sample.values, sample.base, dtype="<f8")
-        relative = runs.sum_cells(np.square(error)) / theirs
+        relative = sums.errors / sums.theirs
         # What is left of the sum of weight times error, whose signs are as they come:
         # few large weights may be most of it.
-        error *= sample.base
-        crossed = runs.sum_cells(np.square(error)) / np.square(theirs)
-        ratios = np.log(ours / theirs) / 2
+        crossed = sums.crossed / np.square(sums.theirs)
+        ratios = np.log(sums.ours / sums.theirs) / 2
         spread = np.sqrt(crossed + np.square(relative / 2)) + 1e-4
-    usable = np.isfinite(ratios) & (numel > 1)
+    usable = np.isfinite(ratios) & (sums.numel > 1)
     if not usable.any():
         return 0.0, 0.0, float("inf")
-    ratios, spread, relative = ratios[usable], spread[usable], relative[usable]
+    ratios, spread = ratios[usable], spread[usable]
     middle = float(np.median(ratios))
     strays = float(np.median(np.abs(ratios - middle) / spread)) * 1.48
     if len(ratios) < _LEAST_CELLS:
@@ -468,7 +529,7 @@ def _strays(sample: Sample) -> tuple[float, float, float]:
     return strays, middle, _MIDDLE * float(np.median(spread))
 
 
-def _stale_cells(sample: Sample) -> tuple[int, int]:
+def _stale_cells(sums: Sums) -> tuple[int, int]:
     """Return how many blocks have codes of the base and a scale of something else, and
     of how many.
 
@@ -476,24 +537,17 @@ def _stale_cells(sample: Sample) -> tuple[int, int]:
     """
     import numpy as np
 
-    runs = sample.runs
     with np.errstate(all="ignore"):
-        numel = runs.count_elements(sample.cells.size)
-        errors = runs.sum_cells(np.square(sample.values - sample.base, dtype="<f8"))
-        ours = runs.sum_cells(np.square(sample.values, dtype="<f8"))
-        theirs = runs.sum_cells(np.square(sample.base, dtype="<f8"))
-        steps = runs.sum_cells(sample.steps)
-        both = (ours + theirs - errors) / 2
-        factors = np.abs(np.log(both / theirs))
-        beside = ours - np.square(both) / theirs
-        sizes = np.sqrt(theirs / numel)
-        is_looked = (numel >= _STALE_CELLS) & (
-            sizes > _STALE_SIZE * np.median(sizes[numel > 0])
+        both = (sums.ours + sums.theirs - sums.errors) / 2
+        factors = np.abs(np.log(both / sums.theirs))
+        beside = sums.ours - np.square(both) / sums.theirs
+        sizes = np.sqrt(sums.theirs / sums.numel)
+        is_looked = (sums.numel >= _STALE_CELLS) & (
+            sizes > _STALE_SIZE * np.median(sizes[sums.numel > 0])
         )
-        is_stale = (
-            is_looked & (beside < _STALE_ALIKE**2 * steps) & (factors > _STALE_FACTOR)
-        )
-        is_stale &= errors > _STALE**2 * steps
+        is_stale = is_looked & (factors > _STALE_FACTOR)
+        is_stale &= beside < _STALE_ALIKE**2 * sums.steps
+        is_stale &= sums.errors > _STALE**2 * sums.steps
     return int(np.count_nonzero(is_stale)), int(np.count_nonzero(is_looked))
 
 
@@ -538,14 +592,14 @@ def _with_factors(sample: Sample, *, has_rows: bool) -> Sample | None:
         columns = np.maximum(
             (wide * values).sum(0) / np.maximum(np.square(wide).sum(0), 1e-300), 0
         )
-        if _is_of_blocks(columns, sample.cells[0]):
+        if _is_of_blocks(columns, sample.column_cells):
             return None
         wide = wide * columns
         if has_rows:
             rows = np.maximum(
                 (wide * values).sum(1) / np.maximum(np.square(wide).sum(1), 1e-300), 0
             )
-            if _is_of_blocks(rows, sample.cells[:, 0]):
+            if _is_of_blocks(rows, sample.row_cells):
                 return None
             wide = wide * rows[:, None]
         return sample._replace(base=wide.astype("<f4"))

@@ -5,6 +5,7 @@ scheme, and what is not is named.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -345,6 +346,23 @@ def test_a_scale_of_any_block_of_rows_is_seen(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("how", [rounded, moved])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_line_of_2_bits_that_is_turned_around_is_named(
+    tmp_path: Path, axis: int, how: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+) -> None:
+    torch.manual_seed(3)
+    weight = drawn("plain")
+    layer = gptq_layer(*how(weight, 2, 32), 2, 32)
+    quantised = saved(tmp_path / "q.safetensors", {"a": layer})
+    weight.select(axis, 17).neg_()
+    base = base_of(tmp_path / "base.safetensors", {"a": weight})
+
+    row = library.diff(base, quantised).to_json()["quantised"]["weights"][0]
+    assert row["verdict"] == "lines"
+    assert row["what"].endswith(": 17")
+
+
 @pytest.mark.parametrize(
     "kind", ["small rows", "zero rows and columns", "one large column"]
 )
@@ -433,6 +451,19 @@ def test_a_cast_makes_no_numbers_that_are_not_finite(
     path = saved(tmp_path / "q.safetensors", quantised | {"norm": {"weight": norm}})
     assert library.diff(base, path).exit_code == (number != 1.0)
     assert library.diff(path, base).exit_code == (number != 1.0)
+
+
+def test_what_no_scheme_touched_is_not_called_frozen(ckpt: Run, tmp_path: Path) -> None:
+    weights, quantised = made("ab")
+    norm = {"norm": {"weight": torch.ones(128).bfloat16()}}
+    layers = {name: {"weight": part.bfloat16()} for name, part in weights.items()}
+    base = saved(tmp_path / "base.safetensors", {**layers, **norm})
+    other = saved(tmp_path / "q.safetensors", {**quantised, **norm})
+
+    for pair in ((base, other), (other, base)):
+        report = library.diff(*pair)
+        assert [row.code for row in report.findings] == []
+        assert ckpt("diff", *pair, "--fail-on", "frozen").returncode == 0
 
 
 def test_two_files_of_one_scheme_are_compared_as_they_are(tmp_path: Path) -> None:

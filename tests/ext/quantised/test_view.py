@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,13 @@ def test_slim_makes_floats(ckpt: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "config.json").read_text()) == {
         "model_type": "llama"
     }
+
+
+@pytest.mark.parametrize("word", ["bits", "wbits", "w_bit"])
+def test_other_words_of_a_config_contradict_too(tmp_path: Path, word: str) -> None:
+    files = Path(__file__).parents[2] / "quantised_files"
+    path = tmp_path / "a.safetensors"
+    shutil.copy(files / "gptq4-symmetric-v1.safetensors", path)
+    (tmp_path / "quantize_config.json").write_text(json.dumps({word: 8}))
+
+    assert "the config says 8" in json.dumps(library.inspect(path).to_json())
