@@ -283,10 +283,10 @@ def lined_up(
     width: int | None = None,
 ) -> list[Line]:
     """Rows as columns that always line up; the first row is the header. No text is
-    shortened or broken.
+    shortened.
 
     Where the columns do not fit, the column of names, `name`, comes last: a long name
-    is whole, and moves nothing.
+    is whole, and moves nothing. A list of names is broken at its spaces.
     """
     sizes = {i: max(cells(row[i]) for row in rows) for i in _filled_columns(rows)}
     if name not in sizes:
@@ -306,7 +306,11 @@ def lined_up(
             blanks = " " * (size - cells(row[i]))
             text += f"{blanks}{row[i]}  " if i in right else f"{row[i]}{blanks}  "
         style = "" if lines else "head"
-        lines.append([(text + row[name], style)])
+        # A list of names goes on below its column; one long name is left whole.
+        is_list = " " in row[name]
+        lines += hanging_lines(
+            [(text, style)], row[name], width if is_list else None, style=style
+        )
     return lines
 
 

@@ -13,6 +13,7 @@ import oracle
 import pytest
 import torch
 from inside import inside
+from process import terminal
 from torch import nn
 
 pytestmark = oracle.QUIET
@@ -295,6 +296,37 @@ def test_the_code_of_the_model_makes_it_certain(tmp_path: Path) -> None:
         assert [row["name"] for row in answer["index"]["names"]] == [name]
 
 
+def test_a_factory_that_freezes_nothing_names_no_frozen_layer(tmp_path: Path) -> None:
+    stem, rest = nn.Linear(4, 4), [nn.Linear(4, 4) for _ in range(3)]
+    model = nn.Sequential(stem, *rest)
+    stem.requires_grad_(False)
+    live = [value for value in model.parameters() if value.requires_grad]
+    optimizer = torch.optim.SGD(live, 0.1)
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "def make(frozen):\n"
+        "    net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])\n"
+        "    net[0].requires_grad_(not frozen)\n"
+        "    return net\n"
+    )
+    words = ("a.pt", "--model", "nets.py:make", "--arg")
+    wrong = answered(tmp_path, [0, 1], *words, "frozen=False")
+    for row, truth in zip(
+        wrong["index"]["names"], ("model.1.weight", "model.1.bias"), strict=True
+    ):
+        assert row["name"] is None and truth in row["candidates"]
+    assert "8 that require a gradient" in wrong["index"]["evidence"]["note"]
+    assert any("--model freezes exactly" in row["text"] for row in wrong["statements"])
+
+    right = answered(tmp_path, [0, 1], *words, "frozen=True")["index"]
+    assert right["evidence"]["trust"] == "certain"
+    assert [row["name"] for row in right["names"]] == ["model.1.weight", "model.1.bias"]
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -342,3 +374,31 @@ def test_many_candidates_are_one_line(tmp_path: Path) -> None:
         line.startswith("    6  one of 21: model.3-13.weight ×11, ")
         for line in done.lines
     )
+
+
+def test_many_candidates_are_broken_between_names(tmp_path: Path) -> None:
+    model = nn.ModuleDict()
+    for letter in "abcdefghij":
+        child = nn.ModuleDict({letter * 20: nn.Linear(4, 4, bias=False)})
+        model[f"layer_{letter}"] = child
+    live = [value for value in model.parameters()][5:]
+    torch.save(
+        {
+            "model": model.state_dict(),
+            "optimizer": torch.optim.SGD(live, 0.1).state_dict(),
+        },
+        tmp_path / "a.pt",
+    )
+    seen = terminal(
+        "explain",
+        MESSAGE.format("0 2"),
+        "a.pt",
+        cwd=tmp_path,
+        NO_COLOR="1",
+        TERM="dumb",
+    )
+    lines = seen.splitlines()
+    start = next(i for i, line in enumerate(lines) if "one of" in line)
+    indent = lines[start].index("one of")
+    assert lines[start + 1].startswith(" " * indent + "model."), seen
+    assert max(map(len, lines)) <= 80, seen
