@@ -517,14 +517,14 @@ def _document_leftover(checkpoint: Checkpoint, key: str, node: Node) -> Leftover
 
 _OTHER_HINT = "transformers also needs"
 """The hint of commands that carry no document along."""
+_OWN_HINT = "-o FOLDER --with-config keeps"
+"""The hint of commands that carry documents along into a folder."""
 
 
 def with_own_option(rows: Iterable[Leftover]) -> tuple[Leftover, ...]:
     """The rows for a command that takes --with-config itself."""
     return tuple(
-        row._replace(hint=row.hint.replace(_OTHER_HINT, "--with-config keeps"))
-        if row.hint
-        else row
+        row._replace(hint=row.hint.replace(_OTHER_HINT, _OWN_HINT)) if row.hint else row
         for row in rows
     )
 

@@ -381,7 +381,7 @@ def test_many_candidates_are_broken_between_names(tmp_path: Path) -> None:
     for letter in "abcdefghij":
         child = nn.ModuleDict({letter * 20: nn.Linear(4, 4, bias=False)})
         model[f"layer_{letter}"] = child
-    live = [value for value in model.parameters()][5:]
+    live = list(model.parameters())[5:]
     torch.save(
         {
             "model": model.state_dict(),

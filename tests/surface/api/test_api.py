@@ -381,3 +381,17 @@ def test_rows_for_tables_are_plain_and_named_alike(samples: Path) -> None:
             isinstance(row, dict) and row.keys() & keys == rows[0].keys() & keys
             for row in rows
         )
+
+
+def test_a_tensor_is_no_value(tmp_path: Path) -> None:
+    """Its text, `tensor float32 []`, would be taken for a loss."""
+    path = tmp_path / "a.pt"
+    torch.save({"loss": torch.tensor(0.5), "at": {"best": torch.ones(2), "n": 3}}, path)
+    with ckpt.open(path) as checkpoint:
+        for name in ("loss", "at.best"):
+            with pytest.raises(KeyError, match=rf'a tensor: c\["{name}"\]'):
+                checkpoint.values[name]
+            assert checkpoint.values.get(name) is None and name not in checkpoint.values
+        assert checkpoint.values["at.n"] == 3
+        assert checkpoint.values["at"] == {"best": "tensor float32 [2]", "n": 3}
+        assert dict(checkpoint.values) == {"at.n": 3}
