@@ -500,6 +500,17 @@ def test_first_bytes_say_what_a_folder_holds(runs: Path, samples: Path) -> None:
     assert [Path(path).name for path in shards] == ["sharded"]  # one checkpoint
 
 
+def test_one_number_in_a_name_is_no_series(ckpt: Run, tmp_path: Path) -> None:
+    import torch
+
+    for name, epoch in (("resnet50", 90), ("mine", 2), ("yours", 100)):
+        torch.save({"epoch": epoch, "w": torch.zeros(2)}, tmp_path / f"{name}.pth")
+    rows = ckpt("ls", str(tmp_path), "--tsv", "--no-header").stdout.splitlines()
+
+    names = [Path(row.split("\t")[0]).stem for row in rows]
+    assert names == ["mine", "resnet50", "yours"]
+
+
 def test_files_whose_numbers_are_no_order_of_saves_stay_in_the_order_of_their_names(
     ckpt: Run, tmp_path: Path
 ) -> None:
