@@ -411,8 +411,8 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
     lost = _left_layers(coverage)
     if lost and least is None:
         why = (
-            f"PRETRAINED holds an adapter of {counted_noun(lost, 'layer')}, which "
-            "TARGET has no place for: what was trained would be left"
+            f"has no place for the adapter of {counted_noun(lost, 'layer')} in "
+            f"{show(coverage.source, 80)}: what was trained would be left"
             " out; ckpt merge adds an adapter to its base"
         )
         return coverage._replace(

@@ -860,7 +860,7 @@ def test_an_adapter_is_refused_with_the_command_that_merges(
     )
     done = inside("warmstart", "lora.pth", "--into", "base.pth", *more, cwd=tmp_path)
     assert (done.code, done.out) == (1, b""), done
-    assert done.complaints[0].startswith("ckpt: base.pth: PRETRAINED holds an adapter")
+    assert done.complaints[0].startswith("ckpt: base.pth: has no place for the adapter")
     out = more[1] if len(more) > 1 else "OUT"
     assert done.complaints[-1].endswith(f"(ckpt merge base.pth lora.pth -o {out})")
     report = inside(
