@@ -376,6 +376,28 @@ def test_many_candidates_are_one_line(tmp_path: Path) -> None:
     )
 
 
+def test_model_is_used_or_said_to_be_of_no_use(tmp_path: Path) -> None:
+    run(tmp_path, 4, {0}, set())
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    net = nn.Module()\n"
+        "    net.layers = nn.ModuleList(nn.Linear(3, 3, bias=n % 3 > 0) for n in "
+        "range(4))\n"
+        "    net.norm = nn.BatchNorm1d(3)\n"
+        "    net.layers[0].requires_grad_(False)\n"
+        "    return net\n"
+    )
+    text = "loaded state dict contains a parameter group that doesn't match the size"
+    words = ("new.pt", "--model", "nets.py:make")
+    done = inside("explain", f"ValueError: {text}", *words, cwd=tmp_path)
+    assert "The model of --model has 8, and trains 7 parameters." in done.lines
+    assert not done.complaints
+
+    done = inside("explain", "KeyError: 'state_dict'", *words, cwd=tmp_path)
+    assert done.code == 0 and "--model is not used" in done.complaints[0]
+
+
 def test_many_candidates_are_broken_between_names(tmp_path: Path) -> None:
     model = nn.ModuleDict()
     for letter in "abcdefghij":
