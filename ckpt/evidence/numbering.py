@@ -201,8 +201,8 @@ def numbered_parameters(
 def _numbered_beside_record(
     survey: Survey, asked: Numbers, built: Numbering
 ) -> Numbering:
-    """Return what the file says of the numbers where the model that was `built` has
-    more trainable parameters than the optimizer of the run holds.
+    """Return the answer of the file alone, where the model that was `built` has more
+    trainable parameters than the optimizer of the run holds.
 
     Most often the run froze a part and the factory does not. The numbers of the built
     model are then those of other parameters.
@@ -217,8 +217,8 @@ def _numbered_beside_record(
 
 
 def _numbered_by_file(survey: Survey, asked: Numbers, section: str | None) -> Numbering:
-    """Return the parameters of these numbers as far as the file itself says. Raises
-    UsageError as `numbered_parameters` does.
+    """Return the parameters of these numbers by the file alone. Raises UsageError as
+    `numbered_parameters` does.
     """
     checkpoint = survey.checkpoint
     model = survey.only_model(section)

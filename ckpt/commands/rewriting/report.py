@@ -4,6 +4,7 @@ what was changed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -802,6 +803,10 @@ def _by_module(rows: Sequence[Pairing], start: int) -> dict[str, list[Pairing]]:
     return found
 
 
+_EMBEDDING = re.compile(r"emb(?:d|ed|edding|eddings)?(?:$|_)|^embed|^wte$|^wpe$")
+"""The names of embeddings."""
+
+
 def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     """The names of the last layer: modules that are called like one, else the last
     module where it does not fit and has a matrix. A norm has none: a model whose head
@@ -817,6 +822,8 @@ def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     if head or not rows:
         return head
     last = names[-1].rpartition(".")[0]
+    if _EMBEDDING.search(last.rpartition(".")[2]):
+        return frozenset()  # a table of tokens answers no task
     own = [row for row in rows if row.name.rpartition(".")[0] == last]
     misfits = (
         last

@@ -424,3 +424,28 @@ def test_many_candidates_are_broken_between_names(tmp_path: Path) -> None:
     indent = lines[start].index("one of")
     assert lines[start + 1].startswith(" " * indent + "model."), seen
     assert max(map(len, lines)) <= 80, seen
+
+
+def test_a_model_in_the_place_of_an_optimizer_is_told_its_state(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    content = {"model": model.state_dict(), "opt": optimizer.state_dict()}
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(KeyError) as caught:
+        optimizer.load_state_dict(content["model"])
+    done = inside("explain", f"KeyError: {caught.value}", "a.pt", cwd=tmp_path)
+    assert '  optimizer.load_state_dict(checkpoint["opt"])' in done.lines
+
+
+def test_two_layers_of_other_classes_are_not_called_the_last(tmp_path: Path) -> None:
+    one, two = (
+        nn.ModuleDict(
+            {"body": nn.Linear(4, 4), "aux": nn.Linear(4, n), "out": nn.Linear(4, n)}
+        )
+        for n in (5, 7)
+    )
+    torch.save(one.state_dict(), tmp_path / "a.pt")
+    with pytest.raises(RuntimeError) as caught:
+        two.load_state_dict(one.state_dict())
+    text = " ".join(inside("explain", str(caught.value), "a.pt", cwd=tmp_path).lines)
+    assert "These 2 layers cannot be loaded, and the others can." in text

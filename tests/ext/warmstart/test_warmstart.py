@@ -842,6 +842,23 @@ def test_the_last_layer_of_a_resized_vocabulary_is_of_the_same_task(
         assert text.startswith("loads 4 of 4 tensors, 100 % of the model")
 
 
+@pytest.mark.parametrize("name", ["wte", "embed_tokens", "word_embeddings"])
+def test_a_table_of_tokens_is_no_last_layer(name: str, tmp_path: Path) -> None:
+    """A model whose head is tied to its embedding may end with the embedding."""
+    for path, rows in (("base.pth", 10), ("mine.pth", 12)):
+        content = {
+            "h.0.weight": torch.ones(4, 4),
+            f"{name}.weight": torch.ones(rows, 4),
+        }
+        rewriting.saved(content, tmp_path / path)
+    done = inside(
+        "warmstart", "base.pth", "--into", "mine.pth", "--on-mismatch", "slice",
+        "--dry-run", cwd=tmp_path,
+    )  # fmt: skip
+    text = done.out.decode()
+    assert "another task" not in text and "(83.3 %)" in text, text
+
+
 @pytest.mark.parametrize("more", [["-o", "z.pth"], ["--dry-run"]])
 def test_an_adapter_is_refused_with_the_command_that_merges(
     more: list[str], tmp_path: Path
