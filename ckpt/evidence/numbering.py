@@ -204,8 +204,8 @@ def _numbered_beside_record(
     """Return the answer of the file alone, where the model that was `built` has more
     trainable parameters than the optimizer of the run holds.
 
-    Most often the run froze a part and the factory does not. The numbers of the built
-    model are then those of other parameters.
+    Most often the run froze a part and the factory does not. The built model then has
+    other parameters under the numbers.
     """
     by_file = _numbered_by_file(survey, asked, built.section.name)
     why = (
