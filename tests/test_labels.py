@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ckpt.model.names import common_pattern, short_labels
+from ckpt.model.names import common_pattern, findable_labels, short_labels
 
 SERIES = [
     f"RFB-Epoch-{epoch}-Loss-{2.9 - epoch / 1000:.15f}.pth"
@@ -213,3 +213,20 @@ def test_different_names_have_different_labels(seed: int) -> None:
         len(label) <= len(name) for label, name in zip(found, names, strict=True)
     )
     assert all((one == two) == (a == b) for one, a in zip(found, names, strict=True) for two, b in zip(found, names, strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["peft-merged", "gguf-merged"], ["peft-merged", "gguf-merged"]),
+        (["out/lora-merged.pt", "out/full-merged.pt"], ["lora-merged", "full-merged"]),
+        (["base", "peft-merged", "tuned"], ["base", "peft-merged", "tuned"]),
+        (["run_a/model.pth", "run_b/model.pth"], ["run_a/model", "run_b/model"]),
+        (["x/step_100.pt", "x/step_200.pt"], ["step_100", "step_200"]),
+        (["a/one.pt"], ["a/one.pt"]),
+    ],
+)
+def test_a_label_to_find_a_file_by_has_no_word_cut_out(
+    names: list[str], expected: list[str]
+) -> None:
+    assert findable_labels(names) == expected

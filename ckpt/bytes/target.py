@@ -109,6 +109,10 @@ def target(path: str, *, force: bool, parents: bool = False) -> Target:
     """
     if is_url(path):
         return url_writer().file_target(path, force=force)
+    if path.endswith("/") and not os.path.lexists(path.rstrip("/")):
+        folder = pasted_path(path.rstrip("/"))
+        hint = "make it, or name a file" if folder is None else f"mkdir -p {folder}"
+        raise UsageError("there is no such folder", path=path, hint=hint)
     if not path or path.endswith("/") or os.path.isdir(path):
         raise UsageError(
             "a directory, not a file to write to",

@@ -186,9 +186,41 @@ def numbered_parameters(
     Raises UsageError for a number that no parameter has, where no choice of frozen
     parameters fits, and where the file keeps no order.
     """
+    record = survey.record
+    if record is None or section not in (None, record.section.name):
+        return _numbered_by_file(survey, asked, section)
+    built = _numbered_by_record(survey, asked, record)
+    if built.assumes is None or not _holds_fewer(survey, record):
+        return built
+    try:
+        return _numbered_beside_record(survey, asked, built)
+    except UsageError:
+        return built
+
+
+def _numbered_beside_record(
+    survey: Survey, asked: Numbers, built: Numbering
+) -> Numbering:
+    """Return the answer of the file alone, where the model that was `built` has more
+    trainable parameters than the optimizer of the run holds.
+
+    Most often the run froze a part and the factory does not. The built model then has
+    other parameters under the numbers.
+    """
+    by_file = _numbered_by_file(survey, asked, built.section.name)
+    why = (
+        f"{by_file.why}; the model that --model builds has {built.parameters:,} that "
+        "require a gradient, so its numbers count only if it freezes what the run froze"
+    )
+    trust: Trust = "likely" if by_file.trust == "certain" else by_file.trust
+    return by_file._replace(why=why, trust=trust)
+
+
+def _numbered_by_file(survey: Survey, asked: Numbers, section: str | None) -> Numbering:
+    """Return the parameters of these numbers by the file alone. Raises UsageError as
+    `numbered_parameters` does.
+    """
     checkpoint = survey.checkpoint
-    if survey.record is not None and section in (None, survey.record.section.name):
-        return _numbered_by_record(survey, asked, survey.record)
     model = survey.only_model(section)
     _refuse_disorder(checkpoint, model)
     count = (
@@ -705,8 +737,7 @@ def _numbered_by_record(
     )
     if record.world_size > 1:
         why += f" on rank {record.rank} of {record.world_size}"
-    facts_of = map(_optimizer_of, survey.sections)
-    held = {facts.parameters for facts in facts_of if facts is not None}
+    held = _held_counts(survey)
     if (
         record.source != "snapshot"
         and held
@@ -734,6 +765,20 @@ def _numbered_by_record(
         None,
         len(names),
     )
+
+
+def _held_counts(survey: Survey) -> set[int]:
+    """Return how many parameters each optimizer of the file holds."""
+    return {
+        facts.parameters
+        for part in survey.sections
+        if (facts := _optimizer_of(part)) is not None
+    }
+
+
+def _holds_fewer(survey: Survey, match: RecordMatch) -> bool:
+    """Tell whether each optimizer holds fewer parameters than a live model trains."""
+    return max(_held_counts(survey)) < len(match.record.numbered)
 
 
 def _optimizer_of(section: Section) -> Optimizer | None:

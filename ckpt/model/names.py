@@ -335,6 +335,22 @@ def short_labels(names: Sequence[str]) -> list[str]:
     return [short[name] for name in names]
 
 
+def findable_labels(names: Sequence[str]) -> list[str]:
+    """Return a label for each name of a set by which a person finds its file again.
+
+    The saves of a run have the short labels of their numbers. Words are not cut out of
+    a name: `lora-merged` beside `full-merged` is not `lora`. Such names lose the folder
+    and the ending that all of them share.
+    """
+    short = short_labels(names)
+    unique = list(dict.fromkeys(names))
+    if len(unique) < 2 or all(re.search("[0-9]", label) for label in short):
+        return short
+    whole = _without_shared_ends(unique, _common_ending(unique))
+    are_apart = len(set(whole.values())) == len(unique)
+    return [whole[name] if are_apart else name for name in names]
+
+
 def _names_by_marks(split: Sequence[Sequence[str]]) -> list[list[int]]:
     """Group names, split into tokens, that have the same marks. A group has their
     indices.

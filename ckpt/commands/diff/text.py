@@ -73,6 +73,7 @@ LETTERS = {
 """git's letters."""
 _COLOURS = {"M": "changed", "A": "added", "D": "removed", "R": "renamed"}
 _ROWS = 20
+_STANDS_FOR = "… stands for "
 _LEAST_NAME = 16
 """The fewest cells that a name is shortened to, so that its row is one line."""
 Texts = tuple[str, ...]
@@ -426,9 +427,10 @@ def _laid_out(
     several lengths.
 
     Rows below each other leave out the same, and where names are too long, what all of
-    these begin with.
+    these begin with. A line before the first row says what that is.
     """
     pairs = [(name, texts) for _, name, texts in rows]
+    first: list[Line] = []
     if width is not None and not is_whole:
         begin = common_begin(
             [
@@ -446,12 +448,15 @@ def _laid_out(
                 for name, texts in pairs
             ]
             size = _name_size(pairs, width)
-    return [
-        _row_lines(letter, name, size, texts, width, is_whole=is_whole)
-        for (letter, *_), (name, _), texts in zip(
-            rows, pairs, _in_one_length(pairs, size, width), strict=True
-        )
-    ]
+            first = [[(cut(f"{_STANDS_FOR}{begin}", width), "dim")]]
+    blocks: list[list[Line]] = []
+    for (letter, *_), (name, _), texts in zip(
+        rows, pairs, _in_one_length(pairs, size, width), strict=True
+    ):
+        lines = _row_lines(letter, name, size, texts, width, is_whole=is_whole)
+        blocks.append([*first, *lines])
+        first = []
+    return blocks
 
 
 def _in_one_length(
@@ -623,7 +628,20 @@ def _change_lines(
         out += hanging_lines(
             [], f"… {', '.join(left)} (--show changed)", width, 2, "dim"
         )
-    return [[], *out] if out else []
+    return [[], *_without_repeats(out)] if out else []
+
+
+def _without_repeats(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines without those that say again what … stands for."""
+    kept: list[Line] = []
+    said: Line = []
+    for line in lines:
+        is_begin = bool(line) and line[0][0].startswith(_STANDS_FOR)
+        if is_begin and line == said:
+            continue
+        said = line if is_begin else said
+        kept.append(line)
+    return kept
 
 
 _GROUPS = {

@@ -195,10 +195,7 @@ def _parameters_text(
     ]
     # The model is not in this file.
     if not use.match.models and len(named) == len(numbers):
-        return (
-            f"{show_folded_names(named)} ({counted_noun(len(named), 'parameter')})",
-            (),
-        )
+        return _names_with_count(named), ()
     other = ""
     if unknown:
         unnamed = [number for number in numbers if use.match.indices[number] is None]
@@ -257,13 +254,24 @@ def _tensors_text(
     """
     names = tuple(survey.tensors[index].name for index in indices)
     inside = model if len(survey.models) == 1 else None
-    text = show_folded_names(
-        [inside.relative(name) if inside else name for name in names]
-    )
-    text += f"{' and ' if text and other else ''}{other}"
+    shown = [inside.relative(name) if inside else name for name in names]
+    if not other:
+        return _names_with_count(shown) if names else "", names
+    text = show_folded_names(shown)
+    text += f"{' and ' if text else ''}{other}"
     if names:
         text += f" ({counted_noun(len(names), 'parameter')})"
     return text, names
+
+
+def _names_with_count(names: Sequence[str]) -> str:
+    """Return names of parameters, and how many they are: `fc.{weight,bias}
+    (2 parameters)`. `layers.0-3.bias ×4` says that already.
+    """
+    text = show_folded_names(names)
+    if text.endswith(f" ×{len(names):,}"):
+        return text
+    return f"{text} ({counted_noun(len(names), 'parameter')})"
 
 
 def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:

@@ -146,7 +146,8 @@ def _by_values(rows: list[LsRow]) -> list[LsRow]:
         elif is_numbered:
             return rows  # nothing says where in the series it stands
     reached = [values for values, _ in numbered]
-    if not numbered or reached != sorted(reached):
+    # One file with a number, as `resnet50.pth`, is no series.
+    if len(numbered) < 2 or reached != sorted(reached):
         return rows
     rest = [row for row in rows if row.reached is None]
     return [

@@ -58,9 +58,9 @@ _LOADS, _FINDINGS = (
 )
 _FEW = 3
 """Rows of which a headline says what they have in common."""
-_LEAST = 46
-"""Cells of a path that columns are given up for: what 80 columns leave beside LOADS and
-FINDINGS.
+_LEAST = 30
+"""Cells of a path that columns are given up for: what 80 columns leave beside SIZE,
+LOADS and FINDINGS. A longer path loses its first folders or its middle.
 """
 _LEAST_LABEL = 24
 """The same, of a label in a series."""

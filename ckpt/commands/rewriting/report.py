@@ -4,6 +4,7 @@ what was changed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -516,14 +517,14 @@ def _document_leftover(checkpoint: Checkpoint, key: str, node: Node) -> Leftover
 
 _OTHER_HINT = "transformers also needs"
 """The hint of commands that carry no document along."""
+_OWN_HINT = "-o FOLDER --with-config keeps"
+"""The hint of commands that carry documents along into a folder."""
 
 
 def with_own_option(rows: Iterable[Leftover]) -> tuple[Leftover, ...]:
     """The rows for a command that takes --with-config itself."""
     return tuple(
-        row._replace(hint=row.hint.replace(_OTHER_HINT, "--with-config keeps"))
-        if row.hint
-        else row
+        row._replace(hint=row.hint.replace(_OTHER_HINT, _OWN_HINT)) if row.hint else row
         for row in rows
     )
 
@@ -801,6 +802,10 @@ def _by_module(rows: Sequence[Pairing], start: int) -> dict[str, list[Pairing]]:
     return found
 
 
+_EMBEDDING = re.compile(r"emb(?:d|ed|edding|eddings)?(?:$|_)|^embed|^wte$|^wpe$")
+"""The names of embeddings."""
+
+
 def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     """The names of the last layer: modules that are called like one, else the last
     module where it does not fit and has a matrix. A norm has none: a model whose head
@@ -816,6 +821,8 @@ def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     if head or not rows:
         return head
     last = names[-1].rpartition(".")[0]
+    if _EMBEDDING.search(last.rpartition(".")[2]):
+        return frozenset()  # a table of tokens answers no task
     own = [row for row in rows if row.name.rpartition(".")[0] == last]
     misfits = (
         last

@@ -4,6 +4,7 @@ alone, where it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
@@ -68,7 +69,11 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
     out: list[Line] = []
     if report.share is not None:
         out.append([(_share_text(report.share), "head")])
-        out += [[(f"  {show_literal(reason)}", "")] for reason in report.share.reasons]
+        for reason in report.share.reasons:
+            # The lines of what is lost name the tensors, with their bytes.
+            text = _LOST_NAMES.sub("", reason) if report.lost else reason
+            if text:
+                out.append([(f"  {show_literal(text)}", "")])
     changes = _folded_changes(report.changes)
     rows = [
         (_arrow_text(change), _change_text(change)) for change in changes[:_CHANGES]
@@ -130,6 +135,14 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
     elif report.is_dry_run:
         out.append([(DRY_RUN, "dim")])
     return out
+
+
+_LOST_NAMES = re.compile(
+    r"(?:; )?(?:[\d,]+ tensors? (?:is|are) not whole|"
+    r"parts of [\d,]+ tensors? are missing): .*",
+    re.DOTALL,
+)
+"""The end of a reason that names tensors which are not whole."""
 
 
 def _share_text(share: Share) -> str:

@@ -154,7 +154,14 @@ class Row(NamedTuple):
         numbers = (
             self.why
             if found is None
-            else f"min {found.low}, max {found.high}, mean {self.mean}"
+            else ", ".join(
+                f"{name} {value if value is None else format(value, '.4g')}"
+                for name, value in (
+                    ("min", found.low),
+                    ("max", found.high),
+                    ("mean", self.mean),
+                )
+            )
         )
         tensor = self.entry.tensor
         return (

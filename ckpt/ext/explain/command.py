@@ -144,6 +144,13 @@ def command(
             ),
             path=older,
         )
+    if model is not None and (
+        found.message is None or found.message.kind not in (*OF_GRADIENTS, "optimizer")
+    ):
+        output.write_talk(
+            "ckpt: --model is not used: it answers errors of DDP about gradients, and "
+            "of optimizers that do not take their state"
+        )
     request = _Request(section, model_of(model, arg), older, limits)
     return run_for_each(
         [path],

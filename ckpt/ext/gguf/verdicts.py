@@ -194,16 +194,15 @@ def _range_text(errors: Sequence[float]) -> str:
 
 
 def _wrong_text(row: Verdict) -> str:
-    error = "no number" if row.error is None else f"{row.error * 100:.3g} %"
+    error = f"relative error {(row.error or 0) * 100:.3g} %"
+    if row.error is None:
+        error = "no relative error (one side is zero, or has NaN)"
     most = (
         ""
         if row.by is None
         else f", {row.by} makes {MOST_ERROR[row.by] * 100:.2g} % at most"
     )
-    text = (
-        f"{show_name(row.stored)} is not {show_name(row.name)}: relative error "
-        f"{error}{most}"
-    )
+    text = f"{show_name(row.stored)} is not {show_name(row.name)}: {error}{most}"
     return text if row.what is None else f"{text}. {row.what}"
 
 

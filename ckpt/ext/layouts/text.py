@@ -17,7 +17,13 @@ from ckpt.model.text import (
     show_folded_names,
     show_name,
 )
-from ckpt.surface.text.lines import Line, cells, hanging_lines, pasted_line
+from ckpt.surface.text.lines import (
+    Line,
+    break_line,
+    cells,
+    hanging_lines,
+    pasted_line,
+)
 
 _MOST = 200
 """The rules that are shown."""
@@ -113,13 +119,12 @@ def _rule_lines(rule: Rule, width: int | None) -> list[Line]:
         [f"{name} {values_text(values)}" for name, values in rule.places]
     )
     times = f"  ×{rule.times:,}" if rule.times > 1 else ""
-    lines: list[Line] = [
-        [
-            (show(rule.target.text, 160), "name"),
-            (times, ""),
-            (f"  {places}" if places else "", "dim"),
-        ]
+    head: Line = [
+        (show(rule.target.text, 160), "name"),
+        (times, ""),
+        (f"  {places}" if places else "", "dim"),
     ]
+    lines = break_line(head, width, 4)
     for part in rule.parts[:_PARTS]:
         words = part_words(part, rule)
         source = show(source_words(part), 160)
@@ -150,7 +155,7 @@ def _titled_lines(
         if width is None or cells(label) + 2 + cells(text) <= width:
             lines.append([(label, "name"), (f"  {text}", "")])
             continue
-        lines.append([(label, "name")])
+        lines += break_line([(label, "name")], width, 4)
         lines += hanging_lines([("    ", "")], text, width)
     if len(rows) > shown:
         lines.append([(f"  and {len(rows) - shown:,} more", "dim")])

@@ -156,6 +156,14 @@ class FileReport(NamedTuple):
     has_values: bool = False
     """True where its tensors were read too."""
 
+    def __repr__(self) -> str:
+        what = counted_noun(len(self.findings), "finding")
+        if self.error is not None:
+            what = show(self.error.message, 120)
+        elif self.skipped is not None:
+            what = f"skipped, {show(self.skipped, 120)}"
+        return f"<ckpt.FileReport {show(self.path)}: {what}>"
+
     def could_report(self, code: str, level: str) -> bool:
         """Tell whether a finding of this code and level would have been seen."""
         if self.gate is None or (code in VALUE_CODES and not self.has_values):

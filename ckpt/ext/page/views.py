@@ -16,7 +16,7 @@ from ckpt.bytes.far import is_url
 from ckpt.commands.ls.ls import LsRow, in_order
 from ckpt.evidence.survey import Survey
 from ckpt.model.errors import CkptError, UnreadableError
-from ckpt.model.names import natural_sort_key, short_labels
+from ckpt.model.names import findable_labels, natural_sort_key
 from ckpt.model.text import Json, counted_noun, show
 from ckpt.surface.reports import document_head
 from ckpt.tree.find import counter
@@ -324,7 +324,7 @@ def _view_labels(
     return {
         "labels": [
             [path, label]
-            for path, label in zip(paths, short_labels(paths), strict=True)
+            for path, label in zip(paths, findable_labels(paths), strict=True)
         ]
     }
 

@@ -196,6 +196,11 @@ def _placed(saves: Sequence[Judged]) -> dict[str, Place] | None:
     folds, sizes, ranks or versions.
     """
     if all(save.candidate.parsed.place for save in saves):
+        if _are_epochs([save for save in saves if save.is_whole]):
+            return {
+                save.name: (("epoch", save.candidate.parsed.place[0][1]),)
+                for save in saves
+            }
         return {save.name: save.candidate.parsed.place for save in saves}
     places: dict[str, Place] = {}
     for save in saves:
@@ -213,6 +218,20 @@ def _placed(saves: Sequence[Judged]) -> dict[str, Place] | None:
         places[save.name] = ((kind, float(number)),)
     kinds = {place[0][0] for place in places.values()}
     return places if len(kinds) == 1 and len(places) > 1 else None
+
+
+def _are_epochs(saves: Sequence[Judged]) -> bool:
+    """Tell whether the only number in each name, as in `checkpoint_5.pt`, is the epoch
+    that the save records, and not its step.
+    """
+    are_steps = True
+    for save in saves:
+        place = save.candidate.parsed.place
+        if len(place) != 1 or save.epoch is None or abs(save.epoch - place[0][1]) > 1:
+            return False
+        if save.step is None or abs(save.step - place[0][1]) > 1:
+            are_steps = False
+    return not are_steps
 
 
 def _are_in_order(saves: Sequence[Judged], places: Mapping[str, Place]) -> bool:

@@ -41,12 +41,12 @@ class View(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The bits that a weight takes with all of its parts: `4.16 bits per
-        weight`.
+        """The bits that a quantised weight takes with all of its parts: `4.16 bits per
+        quantised weight`. The other weights of the file do not count.
         """
         numel = sum(row.numel for row in self.logical)
         bits = 8 * sum(row.nbytes for row in self.logical) / max(1, numel)
-        return f"{bits:.2f} bits per weight"
+        return f"{bits:.2f} bits per quantised weight"
 
     def to_json(self) -> list[Json]:
         """Return the field `quantised` of the document."""

@@ -8,7 +8,7 @@ optimizer, the scheduler, the average, the counters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from copy import copy
 from math import prod
 from typing import Literal
@@ -260,8 +260,13 @@ def _plan_coverage(
     ]
     head = head_of([row for row in rows if row.target is not None])
     if not options.count_sliced:
+        grown = _resized_vocabularies(rows, head)
         sliced = {
-            row.name for row in rows if row.name in head and _has_other_outputs(row)
+            row.name
+            for row in rows
+            if row.name in head
+            and _has_other_outputs(row)
+            and _outputs(row) not in grown
         }
         rows = [row._replace(copied=0) if row.name in sliced else row for row in rows]
         if sliced:
@@ -286,6 +291,32 @@ def _plan_coverage(
         shift=_find_shift(names, sides) if options.align else None,
     )
     return coverage._replace(ways=tuple(_better_ways(coverage, names, sides, options)))
+
+
+def _outputs(row: Pairing) -> tuple[int, ...]:
+    """Return the number of outputs in the pretrained model and in the target."""
+    if row.source is None or row.target is None:
+        return ()
+    return row.source.tensor.shape[:1] + row.target.tensor.shape[:1]
+
+
+def _resized_vocabularies(
+    rows: Sequence[Pairing], head: Set[str]
+) -> set[tuple[int, ...]]:
+    """Return the numbers of rows of vocabularies in both models.
+
+    A language model has one row for each token in its embedding and in its last layer.
+    Where both have the same two shapes, the last layer answers the same task for more
+    tokens or for fewer.
+    """
+    shapes = {name: set[tuple[tuple[int, ...], ...]]() for name in ("head", "body")}
+    for row in rows:
+        if not _has_other_outputs(row) or row.source is None or row.target is None:
+            continue
+        both = (row.source.tensor.shape, row.target.tensor.shape)
+        if len(both[0]) == len(both[1]) == 2:
+            shapes["head" if row.name in head else "body"].add(both)
+    return {before[:1] + after[:1] for before, after in shapes["head"] & shapes["body"]}
 
 
 def _has_other_outputs(row: Pairing) -> bool:
@@ -380,8 +411,8 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
     lost = _left_layers(coverage)
     if lost and least is None:
         why = (
-            f"PRETRAINED holds an adapter of {counted_noun(lost, 'layer')}, which "
-            "TARGET has no place for: what was trained would be left"
+            f"has no place for the adapter of {counted_noun(lost, 'layer')} in "
+            f"{show(coverage.source, 80)}: what was trained would be left"
             " out; ckpt merge adds an adapter to its base"
         )
         return coverage._replace(

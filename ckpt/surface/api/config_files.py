@@ -17,6 +17,7 @@ from ckpt.bytes.far import is_url
 from ckpt.bytes.location import Location, locate, read_file
 from ckpt.commands.rewriting.report import Leftover, RewriteReport
 from ckpt.formats import save
+from ckpt.formats.format import CHECKPOINTS
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
@@ -66,7 +67,7 @@ def weights_place(path: str, out: str | None, format: str) -> str:
         raise UsageError(
             f"--with-config goes with {save.SHARD_FORMAT}, not with {format}", path=path
         )
-    is_file = os.path.lexists(out) or out.endswith((*save.ENDINGS, ".json"))
+    is_file = os.path.lexists(out) or out.endswith((*CHECKPOINTS, ".json"))
     if is_file and not os.path.isdir(out):
         folder = pasted_path(os.path.dirname(out) or os.path.splitext(out)[0])
         hint = None if folder is None else f"-o {folder}"
@@ -152,7 +153,7 @@ def has_config(path: str) -> bool:
 @contextmanager
 def with_folder_hint(path: str | None, out: str | None) -> Iterator[None]:
     """Name --with-config where the ending of `out` names no format, and `path` has a
-    config.
+    config; else a file in the folder, where `out` ends with a slash.
 
     Who types a folder as OUT of a model of Hugging Face means a model that loads there.
     """
@@ -171,6 +172,11 @@ def with_folder_hint(path: str | None, out: str | None) -> Iterator[None]:
             folder = pasted_path(os.path.join(str(out), ""))
             if folder is not None and has_config(path):
                 error.hint = f"-o {folder} --with-config, or {error.hint}"
+        elif is_about_out and path is not None and str(out).endswith("/"):
+            stem = os.path.splitext(os.path.basename(path.rstrip("/")))[0]
+            file = pasted_path(os.path.join(str(out), f"{stem}.{save.SHARD_FORMAT}"))
+            if file is not None and not is_url(str(out)):
+                error.hint = f"-o {file} --parents, or {error.hint}"
         raise
 
 

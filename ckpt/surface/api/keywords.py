@@ -5,7 +5,7 @@ progress.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ckpt.evidence.record import ModelRecord
@@ -23,7 +23,7 @@ from ckpt.model.findings import (
 )
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs, nearest_names
-from ckpt.model.text import show, show_literal
+from ckpt.model.text import and_more, show, show_literal
 
 Texts = str | Iterable[str] | None
 """One text, or several, of a keyword whose option can be repeated."""
@@ -186,7 +186,28 @@ def codes_of(
     for code in codes:
         if code not in words:
             problem = f"{option} {show(code, 40)}: not a finding of {command}"
-            alike = nearest_names(code, possible, 1)
-            meant = f"did you mean {alike[0]}? " if alike else ""
-            raise UsageError(problem, hint=f"{meant}codes: {' '.join(words)}")
+            raise UsageError(problem, hint=_code_hint(code, possible, words))
     return frozenset(codes)
+
+
+_MOST_CODES = 16
+"""Codes that one line lists."""
+
+
+def _code_hint(code: str, possible: Sequence[str], words: Sequence[str]) -> str:
+    """Say which commands make a finding, or which code was meant, or which there are
+    for a command: `possible`, and all `words` that it takes.
+    """
+    known = CATALOGUE.get(code)
+    if known is not None and known.by:
+        makers = [f"ckpt {name}" for name in known.by]
+        return f"{and_more(makers, 4)} {'find' if len(makers) > 1 else 'finds'} it"
+    alike = nearest_names(code, possible, 1)
+    if alike:
+        return f"did you mean {alike[0]}?"
+    if len(words) <= _MOST_CODES:
+        return f"codes: {' '.join(words)}"
+    listed = " ".join(words[:_MOST_CODES])
+    return (
+        f"codes: {listed} and {len(words) - _MOST_CODES} more, which ckpt explain lists"
+    )

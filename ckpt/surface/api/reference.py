@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ckpt.bytes.source import Source
 from ckpt.elements import cast
@@ -103,6 +103,13 @@ class Ref:
         self._handle = handle
         self._index = index
         self._entry: Entry = handle.checkpoint.tensors[index]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise AttributeError with the way to a method of an array or a tensor."""
+        text = f"'Ref' object has no attribute '{show(name, 80)}'"
+        if not name.startswith("_"):
+            text += " (.numpy() and .torch() read the tensor)"
+        raise AttributeError(text, name=name, obj=self)
 
     @property
     def name(self) -> str:

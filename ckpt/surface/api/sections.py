@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.model.text import counted_noun, show, size_text
 from ckpt.surface.api.reference import MissingNameError, Ref, show_key
 
@@ -42,11 +43,15 @@ class Part(Mapping[str, Ref]):
         """Return the expression for the tensor of the whole file with this name, if
         there is one.
         """
-        return (
-            f"of the whole file: c[{show_key(name)}]"
-            if name in self._handle.indices
-            else None
-        )
+        if name in self._handle.indices:
+            return f"of the whole file: c[{show_key(name)}]"
+        wrapped = [other for other in self._indices if unwrapped_name(other) == name]
+        if len(wrapped) == 1 and wrapped[0] != name:
+            return (
+                f"{show(wrapped[0], 80)} behind the prefix of a wrapper, which "
+                "c.state_dict(strip=True) removes"
+            )
+        return None
 
     def __iter__(self) -> Iterator[str]:
         self._handle.check_open()

@@ -200,9 +200,9 @@ def with_format(
             and options.is_folder
             and not is_folder_format(out, options.limits)
         )
-        return options._replace(
-            format=save.format_for("" if is_folder else out or "", to)
-        )
+        # OUT is a folder with --with-config, which is checked with its place.
+        named = "" if is_folder or with_config else out or ""
+        return options._replace(format=save.format_for(named, to))
     shard_bytes = number_of(str(shard_size))
     if not shard_bytes:
         raise UsageError(

@@ -5,6 +5,7 @@ screen is.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckpt.model.findings import Finding
@@ -283,10 +284,10 @@ def lined_up(
     width: int | None = None,
 ) -> list[Line]:
     """Rows as columns that always line up; the first row is the header. No text is
-    shortened or broken.
+    shortened.
 
     Where the columns do not fit, the column of names, `name`, comes last: a long name
-    is whole, and moves nothing.
+    is whole, and moves nothing. A list of names is broken at its spaces.
     """
     sizes = {i: max(cells(row[i]) for row in rows) for i in _filled_columns(rows)}
     if name not in sizes:
@@ -306,7 +307,11 @@ def lined_up(
             blanks = " " * (size - cells(row[i]))
             text += f"{blanks}{row[i]}  " if i in right else f"{row[i]}{blanks}  "
         style = "" if lines else "head"
-        lines.append([(text + row[name], style)])
+        # A list of names goes on below its column; one long name is left whole.
+        is_list = " " in row[name]
+        lines += hanging_lines(
+            [(text, style)], row[name], width if is_list else None, style=style
+        )
     return lines
 
 
@@ -444,17 +449,34 @@ def fit_file_names(names: Sequence[str], width: int) -> list[str]:
     """
     if max(map(cells, names), default=0) <= width:
         return list(names)
-    ways = [_last_folders, cut, _keep_head, _keep_tail]
+    ways = [_last_folders, _outer_folders, cut, _keep_head, _keep_tail]
     short = list(names)
     if are_series(names):
         # Labels have no folders to lose.
-        ways.remove(_last_folders)
+        ways = [way for way in ways if way not in (_last_folders, _outer_folders)]
         short = short_labels(names)
     for shorten in ways:
         texts = [shorten(name, width) for name in short]
         if len(set(texts)) == len(set(names)):
             return texts
-    return short
+    apart = _shorten_in_several_ways(short, ways, width)
+    return [apart[name] for name in short]
+
+
+def _shorten_in_several_ways(
+    names: Sequence[str], ways: Sequence[Callable[[str, int], str]], width: int
+) -> dict[str, str]:
+    """Return a text for each name: the first of the ways that no other name shares, or
+    the whole name.
+    """
+    texts: dict[str, str] = {}
+    left = list(dict.fromkeys(names))
+    for shorten in ways:
+        tried = {name: shorten(name, width) for name in left}
+        counts = Counter([*tried.values(), *texts.values()])
+        texts |= {name: text for name, text in tried.items() if counts[text] == 1}
+        left = [name for name in left if name not in texts]
+    return texts | {name: name for name in left}
 
 
 def _last_folders(path: str, width: int) -> str:
@@ -469,6 +491,18 @@ def _last_folders(path: str, width: int) -> str:
             return f"…{path[start:]}"
         start = path.find("/", start + 1)
     return cut(path, width)
+
+
+def _outer_folders(path: str, width: int) -> str:
+    """The first folder of a path and its end, in at most `width` cells:
+    `run_a/…/epoch_1.pth`. Cut where these are longer.
+    """
+    first, slash, rest = path.partition("/")
+    if not slash or cells(path) <= width:
+        return cut(path, width)
+    room = width - cells(first) - 1
+    end = _last_folders(rest, room) if room > 1 else ""
+    return f"{first}/{end}" if end.startswith("…/") else cut(path, width)
 
 
 def _keep_head(text: str, width: int) -> str:

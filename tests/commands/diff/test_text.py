@@ -731,9 +731,15 @@ def test_a_row_is_one_line(
 
     begin = shown.index("", 2)
     rows = shown[begin + 1 : -1]
+    cut = [row for row in rows if row.startswith("… stands for ")]
+    rows = [row for row in rows if row not in cut]
     assert len(rows) == 7 and all(
         row.startswith("M ") and len(row) <= columns for row in rows
     )
+    # What stands in the place of … is said, once for rows below each other.
+    assert any(" …" in row for row in rows) == bool(cut) and len(set(cut)) == len(cut)
+    for row in cut:
+        assert len(row) <= columns and row.startswith("… stands for base_model.model.")
     assert len({row.split()[1] for row in rows}) == 7, "names stay apart"
     assert kind == "long" or {row.split()[1] for row in rows} == set(names)
     assert sum("Δ" in row for row in rows) == 6

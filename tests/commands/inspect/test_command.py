@@ -409,3 +409,18 @@ def test_a_long_name_leaves_the_numbers_where_they_are(tmp_path: Path) -> None:
     ]
     assert max(map(len, table)) < 100
     assert key in ckpt("inspect", "long.pth", "--tsv", cwd=tmp_path).out.decode()
+
+
+def test_parameters_without_a_gradient_are_counted_once(tmp_path: Path) -> None:
+    net = torch.nn.ModuleDict(
+        {name: torch.nn.Linear(4, 4) for name in ("used", "ctc", "gate")}
+    )
+    optimizer = torch.optim.Adam(net.parameters())
+    net["used"](torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    torch.save(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
+    text = ckpt("inspect", "a.pt", cwd=tmp_path).out.decode()
+    assert "{ctc,gate}.{weight,bias} ×4 never had a gradient" in text

@@ -428,7 +428,7 @@ def test_weights_in_eight_bits_are_counted(tmp_path: Path) -> None:
     save_file(model, tmp_path / "a.safetensors")
     headline = ckpt("inspect", "a.safetensors", cwd=tmp_path).lines[0]
     assert (
-        "16.6 K parameters · float8 with one scale, bfloat16 · 8.01 bits per weight"
+        "16.6 K parameters · float8 with one scale, bfloat16 · 8.01 bits per quantised weight"
         in headline
     )
     row = json.loads(ckpt("ls", "a.safetensors", "--json", cwd=tmp_path).out)

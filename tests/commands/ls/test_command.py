@@ -500,6 +500,35 @@ def test_first_bytes_say_what_a_folder_holds(runs: Path, samples: Path) -> None:
     assert [Path(path).name for path in shards] == ["sharded"]  # one checkpoint
 
 
+def test_long_paths_of_several_folders_leave_the_sizes(tmp_path: Path) -> None:
+    import torch
+
+    runs = [f"{kind}-2026-11-29-learning-rate-3e-4" for kind in ("base", "wide")]
+    for top in ("a", "bb"):
+        for run in runs:
+            folder = tmp_path / top / run / "checkpoints"
+            folder.mkdir(parents=True)
+            for name in ("epoch_1.pth", "best.pth"):
+                state = {f"module.w{i}": torch.zeros(2) for i in range(3)}
+                torch.save({"epoch": 1, "model": state}, folder / name)
+    (tmp_path / "bb/one.pth").write_bytes((folder / name).read_bytes())
+    seen = terminal("ls", "a", "bb", cwd=tmp_path, NO_COLOR="1", TERM="dumb")
+    rows = [line for line in seen.splitlines() if "KiB" in line][:9]
+    assert "SIZE" in seen and max(map(len, seen.splitlines())) <= 80, seen
+    assert len({row.split()[0] for row in rows}) == 9, seen
+
+
+def test_one_number_in_a_name_is_no_series(ckpt: Run, tmp_path: Path) -> None:
+    import torch
+
+    for name, epoch in (("resnet50", 90), ("mine", 2), ("yours", 100)):
+        torch.save({"epoch": epoch, "w": torch.zeros(2)}, tmp_path / f"{name}.pth")
+    rows = ckpt("ls", str(tmp_path), "--tsv", "--no-header").stdout.splitlines()
+
+    names = [Path(row.split("\t")[0]).stem for row in rows]
+    assert names == ["mine", "resnet50", "yours"]
+
+
 def test_files_whose_numbers_are_no_order_of_saves_stay_in_the_order_of_their_names(
     ckpt: Run, tmp_path: Path
 ) -> None:

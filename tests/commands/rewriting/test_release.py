@@ -101,7 +101,11 @@ def test_a_folder_of_hugging_face_becomes_its_weights_alone(
         (base / name).unlink()
     with ckpt.open(base) as opened:
         names = set(opened)
-    hint = "transformers also needs" if command == "salvage" else "--with-config keeps"
+    hint = (
+        "transformers also needs"
+        if command == "salvage"
+        else "-o FOLDER --with-config keeps"
+    )
     line = f"left out: config = {{'model_type': 'net'}}  ({hint} config.json)"
     done = inside(command, "base", "-o", "out.pth", cwd=tmp_path)
     assert done.code == 0 and line in done.lines
@@ -287,6 +291,8 @@ def test_nothing_is_replaced_unasked(tmp_path: Path) -> None:
         (["base", "--with-config"], "where to write?"),
         (["base", "--with-config", "-o", "s3://bucket/x"], "writes local files only"),
         (["base", "--with-config", "-o", "out.safetensors"], "OUT is a folder"),
+        (["base", "--with-config", "-o", "out.pt"], "OUT is a folder (-o out)"),
+        (["base", "--with-config", "-o", "out.bin"], "OUT is a folder (-o out)"),
         (
             ["base", "--with-config", "--format", "torch-zip", "-o", "out"],
             "goes with safetensors",
@@ -542,6 +548,26 @@ def test_a_folder_as_out_of_a_model_of_hugging_face(out: str, tmp_path: Path) ->
         == 0
     )
     assert (tmp_path / "made/config.json").is_file()
+
+
+@pytest.mark.parametrize("command", ["convert", "slim", "strip", "rehome", "salvage"])
+def test_a_folder_that_is_not_there_is_told_a_way_that_works(
+    command: str, tmp_path: Path
+) -> None:
+    training(tmp_path)
+    done = inside(command, "train.pt", "-o", "made/", cwd=tmp_path)
+    (line,) = done.complaints
+    if command == "convert":
+        assert "(-o made/train.safetensors --parents, or --format " in line
+        words = ("-o", "made/train.safetensors", "--parents")
+    else:
+        assert line == "ckpt: made/: there is no such folder (mkdir -p made)"
+        (tmp_path / "made").mkdir()
+        words = ("-o", "made/")
+    assert done.code == 2
+    assert inside(command, "train.pt", *words, cwd=tmp_path).code == 0
+    (made,) = (tmp_path / "made").iterdir()
+    assert made.stem == "train"
 
 
 def test_a_file_in_the_place_of_a_folder_is_told_its_folder(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import oracle
 import pytest
 import torch
 from inside import inside
+from process import terminal
 from torch import nn
 
 pytestmark = oracle.QUIET
@@ -295,6 +296,37 @@ def test_the_code_of_the_model_makes_it_certain(tmp_path: Path) -> None:
         assert [row["name"] for row in answer["index"]["names"]] == [name]
 
 
+def test_a_factory_that_freezes_nothing_names_no_frozen_layer(tmp_path: Path) -> None:
+    stem, rest = nn.Linear(4, 4), [nn.Linear(4, 4) for _ in range(3)]
+    model = nn.Sequential(stem, *rest)
+    stem.requires_grad_(False)
+    live = [value for value in model.parameters() if value.requires_grad]
+    optimizer = torch.optim.SGD(live, 0.1)
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "def make(frozen):\n"
+        "    net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])\n"
+        "    net[0].requires_grad_(not frozen)\n"
+        "    return net\n"
+    )
+    words = ("a.pt", "--model", "nets.py:make", "--arg")
+    wrong = answered(tmp_path, [0, 1], *words, "frozen=False")
+    for row, truth in zip(
+        wrong["index"]["names"], ("model.1.weight", "model.1.bias"), strict=True
+    ):
+        assert row["name"] is None and truth in row["candidates"]
+    assert "8 that require a gradient" in wrong["index"]["evidence"]["note"]
+    assert any("--model freezes exactly" in row["text"] for row in wrong["statements"])
+
+    right = answered(tmp_path, [0, 1], *words, "frozen=True")["index"]
+    assert right["evidence"]["trust"] == "certain"
+    assert [row["name"] for row in right["names"]] == ["model.1.weight", "model.1.bias"]
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -342,3 +374,78 @@ def test_many_candidates_are_one_line(tmp_path: Path) -> None:
         line.startswith("    6  one of 21: model.3-13.weight ×11, ")
         for line in done.lines
     )
+
+
+def test_model_is_used_or_said_to_be_of_no_use(tmp_path: Path) -> None:
+    run(tmp_path, 4, {0}, set())
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    net = nn.Module()\n"
+        "    net.layers = nn.ModuleList(nn.Linear(3, 3, bias=n % 3 > 0) for n in "
+        "range(4))\n"
+        "    net.norm = nn.BatchNorm1d(3)\n"
+        "    net.layers[0].requires_grad_(False)\n"
+        "    return net\n"
+    )
+    text = "loaded state dict contains a parameter group that doesn't match the size"
+    words = ("new.pt", "--model", "nets.py:make")
+    done = inside("explain", f"ValueError: {text}", *words, cwd=tmp_path)
+    assert "The model of --model has 8, and trains 7 parameters." in done.lines
+    assert not done.complaints
+
+    done = inside("explain", "KeyError: 'state_dict'", *words, cwd=tmp_path)
+    assert done.code == 0 and "--model is not used" in done.complaints[0]
+
+
+def test_many_candidates_are_broken_between_names(tmp_path: Path) -> None:
+    model = nn.ModuleDict()
+    for letter in "abcdefghij":
+        child = nn.ModuleDict({letter * 20: nn.Linear(4, 4, bias=False)})
+        model[f"layer_{letter}"] = child
+    live = list(model.parameters())[5:]
+    torch.save(
+        {
+            "model": model.state_dict(),
+            "optimizer": torch.optim.SGD(live, 0.1).state_dict(),
+        },
+        tmp_path / "a.pt",
+    )
+    seen = terminal(
+        "explain",
+        MESSAGE.format("0 2"),
+        "a.pt",
+        cwd=tmp_path,
+        NO_COLOR="1",
+        TERM="dumb",
+    )
+    lines = seen.splitlines()
+    start = next(i for i, line in enumerate(lines) if "one of" in line)
+    indent = lines[start].index("one of")
+    assert lines[start + 1].startswith(" " * indent + "model."), seen
+    assert max(map(len, lines)) <= 80, seen
+
+
+def test_a_model_in_the_place_of_an_optimizer_is_told_its_state(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    content = {"model": model.state_dict(), "opt": optimizer.state_dict()}
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(KeyError) as caught:
+        optimizer.load_state_dict(content["model"])
+    done = inside("explain", f"KeyError: {caught.value}", "a.pt", cwd=tmp_path)
+    assert '  optimizer.load_state_dict(checkpoint["opt"])' in done.lines
+
+
+def test_two_layers_of_other_classes_are_not_called_the_last(tmp_path: Path) -> None:
+    one, two = (
+        nn.ModuleDict(
+            {"body": nn.Linear(4, 4), "aux": nn.Linear(4, n), "out": nn.Linear(4, n)}
+        )
+        for n in (5, 7)
+    )
+    torch.save(one.state_dict(), tmp_path / "a.pt")
+    with pytest.raises(RuntimeError) as caught:
+        two.load_state_dict(one.state_dict())
+    text = " ".join(inside("explain", str(caught.value), "a.pt", cwd=tmp_path).lines)
+    assert "These 2 layers cannot be loaded, and the others can." in text

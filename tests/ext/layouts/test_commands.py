@@ -13,8 +13,9 @@ import paths
 import pytest
 import relaid
 from inside import inside
-from process import SAMPLES
+from process import SAMPLES, terminal
 from relaid import LAYOUTS, State
+from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 import ckpt
@@ -324,3 +325,28 @@ def test_a_quantised_side_is_compared_by_diff(order: int, tmp_path: Path) -> Non
     assert inside("diff", *names, cwd=tmp_path).code in (0, 1)
     same = inside("recipe", names[0], names[0], cwd=tmp_path)
     assert "quantised" not in same.out.decode()
+
+
+def test_no_line_of_a_recipe_is_broken_by_a_narrow_screen(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    names = ["attn_k", "attn_output", "attn_q", "attn_v", "ffn_down", "ffn_gate"]
+    before = {
+        f"model.layers.{layer}.{name}.weight": random.standard_normal((4, 4)).astype(
+            "f4"
+        )
+        for layer in range(8)
+        for name in names
+    }
+    after = {name: random.standard_normal((4, 4)).astype("f4") for name in before}
+    save_file(before | {"same": np.arange(9.0)}, tmp_path / "a.safetensors")
+    save_file(after | {"same": np.arange(9.0)}, tmp_path / "b.safetensors")
+    seen = terminal(
+        "recipe",
+        "a.safetensors",
+        "b.safetensors",
+        code=1,
+        cwd=tmp_path,
+        NO_COLOR="1",
+        TERM="dumb",
+    )
+    assert "×48" in seen and max(map(len, seen.splitlines())) <= 80, seen

@@ -966,3 +966,16 @@ def test_a_file_without_tensors_has_no_values(tmp_path: Path) -> None:
     torch.save({"epoch": 3}, tmp_path / "a.pt")
     done = inside("lint", "a.pt", "--read-values", cwd=tmp_path)
     assert (done.code, done.complaints) == (0, ["no finding in 1 file"])
+
+
+@pytest.mark.parametrize("option", ["--fail-on", "--select"])
+def test_a_code_of_values_says_that_none_are_read(option: str, tmp_path: Path) -> None:
+    """A gate for NaN that reads no tensor is green for all of them."""
+    torch.save({"w": torch.tensor([float("nan")])}, tmp_path / "a.pt")
+    done = ckpt("lint", "a.pt", option, "nan,cuda", cwd=tmp_path)
+    (line, *_) = done.complaints
+    assert line.startswith("ckpt: nan needs the values of tensors, which are not read")
+    assert "--read-values" in line and done.code == 0
+
+    read = ckpt("lint", "a.pt", option, "nan", "--read-values", cwd=tmp_path)
+    assert read.code == 1 and "are not read" not in read.err.decode()

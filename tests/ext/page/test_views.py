@@ -106,9 +106,9 @@ def test_two_files_with_their_rows_are_one_comparison() -> None:
 def test_files_of_several_have_labels() -> None:
     measures = [measured(BEFORE), measured(AFTER)]
     (view,) = page_payload(measures, "1")["views"]  # type: ignore[misc]
-    assert view["labels"] == [[str(BEFORE), "before"], [str(AFTER), "after"]]  # type: ignore[index, call-overload]
+    assert view["labels"] == [[str(BEFORE), "ddp_before"], [str(AFTER), "ddp_after"]]  # type: ignore[index, call-overload]
     (view,) = page_payload([listed(BEFORE), listed(AFTER)], "1")["views"]  # type: ignore[misc]
-    assert [label for _, label in view["labels"]] == ["before", "after"]  # type: ignore[index, call-overload, union-attr]
+    assert [label for _, label in view["labels"]] == ["ddp_before", "ddp_after"]  # type: ignore[index, call-overload, union-attr]
 
 
 def strange(met: int, of: int, optimizer: int = 0) -> dict[str, Any]:

@@ -77,6 +77,30 @@ def test_counts_are_numbers_and_not_texts(tmp_path: Path) -> None:
     assert may_go(tmp_path, "--keep-last", "2") == ["checkpoint-9000"]
 
 
+@pytest.mark.parametrize(
+    ("word", "content", "kind"),
+    [
+        ("checkpoint", {"epoch": 1, "global_step": 250}, "epoch"),
+        ("ckpt", {"epoch": 1}, "epoch"),
+        ("checkpoint", {"epoch": 250, "global_step": 1}, "step"),
+        ("checkpoint", {"epoch": 1, "step": 1}, "step"),
+        ("checkpoint", {}, "step"),
+    ],
+)
+def test_a_number_is_what_the_files_record_under_it(
+    word: str, content: dict[str, int], kind: str, tmp_path: Path
+) -> None:
+    for number in (0, 5, 10, 15):
+        counts = {name: count * number for name, count in content.items()}
+        torch.save({"w": torch.ones(2), **counts}, tmp_path / f"{word}_{number}.pt")
+
+    rows = json.loads(ckpt("prune", tmp_path, "--json").out)["checkpoints"]
+    assert [row["counts"] for row in rows] == [{kind: n} for n in (0, 5, 10, 15)]
+    header = ckpt("prune", tmp_path, "--why").lines[0].split()
+    assert header[1] == kind.upper()
+    assert may_go(tmp_path, "--keep-every", "10") == [f"{word}_5.pt"]
+
+
 def test_every_nth_stays(tmp_path: Path) -> None:
     for step in (500, 1000, 1500, 2000, 2500):
         save(tmp_path / f"step_{step}.pth", global_step=step, at=OLD + step)

@@ -61,7 +61,7 @@ def test_parameters_are_counted_as_weights(ckpt: Run, tmp_path: Path) -> None:
     assert "32.8 K parameters" in head
     # 4 bits, and 16 + 4 bits for each group of 64, and 32 bits for each column of
     # g_idx.
-    assert f"{4 + 20 / 64 + 32 / 128:.2f} bits per weight" in head
+    assert f"{4 + 20 / 64 + 32 / 128:.2f} bits per quantised weight" in head
     assert weight.numel() == 128 * 256
 
 

@@ -401,6 +401,19 @@ def refused(data: bytes, folder: Path, text: str) -> None:
     assert text in line, line
 
 
+def test_what_is_lost_is_named_once(tmp_path: Path) -> None:
+    names = [f"layer{number}.weight" for number in range(9)]
+    torch.save({name: torch.ones(64, 64) for name in names}, tmp_path / "whole.pth")
+    data = (tmp_path / "whole.pth").read_bytes()
+    (tmp_path / "cut.pth").write_bytes(data[: len(data) * 2 // 3])
+
+    done = inside("salvage", "cut.pth", "-o", "o.pth", cwd=tmp_path)
+    text = done.out.decode()
+    assert done.code == 1 and text.count("not whole") == 1, text
+    assert "cut off: the zip archive has no directory" in text
+    assert "lost: {layer6,layer7,layer8}.weight ×3: not whole" in text, text
+
+
 def test_hostile_headers(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(4)}, tmp_path / "whole.pth")
     names, ones = pickle_in(tmp_path / "whole.pth"), np.ones(4, "f4").tobytes()

@@ -815,6 +815,50 @@ def test_a_head_with_as_many_outputs_answers_the_same_task(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize("embedding", ["embed.weight", None])
+@pytest.mark.parametrize("rows", [12, 7])
+def test_the_last_layer_of_a_resized_vocabulary_is_of_the_same_task(
+    rows: int, embedding: str | None, tmp_path: Path
+) -> None:
+    def save(name: str, count: int) -> None:
+        content = {
+            "body.weight": torch.ones(4, 4),
+            "lm_head.weight": torch.ones(count, 4),
+        }
+        if embedding is not None:
+            content = {embedding: torch.ones(count, 4), **content}
+        content["lm_head.bias"] = torch.ones(count)
+        rewriting.saved(content, tmp_path / name)
+
+    save("base.pth", 10)
+    save("mine.pth", rows)
+    done = inside(
+        "warmstart", "base.pth", "--into", "mine.pth", "--on-mismatch", "slice",
+        "--dry-run", cwd=tmp_path,
+    )  # fmt: skip
+    text = done.out.decode()
+    assert ("another task" in text) == (embedding is None), text
+    if embedding is not None and rows == 7:
+        assert text.startswith("loads 4 of 4 tensors, 100 % of the model")
+
+
+@pytest.mark.parametrize("name", ["wte", "embed_tokens", "word_embeddings"])
+def test_a_table_of_tokens_is_no_last_layer(name: str, tmp_path: Path) -> None:
+    """A model whose head is tied to its embedding may end with the embedding."""
+    for path, rows in (("base.pth", 10), ("mine.pth", 12)):
+        content = {
+            "h.0.weight": torch.ones(4, 4),
+            f"{name}.weight": torch.ones(rows, 4),
+        }
+        rewriting.saved(content, tmp_path / path)
+    done = inside(
+        "warmstart", "base.pth", "--into", "mine.pth", "--on-mismatch", "slice",
+        "--dry-run", cwd=tmp_path,
+    )  # fmt: skip
+    text = done.out.decode()
+    assert "another task" not in text and "(83.3 %)" in text, text
+
+
 @pytest.mark.parametrize("more", [["-o", "z.pth"], ["--dry-run"]])
 def test_an_adapter_is_refused_with_the_command_that_merges(
     more: list[str], tmp_path: Path
@@ -833,7 +877,7 @@ def test_an_adapter_is_refused_with_the_command_that_merges(
     )
     done = inside("warmstart", "lora.pth", "--into", "base.pth", *more, cwd=tmp_path)
     assert (done.code, done.out) == (1, b""), done
-    assert done.complaints[0].startswith("ckpt: base.pth: PRETRAINED holds an adapter")
+    assert done.complaints[0].startswith("ckpt: base.pth: has no place for the adapter")
     out = more[1] if len(more) > 1 else "OUT"
     assert done.complaints[-1].endswith(f"(ckpt merge base.pth lora.pth -o {out})")
     report = inside(

@@ -381,3 +381,55 @@ def test_rows_for_tables_are_plain_and_named_alike(samples: Path) -> None:
             isinstance(row, dict) and row.keys() & keys == rows[0].keys() & keys
             for row in rows
         )
+
+
+def test_a_tensor_is_no_value(tmp_path: Path) -> None:
+    """Its text, `tensor float32 []`, would be taken for a loss."""
+    path = tmp_path / "a.pt"
+    torch.save({"loss": torch.tensor(0.5), "at": {"best": torch.ones(2), "n": 3}}, path)
+    with ckpt.open(path) as checkpoint:
+        for name in ("loss", "at.best"):
+            with pytest.raises(KeyError, match=rf'a tensor: c\["{name}"\]'):
+                checkpoint.values[name]
+            assert checkpoint.values.get(name) is None and name not in checkpoint.values
+        assert checkpoint.values["at.n"] == 3
+        assert checkpoint.values["at"] == {"best": "tensor float32 [2]", "n": 3}
+        assert dict(checkpoint.values) == {"at.n": 3}
+
+
+def test_what_an_array_has_and_a_reference_has_not_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save({"model": {"module.w": torch.ones(2)}}, path)
+    with ckpt.open(path) as checkpoint:
+        ref = checkpoint["model.module.w"]
+        with pytest.raises(AttributeError, match=r"'mean' \(\.numpy\(\) and \.torch"):
+            ref.mean()
+        assert not hasattr(ref, "_repr_png_") and not hasattr(ref, "tolist")
+        with pytest.raises(KeyError, match=r"module\.w behind the prefix of a wrapper"):
+            checkpoint.section("model")["w"]
+        assert list(checkpoint.state_dict(strip=True)) == ["w"]
+
+
+def test_rows_have_short_reprs(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save({"w": torch.tensor([0.1, 1 / 3])}, path)
+    (row,) = ckpt.stats(path).rows
+    assert repr(row) == "<Row w float32 [2]: min 0.1, max 0.3333, mean 0.2167>"
+    (tmp_path / "b.pt").write_bytes(b"")
+    one, two = ckpt.lint(tmp_path).files
+    assert repr(one) == f"<ckpt.FileReport {path}: 0 findings>"
+    assert repr(two).startswith(f"<ckpt.FileReport {tmp_path}/b.pt: an empty file")
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("nan", "(ckpt diff, ckpt stats, ckpt lint find it)"),
+        ("prefx", "(did you mean prefix?)"),
+        ("xyzzy", "more, which ckpt explain lists)"),
+    ],
+)
+def test_a_code_of_no_finding_is_answered_in_a_line(code: str, hint: str) -> None:
+    with pytest.raises(ckpt.UsageError) as caught:
+        ckpt.inspect(SAMPLES / "legacy.pth", fail_on=code)
+    assert str(caught.value).endswith(hint) and len(str(caught.value)) < 420

@@ -80,7 +80,10 @@ def test_a_code_that_the_command_does_not_make(
 
     done = inside(command, *paths, option, other, cwd=SAMPLES)
 
-    check_error(done, f"{option} {other}: not a finding of {command} (codes: ")
+    start = f"{option} {other}: not a finding of {command} (ckpt "
+    check_error(done, start)
+    (line,) = done.complaints
+    assert line.endswith(("finds it)", "find it)")) and f"ckpt {command} " not in line
 
 
 @pytest.mark.parametrize("command", ["inspect", "diff", "stats", "lint", "ls"])

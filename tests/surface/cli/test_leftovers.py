@@ -328,7 +328,10 @@ def test_the_hint_of_a_merge_is_for_merge(tmp_path: Path) -> None:
 
     assert done.code == 0, done
     (line,) = [line for line in done.lines if "config.json" in line]
-    assert line.endswith("(--with-config keeps config.json)") and "slim" not in line
+    assert (
+        line.endswith("(-o FOLDER --with-config keeps config.json)")
+        and "slim" not in line
+    )
 
 
 def test_numbers_of_parameters_fit_a_narrow_screen(tmp_path: Path) -> None:

@@ -386,7 +386,7 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         if renaming is not None:
             yield renaming
             return
-    rows = list(_of_zero(name, case))
+    rows = list(_of_zero(name, case)) or list(_of_taken_part(name, case))
     if not rows and not places:
         rows = _first_that_answers(_WITHOUT_PLACES, name, case)
     if rows:
@@ -532,6 +532,24 @@ def _of_zero(name: str, case: Case) -> Iterator[Statement]:
             " from the weights."
         )
         yield from load_statements(case)
+
+
+def _of_taken_part(name: str, case: Case) -> Iterator[Statement]:
+    """Say where the state of the optimizer is, for which a program took another part of
+    the file.
+    """
+    if name != "param_groups" or len(case.optimizers) != 1:
+        return
+    (section,) = case.optimizers
+    if not section.path:
+        return
+    keys = "".join(f'["{show(str(key), 80)}"]' for key in section.path)
+    yield Statement(
+        "param_groups is a key of an optimizer's state, and the program took another "
+        f"part of the file. The state is in {show(section.name, 80)}:",
+        (),
+        f"optimizer.load_state_dict(checkpoint{keys})",
+    )
 
 
 def _of_scales(name: str, case: Case) -> Iterator[Statement]:

@@ -165,10 +165,14 @@ def _certain_ways(
         return
     every = ",".join(map(str, numbers.all))
     doubt = "These names are a guess" if is_guess else "Several names fit a number"
+    way = "With the code of the model, frozen as in the run, they are certain:"
+    if survey.record is not None:
+        way = (
+            "Where the factory of --model freezes exactly what the run froze, they are "
+            "certain:"
+        )
     yield Statement(
-        f"{doubt}: the file does not say which parameters DDP counts. With the code of "
-        "the model, frozen as in"
-        " the run, they are certain:",
+        f"{doubt}: the file does not say which parameters DDP counts. {way}",
         (),
         f"ckpt inspect {path} --model FILE.py:FACTORY --index {every}",
     )

@@ -1587,11 +1587,13 @@ def _shape_reasons(
             len(heads) == len(others) and not message.missing and not message.unexpected
         )
         is_deeper = not is_alone and any(True for _ in compare_depths(message, shapes))
+        layers = {head.name.rpartition(".")[0] for head in heads}
+        which = (
+            "The last layer" if len(layers) == 1 else f"These {len(layers):,} layers"
+        )
         alone = (
-            (
-                ": another number of classes. The last layer cannot be loaded, and the "
-                "others can."
-            )
+            f": another number of classes. {which} cannot be loaded, and the others "
+            "can."
             if is_alone
             else ": another number of classes, too."
             if is_deeper

@@ -60,10 +60,15 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
     if not case.optimizers:
         yield Statement("This file holds no optimizer.")
         return
+    if survey.record is not None:
+        built = survey.record.record
+        trained = counted_noun(len(built.numbered), "parameter")
+        yield Statement(
+            f"The model of --model has {len(built.parameters):,}, and trains {trained}."
+        )
     yield Statement(
         "The new optimizer must get the same parameters, in the same groups, in the "
-        "same order. A layer that was added,"
-        " or frozen and left out, changes them."
+        "same order. Or load the model alone: the optimizer then begins anew."
     )
 
 

@@ -27,7 +27,7 @@ function diff_view(view) {
     still_part(rows, true),
     still_part(rows, false),
     findings_part(view.findings, bad_rows(rows).length ? BAD_CODES : []),
-    has_values && rows.some((row) => row.status === "changed") && part("What moved", "Relative L2: the norm of the change over the norm before; of a layer, that of the tensor in it that changed most. From top to bottom in the order of the model.", () => moved_bars(rows)),
+    has_values && rows.some((row) => row.status === "changed") && part("What moved", "Relative L2: the norm of the change over the norm before; of a layer, that of the tensor in it that changed most (the text of ckpt diff has one figure for all tensors of a module). From top to bottom in the order of the model.", () => moved_bars(rows)),
     counts_part(rows),
     rows.length > 0 && part("Modules", has_values && rows.some((row) => row.status === "changed") ? "Area: elements. Colour: the largest relative change below." : "Area: elements.", () => change_map(rows)),
     rows.length > 0 && part("Tensors", null, () => change_list(rows)),
