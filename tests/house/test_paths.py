@@ -414,6 +414,7 @@ FORMATS = [
     "formats.common.stream.MAGIC",
     "formats.common.stream.PROTOCOL",
     "formats.common.columns._OFFSET_FIELD",
+    "formats.common.tar._SEEN",
     "formats.common.zip_layout.MARK16",
     "formats.common.zip_layout.MARK32",
     "formats.common.zip_layout._UNICODE_PATH",
