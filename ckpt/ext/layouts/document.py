@@ -172,15 +172,12 @@ def _repeat_json(repeat: Repeat) -> dict[str, Json]:
 
 
 def _ranks_json(ranks: Ranks) -> dict[str, Json]:
-    document: dict[str, Json] = {
+    return {
         "files": [{"file": row.file, "key": row.key} for row in ranks.files],
         "dicts": [list(path) for path in ranks.dicts],
+        "values": dict(ranks.values),
+        "beside": list(ranks.beside),
     }
-    if ranks.values:
-        document["values"] = dict(ranks.values)
-    if ranks.beside:
-        document["beside"] = list(ranks.beside)
-    return document
 
 
 # --- reading --------------------------------------------------------------------------

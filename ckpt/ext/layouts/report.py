@@ -129,6 +129,8 @@ class RecipeReport(NamedTuple):
             "whole": self.is_whole,
             "tensors": len(self.findings.made),
             "made": len(self.made),
+            "ranks_of_a": recipe.get("ranks_of_a"),
+            "ranks_of_b": recipe.get("ranks_of_b"),
             "rules": recipe["rules"],
             "dropped": recipe["dropped"],
             "by_neighbours": [row.name for row in self.by_names],

@@ -683,7 +683,7 @@ _ZERO = {"constant": "0x00000000", "to": 0, "sizes": [1], "to_steps": [1]}
     "more",
     [
         {"make": "x.<n>", "for": {"n": "0-999999"}, "shape": [1], "of": [_ZERO]},
-        {"shape": [1 << 20], "of": [{**_ZERO, "count": 1 << 20, "to_step": 1}]},
+        {"shape": [1 << 18], "of": [{**_ZERO, "count": 1 << 18, "to_step": 1}]},
     ],
     ids=["tensors", "pieces"],
 )

@@ -210,7 +210,7 @@ def test_a_model_with_nothing_but_its_config(command: str, tmp_path: Path) -> No
     folders.save(tmp_path / "m" / "model.safetensors", folders.weights(folders.model()))
     folders.save(tmp_path / "m" / "config.json", {"model_type": "net"})
     done = inside(command, "m", "-o", "w.safetensors", cwd=tmp_path)
-    option = "--with-config"
+    option = "-o FOLDER --with-config"
     assert (
         done.code == 0
         and f"left out: config = {{'model_type': 'net'}}  ({option} keeps config.json)"
