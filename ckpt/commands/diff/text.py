@@ -200,7 +200,7 @@ def _counter_lines(report: DiffReport, width: int | None) -> list[Line]:
     1,000`.
     """
     pieces = [
-        f"{show(row.name, 80)} {''.join(text for text, _ in _value_change(row))}"
+        f"{show(row.name, 80)} {''.join(text for text, _ in value_change(row))}"
         for row in report.values
         if is_counter(row)
     ]
@@ -998,11 +998,11 @@ def _value_lines(head: Line, row: ValueRow, width: int | None) -> list[Line]:
     the middle of the name is left out.
     """
     name = show(row.name)
-    sides = _value_change(row)
+    sides = value_change(row)
     if width is None:
         return [[*head, (f"{name}  ", ""), *sides]]
     for limit in (_VALUE_CELLS, _VALUE_CELLS // 2):
-        shorter = _value_change(row, limit)
+        shorter = value_change(row, limit)
         if not _are_apart(shorter):
             break
         sides = shorter
@@ -1023,7 +1023,7 @@ def _are_apart(sides: Line) -> bool:
     return len({text for text, _ in sides}) == len(sides)
 
 
-def _value_change(row: ValueRow, limit: int = _VALUE_CELLS) -> Line:
+def value_change(row: ValueRow, limit: int = _VALUE_CELLS) -> Line:
     """The old value and the new one, in the colours of git.
 
     Long lists are counted if that differs, and values that begin alike are without

@@ -10,7 +10,7 @@ from statistics import median
 from ckpt.bytes.executor import Local, Task, run_bundled
 from ckpt.commands.diff.diff import DiffReport
 from ckpt.commands.diff.findings import without_training
-from ckpt.commands.diff.rows import DIFFERS, Row
+from ckpt.commands.diff.rows import DIFFERS, Row, ValueRow
 from ckpt.elements.lines import LineTest
 from ckpt.evidence.survey import Survey
 from ckpt.ext.quantised.edit import plain_checkpoint
@@ -40,6 +40,12 @@ _EXPLAINED = 16
 """The wrong weights of which it is looked what they are."""
 _CANDIDATES = 512
 """The tensors of the base that one of them may be."""
+_VALUE = 40
+"""Columns of a value that differs."""
+_SET_BY_QUANTISERS = frozenset(
+    ("torch_dtype", "dtype", "transformers_version", "_name_or_path", "use_cache")
+)
+"""Settings in a config.json that the program which quantises writes anew."""
 _WORDS = {
     "factors": "with factors of rows or columns, which its layers before take back",
     "scale": "with scales that are not those of these weights",
@@ -104,6 +110,10 @@ class Judgement(NamedTuple):
     casts: int
     moved: tuple[str, ...] = ()
     """Vectors that differ beside weights with factors."""
+    equal: int = 0
+    """The other tensors that both sides have alike."""
+    settings: tuple[ValueRow, ...] = ()
+    """Values of both sides that differ, but for those that a quantiser sets."""
 
     @property
     def wrong(self) -> list[Judged]:
@@ -112,7 +122,7 @@ class Judgement(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        return bool(self.wrong or self.others)
+        return bool(self.wrong or self.others or self.settings)
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -172,6 +182,15 @@ class Judgement(NamedTuple):
                 width,
                 2,
             )
+        if self.equal:
+            text = f"equal: {counted_noun(self.equal, 'other tensor')}"
+            out += hanging_lines([], text, width, 2)
+        for value in self.settings[:_NAMES]:
+            out += hanging_lines([], _setting_text(value), width, 2)
+        rest = len(self.settings) - _NAMES
+        if rest > 0:
+            text = f"also changed: {counted_noun(rest, 'more value')} (--json)"
+            out += hanging_lines([], text, width, 2)
         groups: dict[str, list[str]] = {}
         for name, status in self.others:
             groups.setdefault(status, []).append(name)
@@ -198,6 +217,22 @@ class Judgement(NamedTuple):
                 groups.setdefault(text, []).append(row.name)
         for text, names in groups.items():
             yield f"{text}: {show_folded_names(names, _NAMES)}"
+
+
+def _setting_text(row: ValueRow) -> str:
+    """The words for a value that both sides have, and otherwise."""
+    from ckpt.commands.diff.text import value_change  # `inspect` has no need of it
+
+    sides = "".join(text for text, _ in value_change(row, _VALUE))
+    return f"also changed: {show_name(row.name)}: {sides}"
+
+
+def _is_setting(row: ValueRow) -> bool:
+    """Tell whether a value differs that a quantiser leaves alone."""
+    if row.before is None or row.after is None:
+        return False
+    steps = row.name.split(".")
+    return "quantization_config" not in steps and steps[-1] not in _SET_BY_QUANTISERS
 
 
 def _words(row: Judged) -> str:
@@ -251,8 +286,12 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
     others: list[tuple[str, str]] = []
     moved: list[str] = []
     casts = 0
+    equal = 0
     for row in report.rows:
-        if id(row) in asked or row.status not in DIFFERS:
+        if id(row) in asked:
+            continue
+        if row.status not in DIFFERS:
+            equal += row.status in ("same", "renamed")
             continue
         entry = row.after or row.before
         if _is_cast(row):
@@ -268,7 +307,14 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
             others.append((row.name, row.status))
     paths = (judging.before.path, judging.after.path)
     account = Judgement(
-        paths[1 - side], paths[side], tuple(rows), tuple(others), casts, tuple(moved)
+        paths[1 - side],
+        paths[side],
+        tuple(rows),
+        tuple(others),
+        casts,
+        tuple(moved),
+        equal,
+        tuple(filter(_is_setting, report.values)),
     )
     findings = without_training(report.findings)
     return report._replace(account=account, findings=findings)

@@ -498,3 +498,48 @@ def test_values_of_the_weights(ckpt: Run, tmp_path: Path) -> None:
         assert list(weights) == list(written)
         assert (weights["a.weight"].numpy() == written["a.weight"].numpy()).all()
         assert "a.qweight" in opened
+
+
+CONFIG = {"model_type": "llama", "rope_theta": 10000.0, "torch_dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, None),
+        ({"torch_dtype": "float16", "transformers_version": "5.0"}, None),
+        (
+            {"rope_theta": 500000.0},
+            "also changed: config.rope_theta: 10000.0 → 500000.0",
+        ),
+    ],
+)
+def test_settings_beside_the_weights(
+    tmp_path: Path, ckpt: Run, changed: dict[str, object], said: str | None
+) -> None:
+    """A quantised model with another rope_theta is another model, however right its
+    weights are.
+    """
+    torch.manual_seed(1)
+    weight = drawn("plain")
+    norm = {"norm": {"weight": torch.ones(16, dtype=torch.bfloat16)}}
+    layer = {"a": {"weight": weight.bfloat16()}}
+    coded = {"a": fp8_layer(weight)}
+    quantisation = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    sides = {
+        "base": ({**layer, **norm}, CONFIG),
+        "coded": (
+            {**coded, **norm},
+            {**CONFIG, **changed, "quantization_config": quantisation},
+        ),
+    }
+    for side, (weights, config) in sides.items():
+        (tmp_path / side).mkdir()
+        saved(tmp_path / side / "model.safetensors", weights)
+        (tmp_path / side / "config.json").write_text(json.dumps(config))
+
+    run = ckpt("diff", str(tmp_path / "base"), str(tmp_path / "coded"))
+    lines = run.stdout.splitlines()
+    assert "1 of 1 weight is within float8" in lines[0]
+    assert lines[1:] == ["equal: 1 other tensor", *([] if said is None else [said])]
+    assert run.returncode == (said is not None)
