@@ -62,7 +62,7 @@ def recipe_lines(report: RecipeReport, width: int | None = None) -> list[Line]:
     )
     lines += _titled_lines(
         (
-            "values of A that are used nowhere: "
+            "values of A that no rule uses: "
             f"{counted_noun(len(report.unused), 'tensor')}"
         ),
         [(row.name, _unused_text(row.elements, row.of)) for row in report.unused],
@@ -173,5 +173,5 @@ def _left_text(why: str, ways: Sequence[str]) -> str:
 
 
 def _unused_text(elements: int, of: int) -> str:
-    """The part of a tensor of A that is used nowhere."""
+    """The part of a tensor of A that no rule uses."""
     return "all of it" if elements == of else f"{elements:,} of {of:,} elements"

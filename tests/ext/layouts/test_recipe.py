@@ -12,6 +12,7 @@ import paths
 import pytest
 import relaid
 import torch
+from process import ckpt as run
 from relaid import LAYOUTS, State, holds
 
 import ckpt
@@ -797,3 +798,15 @@ def test_names_that_climb_stay_names(tmp_path: Path) -> None:
         "out.pth",
         "r.json",
     ]
+
+
+def test_what_is_there_in_part_is_not_called_used_nowhere(tmp_path: Path) -> None:
+    """Rows of A are in a tensor of B that has others too: no rule makes it of them."""
+    rows = np.random.default_rng(0).standard_normal((200, 16)).astype(np.float32)
+    more = np.random.default_rng(1).standard_normal((10, 16)).astype(np.float32)
+    a = relaid.saved({"x": rows}, tmp_path / "a.pth")
+    b = relaid.saved({"x": np.concatenate([rows, more])}, tmp_path / "b.pth")
+    text = run("recipe", str(a), str(b)).out.decode()
+
+    assert "x  200 of 210 rows are in A" in text
+    assert "values of A that no rule uses: 1 tensor\n  x  all of it" in text
