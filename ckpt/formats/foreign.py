@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from contextlib import closing
 
 from ckpt.bytes.location import LocalPath, Location, readable_names
@@ -220,8 +221,8 @@ def holds_checkpoints(probe: Probe) -> bool:
             names = probe.archive.records
             return any(map(_is_ours, names)) or has_objects(probe.archive)
     except CkptError:
-        # Refused as a whole; the names in it decide.
-        return _may_name_checkpoints(probe)
+        # Refused as a whole; the names in it decide. numpy reads what ckpt refuses.
+        return _may_name_checkpoints(probe) or _may_hold_arrays(probe)
     if probe.head.startswith(_CLOSED) or is_object_array(probe.head):
         return True
     if _is_behind(probe):
@@ -239,6 +240,18 @@ def _may_name_checkpoints(probe: Probe) -> bool:
     too large to be searched.
     """
     return probe.size > _INSIDE or _names_checkpoints(probe.file.read(0, probe.size))
+
+
+def _may_hold_arrays(probe: Probe) -> bool:
+    """Tell whether an archive that is refused is one of arrays of numpy, by its name
+    and the names in it.
+
+    Duplicates and records in bzip2 or xz are refused, and numpy reads them.
+    """
+    if probe.path.lower().endswith((".npz", ".npy")):
+        return True
+    data = probe.file.read(0, probe.size)
+    return any(name.endswith(b".npy") for name in _zip_names(data))
 
 
 _CLOSED = (
@@ -353,6 +366,12 @@ def _holds_inside(probe: Probe) -> bool:
     return len(content) >= _INSIDE or _names_checkpoints(content)
 
 
+def _zip_names(data: bytes) -> Iterator[bytes]:
+    """Yield all that any reader could take for a name in a zip archive."""
+    for match in _ZIP_NAMES.finditer(data):
+        yield data[match.end() : match.end() + int.from_bytes(match[1], "little")]
+
+
 def _names_checkpoints(data: bytes) -> bool:
     """Tell whether the directory of a zip archive, or the headers of a tar archive,
     name a checkpoint or a pickle.
@@ -362,8 +381,7 @@ def _names_checkpoints(data: bytes) -> bool:
     """
     from ckpt.formats.common.tar import BLOCK, is_tar
 
-    for match in _ZIP_NAMES.finditer(data):
-        name = data[match.end() : match.end() + int.from_bytes(match[1], "little")]
+    for name in _zip_names(data):
         if _is_ours(name.decode("utf-8", "replace")):
             return True
     if not is_tar(data[:BLOCK]):

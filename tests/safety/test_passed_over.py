@@ -311,6 +311,92 @@ def objects(is_archive: bool) -> bytes:
     return out.getvalue()
 
 
+def objects_of(dtype: str) -> bytes:
+    """An array of objects whose header spells its dtype so."""
+    whole = objects(False)
+    data = whole[whole.index(b"\n", 10) + 1 :]
+    fields = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': (2,), }}\n"
+    return b"\x93NUMPY\1\0" + len(fields).to_bytes(2, "little") + fields.encode() + data
+
+
+SPELLED = [
+    "'object'",
+    "'object_'",
+    "'ob' 'ject'",
+    "'ob'\n'ject'",
+    "'\\x4f'",
+    "'\\117'",
+    "'\\N{LATIN CAPITAL LETTER O}'",
+    "'T'",
+    "'|T'",
+    "'i4,T'",
+    "'i4,object'",
+    "'2T'",
+    "[('a', 'T')]",
+    "[('a', '<f8'), ('T', 'T')]",
+    "[('a', [('b', 'object')])]",
+    "[('a', '<f8', (2,)), ('b', 'T', (2,))]",
+    "('T', (1,))",
+    "[('a', ('T', (1,)))]",
+    "['aT']",
+    "[[('t', 'a'), 'T']]",
+]
+
+
+@pytest.mark.parametrize("dtype", SPELLED)
+def test_objects_of_numpy_are_found_however_they_are_spelled(
+    dtype: str, tmp_path: Path
+) -> None:
+    (tmp_path / "x.npy").write_bytes(objects_of(dtype))
+    assert inside("lint", ".", cwd=tmp_path).code == 2
+
+    torch.save({"w": torch.ones(2)}, tmp_path / "x.npy")
+    with zipfile.ZipFile(tmp_path / "x.npy", "a") as file:
+        array = objects_of(dtype)
+        file.writestr("y.npy", array[: array.index(b"}\n") + 2] + EVIL)
+    done = inside("lint", "--level", "error", ".", cwd=tmp_path)
+    assert done.code == 1 and b"builtins.print" in done.out, done
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros((), np.float16),
+        np.zeros((2, 3), ">i4").T,
+        np.zeros(2, "datetime64[ns]"),
+        np.zeros(2, [("T", "<f8"), ("object", "<i4", (3,)), ("b", [("c", "U9")])]),
+        np.zeros(2, [("it's", "?"), ("", "V4"), ("température", "M8[25us]")]),
+    ],
+    ids=lambda values: str(values.dtype),
+)
+def test_arrays_without_objects_are_no_pickles(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", values, allow_pickle=False)
+    assert inside("lint", "--skip-others", "--", "x.npy", cwd=tmp_path).code == 0
+
+
+def test_headers_of_other_writers_are_no_pickles(tmp_path: Path) -> None:
+    texts = (
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (3L,), }",
+        b'{"descr":"<f4","fortran_order":false,"shape":[]}'.replace(b"false", b"False"),
+        b"{'shape': (3,), 'fortran_order': True, 'descr': 'float32'}\n",
+    )
+    for text in texts:
+        size = len(text).to_bytes(2, "little")
+        (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\1\0" + size + text + bytes(12))
+        assert inside("lint", "--skip-others", "--", "x.npy", cwd=tmp_path).code == 0
+
+
+def objects_in(method: int, *names: str) -> bytes:
+    """An archive of arrays of objects with these names."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as file:
+        for name in names:
+            file.writestr(name, objects(False))
+    return out.getvalue()
+
+
 def numbers(is_archive: bool) -> bytes:
     out = io.BytesIO()
     (np.savez if is_archive else np.save)(out, np.arange(3.0))
@@ -356,6 +442,11 @@ HIDDEN = {
     "a compressed tar archive in a tar archive": tar("a.tar.gz"),
     "an array of objects": objects(False),
     "an archive of arrays of objects": objects(True),
+    "an archive of arrays of objects in bzip2": objects_in(zipfile.ZIP_BZIP2, "a.npy"),
+    "an archive of arrays of objects in xz": objects_in(zipfile.ZIP_LZMA, "a.npy"),
+    "an archive of arrays of objects of one name": objects_in(
+        zipfile.ZIP_STORED, "a.npy", "b.npy"
+    ).replace(b"b.npy", b"a.npy"),
     "an archive of arrays of objects behind an empty one": b"PK\x05\x06"
     + bytes(18)
     + objects(True),

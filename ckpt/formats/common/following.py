@@ -6,6 +6,7 @@ Whoever loads in a loop over one open file runs them too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 from zlib import MAX_WBITS, decompressobj, error
@@ -242,16 +243,41 @@ def is_array(archive: Archive, record: Record) -> bool:
 _ARRAY = b"\x93NUMPY"
 _HEADER = 4096
 """Bytes of a record that are read to find the dtype of an array."""
+_NUMBERS = re.compile(
+    rb"""\s+ | [{}\[\](),] | \d+L? | True | False
+    | ["'] (?:descr | fortran_order | shape) ["'] \s* :
+    # The name of a field stands first in its tuple, and its type follows.
+    | (?:(?<=\[\() | (?<=\),\ \()) (?: '[^'\\]*' | "[^"\\]*" ) , \s* (?=['"\[])
+    | ["'] [<>|=]?
+      (?: [?A-NP-SU-Za-z] \d* (?:\[\w+\])?
+        | (?: bool | u?int | float | complex | bytes | str ) \d* )
+      ["'] (?= \s* [,)\]}] )""",
+    re.VERBOSE,
+)
+"""What stands in the header of an array that has no objects.
+
+`O`, `object` and `T` are types of objects, also in a list such as `i4,T`, and a header
+is a text of Python: types can be escaped, or put together of two texts.
+"""
 
 
 def is_object_array(head: bytes) -> bool:
     """Tell whether the first bytes of a file are the header of an array of objects,
     behind which lies a pickle.
 
-    A header that goes on behind them counts as one: numpy writes less.
+    A header that goes on behind them counts as one, because numpy writes less, and so
+    does one that other writers than numpy made and that is not understood.
     """
     begin = _array_header_size(head)
-    return begin > 0 and (begin > len(head) or b"O" in head[:begin])
+    if not begin:
+        return False
+    return begin > len(head) or not _is_of_numbers(head[:begin])
+
+
+def _is_of_numbers(header: bytes) -> bool:
+    """Tell whether a header of an array, with its length, names no type of objects."""
+    text = header[10 if header[6:7] == b"\1" else 12 :]
+    return not _NUMBERS.sub(b"", text)
 
 
 def has_objects(archive: Archive) -> bool:
@@ -278,7 +304,7 @@ def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:
     array of objects, as far as that is seen.
     """
     begin = _array_header_size(head)
-    if begin and b"O" not in head[:begin]:
+    if begin and _is_of_numbers(head[:begin]):
         return False
     rest = head[begin : begin + LOOKED]
     verdict = is_pickle_or_runs(rest, size - begin, limits) if rest else False
