@@ -53,7 +53,10 @@ def merge_shards(
 ) -> Checkpoint:
     """Merge shards by their file names. The ids of their storages are distinct
     already.
+
+    Raises UnreadableError for shards of several formats: no loader reads them as one.
     """
+    _refuse_mixture(shards)
     every = [shard for _, shard in shards]
     traits = every[0].traits
     weights = [entry for shard in every for entry in shard.tensors]
@@ -86,6 +89,20 @@ def merge_shards(
         parts=tuple(name for name, _ in shards),
         sources=tuple(source for part in every for source in part.sources),
     )
+
+
+def _refuse_mixture(shards: Sequence[tuple[str, Checkpoint]]) -> None:
+    """Raise UnreadableError where two shards need different loaders."""
+    first_name, first = shards[0]
+    for name, shard in shards[1:]:
+        has_same_loader = shard.traits.load == first.traits.load
+        if has_same_loader and shard.traits.keeps_order == first.traits.keeps_order:
+            continue
+        raise UnreadableError(
+            f"its shards are of several formats: {show(first_name, 80)} is "
+            f"{first.traits.label}, {show(name, 80)} is {shard.traits.label}",
+            hint="give their paths one by one",
+        )
 
 
 def _merge_trees(shards: Sequence[Checkpoint], weights: Sequence[Entry]) -> Dict:

@@ -9,6 +9,7 @@ import oracle
 import pytest
 import safetensors.torch
 import torch
+from inside import inside
 
 from ckpt import formats
 from ckpt.bytes.source import File
@@ -139,6 +140,36 @@ def test_a_tensor_in_two_shards_that_the_index_does_not_decide_or_in_none_is_ref
 
 
 # --- shards of safetensors are read by their headers alone ----------------------------
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "bin"])
+@pytest.mark.parametrize("kind", ["a pickle first", "safetensors first", "a program"])
+def test_shards_of_several_formats_are_refused(
+    kind: str, ending: str, tmp_path: Path
+) -> None:
+    """Else a tensor is lost when the set is written, or is in its tree twice."""
+    names = ["a.bin", "b.safetensors"]
+    if kind == "safetensors first":
+        names = ["b.bin", "a.safetensors"]
+    for name in names:
+        tensors = {name[0]: torch.ones(3)}
+        if name.endswith("safetensors"):
+            safetensors.torch.save_file(tensors, tmp_path / name)
+        else:
+            torch.save(tensors, tmp_path / name)
+    if kind == "a program":
+        names[1] = "b.bin"
+        layer = torch.nn.Module()
+        layer.register_buffer("b", torch.ones(3))
+        torch.jit.script(layer).save(str(tmp_path / "b.bin"))
+    stem = "model" if ending == "safetensors" else "pytorch_model"
+    path = tmp_path / f"{stem}.{ending}.index.json"
+    path.write_text(json.dumps({"weight_map": {name[0]: name for name in names}}))
+
+    for words in (("inspect",), ("slim", "-o", "out.pth"), ("lint",)):
+        done = inside(*words, path, cwd=tmp_path)
+        assert done.code == 2 and b"its shards are of several formats: a." in done.err
+    assert not (tmp_path / "out.pth").exists()
 
 
 def shards(folder: Path, count: int = 12) -> Path:
