@@ -336,6 +336,10 @@ def array_of(data: bytes) -> bytes:
 BESIDE = {
     "x.npy": array_of(EVIL),
     "archive/x.npy": array_of(EVIL),
+    "data.pkl": EVIL,
+    "byteorder": EVIL,
+    "version": EVIL,
+    "data/0": EVIL,
     "archive/x.pkl": EVIL,
     "archive/extra/x": FIRST + EVIL,
     "archive/long": pickle.dumps(bytes(3 << 20), 4) + EVIL,
@@ -364,6 +368,23 @@ def test_records_beside_those_of_torch_are_judged(
         is_harmless(tmp_path / "z.pt")
         and name not in zipfile.ZipFile(tmp_path / "z.pt").namelist()
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["data.pkl", "constants.pkl", "code/x.pkl", "data/0", "constants/0"]
+)
+def test_records_outside_of_the_root_of_a_program_are_judged(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "program.pt"
+    layer = torch.nn.Module()
+    layer.register_buffer("b", torch.ones(3))
+    torch.jit.script(layer).save(str(path))
+    assert is_harmless(path)
+    with zipfile.ZipFile(path, "a") as out:
+        out.writestr(name, EVIL)
+    done = ckpt("inspect", path, "--fail-on", "called-on-load")
+    assert done.code == 1 and b"builtins.exec" in done.out, done
 
 
 @pytest.mark.parametrize(

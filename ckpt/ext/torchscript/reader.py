@@ -196,6 +196,10 @@ def _other_records(
     """
     root = f"{archive.root}/"
     for name in archive.records:
+        if not name.startswith(root):
+            # The same names outside of the root are no records of the program.
+            yield name
+            continue
         inner = name.removeprefix(root)
         folder, _, key = inner.partition("/")
         if inner in (*PICKLES, *_UNREAD) or folder == "code" or name.endswith("/"):

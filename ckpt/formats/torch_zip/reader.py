@@ -139,22 +139,19 @@ def _judge_others(
     from ckpt.formats.common.following import judge_records
 
     root, data = f"{archive.root}/", f"{archive.root}/data/"
+    # The same names outside of the root are no records of torch.
+    usual = {f"{root}{name}" for name in _USUAL}
+    known = {f"{root}{name}" for name in _KNOWN}
     names = [name for name in archive.records if not name.endswith("/")]
     stored = [name for name in names if name.startswith(data)]
-    others = [
-        name
-        for name in names
-        if not name.startswith(data) and name.removeprefix(root) not in _USUAL
-    ]
+    others = [name for name in names if not name.startswith(data) and name not in usual]
     if len(stored) > folder.count:
         others += [name for name in stored if name.removeprefix(data) not in folder]
     pickles = judge_records(archive, others, contents, limits, budget)
     unread = [
         name
         for name in others
-        if name not in pickles
-        and name.removeprefix(root) not in _KNOWN
-        and not name.startswith(data)
+        if name not in pickles and name not in known and not name.startswith(data)
     ]
     if unread:
         shown = and_more([show(name, 60) for name in unread], 3)
