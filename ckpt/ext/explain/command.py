@@ -64,6 +64,8 @@ _LARGEST_LOG = 1 << 30
 _PIECE = 1 << 20
 """Bytes of stdin that are read at a time."""
 _TWO_SAVES = "ckpt explain MESSAGE OLDER FILE"
+_TOLD = frozenset(("same", "changed", "renamed"))
+"""What became of a parameter that both saves have with one shape and one dtype."""
 
 
 def command(
@@ -413,6 +415,11 @@ def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
         tuple(row.name for row in same if row.cause == "stepped"),
         is_sure=all(row.cause not in (None, "unknown") for row in unchanged),
         changed=sum(row.status == "changed" for row in parameters),
+        untold=tuple(
+            row.name
+            for row in parameters
+            if row.after is not None and row.status not in _TOLD
+        ),
     )
 
 
