@@ -67,7 +67,7 @@ _TWO_SAVES = "ckpt explain MESSAGE OLDER FILE"
 _ENDINGS = (".pth", ".pt", ".bin", ".ckpt", ".safetensors", ".gguf")
 """The endings of checkpoints, by which a file in the place of a message is one."""
 _TOLD = frozenset(("same", "changed", "renamed"))
-"""What became of a parameter that both saves have with one shape and one dtype."""
+"""The statuses of parameters that both saves have with one shape and one dtype."""
 
 
 def command(
