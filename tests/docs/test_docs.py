@@ -240,6 +240,18 @@ def test_an_example_of_a_page_begins_with_the_words_of_a_person(name: str) -> No
     assert ASKED.search(text) or PASTED.search(text) or not SHOWN.search(text), name
 
 
+def test_a_row_about_dead_channels_asks_for_them() -> None:
+    """`ckpt stats FILE` alone does not look for dead channels."""
+    rows = [
+        line
+        for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+        for line in path.read_text().splitlines()
+        if line.startswith("|") and "dead channels" in line and "`ckpt stats" in line
+    ]
+    assert len(rows) >= 3
+    assert [row for row in rows if "--channels" not in row] == []
+
+
 def test_a_page_that_only_shows_is_found() -> None:
     block = "<!-- run: ckpt ls -->\n```console\n$ ckpt ls\n```\n"
     assert SHOWN.search(block) and not ASKED.search(f"Which files are here?\n\n{block}")

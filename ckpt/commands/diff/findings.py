@@ -39,7 +39,9 @@ def findings(
     else:
         yield from _frozen_findings(rows, at_one_step(before, after))
         yield from _without_state(rows, before, after)
-        if before.is_disordered or after.is_disordered:
+        is_disordered = before.is_disordered or after.is_disordered
+        # Where no step lies between them, something else than steps moved the weights.
+        if is_disordered and at_one_step(before, after) is None:
             yield Finding(
                 "changed-without-state",
                 (
@@ -49,7 +51,7 @@ def findings(
                 raised="info",
                 consequence=(
                     "So it got its parameters in another order, and its state does not "
-                    "say whose it is."
+                    "say whose it is; or these are not saves of one run."
                 ),
             )
         if whole and not same:
@@ -226,7 +228,9 @@ def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[F
             f"{_labels_text(odd)} changed, but the optimizer never had a gradient for "
             f"{'it' if len(odd) == 1 else 'them'}"
         )
-        follows = "Something else writes to the weights."
+        follows = (
+            "Something else writes to the weights, or these are not saves of one run."
+        )
         yield Finding(
             "changed-without-state", f"{text}.", _row_names(odd), consequence=follows
         )

@@ -41,7 +41,7 @@ def command(
     limits: Limits,
     **keywords: Any,
 ) -> int:
-    """Measure tensors: min, max, mean, std, RMS, zeros, NaN, Inf, and dead channels.
+    """Measure tensors: min, max, mean, std, RMS, zeros, NaN and Inf.
 
     Without --section or --all, the model is measured, or of a file without a model,
     every tensor. Mean, std and RMS are over finite elements.

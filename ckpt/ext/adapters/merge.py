@@ -15,8 +15,8 @@ from ckpt.commands.rewriting.report import (
     with_own_option,
 )
 from ckpt.commands.slim.slim import slim
-from ckpt.elements.blocks import elements, is_dense, same_bytes
-from ckpt.elements.cast import can_cast
+from ckpt.elements.blocks import elements, in_whole_elements, is_dense, same_bytes
+from ckpt.elements.cast import CASTS, can_cast
 from ckpt.elements.computed import Computed, place_of
 from ckpt.evidence.scaled import config_of, find_scaled, groups_of
 from ckpt.evidence.survey import Survey
@@ -87,6 +87,12 @@ def merge(
     )
 
 
+_WITH_A_SIGN = frozenset((*CASTS, "float64"))
+"""The dtypes that have a zero with a sign, which is the upper bit."""
+_WITHOUT_A_SIGN = bytes(code & 0x7F for code in range(256))
+"""The upper byte of a float -> the same without its sign."""
+
+
 def adds_nothing(adapter: Adapter) -> bool:
     """Tell whether all that an adapter adds is a product with zeros, as PEFT begins. Of
     one that was trained one tensor is read.
@@ -95,9 +101,23 @@ def adds_nothing(adapter: Adapter) -> bool:
         return False
     if any(not set(layer.parts) <= _OF_A_PRODUCT for layer in adapter.layers):
         return False
-    return not any(
-        block.strip(b"\0") for layer in adapter.layers for block in elements(layer.up)
-    )
+    return all(_is_zero(layer.up) for layer in adapter.layers)
+
+
+def _is_zero(ref: TensorRef) -> bool:
+    """Tell whether all elements are zeros of either sign. Stops at the first other."""
+    width = ref.dtype.nbytes(1)
+    for block in in_whole_elements(elements(ref), width):
+        if not block.strip(b"\0"):
+            continue
+        if ref.dtype.name not in _WITH_A_SIGN:
+            return False
+        rest = bytearray(block)
+        upper = rest[width - 1 :: width]
+        rest[width - 1 :: width] = upper.translate(_WITHOUT_A_SIGN)
+        if rest.strip(b"\0"):
+            return False
+    return True
 
 
 def refuse_weights(weights: Sequence[float] | None, count: int) -> None:
@@ -319,6 +339,9 @@ def _merged_checkpoint(
         entry = target.entry
         if target.name in plan.untied:
             ties.append(Leftover(target.name, _untied_text(plan.untied[target.name])))
+        embedding = plan.apart.get(target.name)
+        if embedding is not None and not _equals_embedding(target, plan, embedding):
+            ties.append(Leftover(target.name, _apart_text(embedding)))
         if entry is None:
             fresh[target.name] = new_tensor(place, dtype, shape, _first_device(source))
             continue
@@ -355,6 +378,29 @@ def _merged_checkpoint(
         edited_checkpoint(source, _root_of(source, filling, fresh), limits),
         is_edited=True,
     ), ties
+
+
+def _equals_embedding(head: Target, plan: Plan, embedding: str) -> bool:
+    """Tell whether an adapter gives a head and its embedding the same values, so that
+    both stay tied. Reads both.
+    """
+    target = next((row for row in plan.targets if row.name == embedding), None)
+    if target is None or target.whole is None or head.whole is None:
+        return False
+    if target.work is not None or head.work is not None:
+        return False
+    first, second = tensor_of_entry(head.whole), tensor_of_entry(target.whole)
+    if (first.shape, first.dtype) != (second.shape, second.dtype):
+        return False
+    return same_bytes(elements(first), elements(second))
+
+
+def _apart_text(embedding: str) -> str:
+    """The words for a head of the adapter that the base shares with an embedding."""
+    return (
+        f"is new: the adapter has it apart from {embedding}, which it was tied to: "
+        "tie_word_embeddings in config.json must say false"
+    )
 
 
 def _untied_text(embedding: str) -> str:

@@ -102,6 +102,10 @@ class Plan(NamedTuple):
     """Weights that are new, because the base shares them with an embedding ->
     its name.
     """
+    apart: Mapping[str, str] = MappingProxyType({})
+    """Heads that the adapter holds as a whole, and that the base shares with an
+    embedding -> its name.
+    """
     copies: tuple[tuple[str, Entry], ...] = ()
     """Tensors of a checkpoint of training that the base may have too: the name in the
     base, and the tensor.
@@ -144,6 +148,7 @@ class Planner:
         self._shown_ways: set[bool] | None = None
         self._names: dict[int, tuple[str, str]] = {}
         self._untied: dict[str, str] = {}
+        self._apart: dict[str, str] = {}
         self._parts: dict[str, Part] = {}
 
     def plan(self) -> Plan:
@@ -161,6 +166,7 @@ class Planner:
             tuple(targets),
             tuple(self._shifts),
             self._untied,
+            self._apart,
             tuple(self._copies),
         )
 
@@ -803,7 +809,11 @@ class Planner:
             found = self._name_of(name, shifts)
             if found is None:
                 self._refuse_unknown(adapter, name)
-            change = self._tensor_change(found or self._rename_module(name))
+            target = found or self._rename_module(name)
+            embedding = self._shared_embedding(target)
+            if embedding is not None:
+                self._apart[target] = embedding
+            change = self._tensor_change(target)
             if change.whole is not None:
                 twice = f"{show(change.whole.name, 80)} and {show(entry.name, 80)}"
                 raise UsageError(
@@ -814,6 +824,17 @@ class Planner:
             self._copies.append(
                 (self._name_of(name, shifts) or self._rename_module(name), entry)
             )
+
+    def _shared_embedding(self, name: str) -> str | None:
+        """The embedding that gives a head its weight in the base, or None for a head
+        with a tensor of its own, and for any other tensor.
+        """
+        module, _, part = name.rpartition(".")
+        is_head = part == "weight" and module.rpartition(".")[2] == _HEAD
+        if not is_head or name in self._base.indices:
+            return None
+        found = [own for own in self._base.names if _is_embedding(own)]
+        return found[0] if len(found) == 1 else None
 
     def _name_of(self, name: str, shifts: Sequence[Shift]) -> str | None:
         """The name in the base of a tensor of an adapter, or None."""

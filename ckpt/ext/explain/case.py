@@ -90,6 +90,10 @@ class Older(NamedTuple):
     """
     changed: int = 0
     """The number of parameters that changed."""
+    untold: tuple[str, ...] = ()
+    """The parameters of the newer save that the older one says nothing about: it lacks
+    them, has another shape or dtype, or their bytes could not be compared.
+    """
 
 
 class Case:

@@ -64,6 +64,10 @@ _LARGEST_LOG = 1 << 30
 _PIECE = 1 << 20
 """Bytes of stdin that are read at a time."""
 _TWO_SAVES = "ckpt explain MESSAGE OLDER FILE"
+_ENDINGS = (".pth", ".pt", ".bin", ".ckpt", ".safetensors", ".gguf")
+"""The endings of checkpoints, by which a file in the place of a message is one."""
+_TOLD = frozenset(("same", "changed", "renamed"))
+"""The statuses of parameters that both saves have with one shape and one dtype."""
 
 
 def command(
@@ -97,6 +101,7 @@ def command(
     is_log = False
     paths = _checkpoint_paths(words)
     path = paths[-1] if paths else None
+    _refuse_files_first(words[: len(words) - len(paths)])
     text = " ".join(words[: len(words) - len(paths)])
     if path is None and (section is not None or model is not None):
         raise UsageError(
@@ -209,6 +214,23 @@ def _checkpoint_paths(words: list[str]) -> list[str]:
             hint=_TWO_SAVES,
         )
     return words[first:]
+
+
+def _refuse_files_first(words: list[str]) -> None:
+    """Raise UsageError for words of a message that begin with a checkpoint which is
+    there: as a rule both were typed in the wrong order.
+    """
+    if len(words) < 2 or not words[0].endswith(_ENDINGS):
+        return
+    if not os.path.isfile(words[0]):
+        return
+    files = [word for word in words if _is_path(word)]
+    names = [pasted_path(word) or "FILE" for word in files]
+    raise UsageError(
+        "the message comes first, and the file behind it",
+        path=words[0],
+        hint=f"ckpt explain MESSAGE {' '.join(names)}",
+    )
 
 
 def _is_path(word: str) -> bool:
@@ -413,6 +435,11 @@ def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
         tuple(row.name for row in same if row.cause == "stepped"),
         is_sure=all(row.cause not in (None, "unknown") for row in unchanged),
         changed=sum(row.status == "changed" for row in parameters),
+        untold=tuple(
+            row.name
+            for row in parameters
+            if row.after is not None and row.status not in _TOLD
+        ),
     )
 
 

@@ -167,9 +167,17 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
     if several and places.rank_files is not None:
         raise UsageError("this recipe makes files of ranks: it takes one PATH")
     if several and places.out is not None and not places.is_folder:
-        raise UsageError("not a folder, and there are several PATHs", path=places.out)
+        raise UsageError(
+            "not a folder, and there are several PATHs",
+            path=places.out,
+            hint=_folder_hint(places.out),
+        )
     if options.recursive and places.out is not None and not _may_be_folder(places.out):
-        raise UsageError("not a folder, which -r asks for", path=places.out)
+        raise UsageError(
+            "not a folder, which -r asks for",
+            path=places.out,
+            hint=_folder_hint(places.out),
+        )
     if several and places.shard_bytes:
         raise UsageError(
             "--shard-size takes one PATH: all shards would have the same names"
@@ -243,6 +251,17 @@ def _relative_path(path: str, folder: str) -> str | None:
 
 def _may_be_folder(out: str) -> bool:
     return os.path.isdir(out) or not os.path.lexists(out)
+
+
+def _folder_hint(out: str) -> str | None:
+    """The command that makes the folder for several results, or None for the name of a
+    file, where something has that name, and where nobody can paste it.
+    """
+    is_file_name = bool(os.path.splitext(out)[1])
+    if is_file_name or is_url(out) or os.path.lexists(out.rstrip("/")):
+        return None
+    folder = pasted_path(out.rstrip("/"))
+    return None if folder is None else f"mkdir -p {folder}"
 
 
 def _where_to_write(items: Sequence[Found], places: WriteOptions) -> UsageError:

@@ -83,11 +83,35 @@ def _explain_error(
         r"Got unexpected extra arguments? ?(?:\(s\) )?\((.*)\)", text, re.DOTALL
     )
     if extra:
-        takes_output = any("-o" in param.opts for param in context.command.params)
-        out = pasted_path(extra[1]) if takes_output and " " not in extra[1] else None
-        hint = out and f"-o {out} writes there"
-        return f"{show(extra[1], 80)} is too much", hint
+        return f"{show(extra[1], 80)} is too much", _way_for_extra(extra[1], context)
     return _as_sentence(text), None
+
+
+def _way_for_extra(words: str, context: Any) -> str | None:
+    """The way out where a command got more words than it takes: the option for a name
+    that is free or for the model to fill, or what the command takes.
+    """
+    params = context.command.params
+    free = {
+        name
+        for param in params
+        for name in param.opts
+        if not context.params.get(param.name)
+    }
+    path = None if " " in words else pasted_path(words)
+    if path is not None and not os.path.lexists(words):
+        if "-o" in free:
+            return f"-o {path} writes there"
+    elif path is not None and "--into" in free:
+        return f"--into {path} is the model to fill"
+    taken = [
+        str(param.metavar or param.name).strip("{}[]")
+        for param in params
+        if param.param_type_name == "argument"
+    ]
+    if not taken:
+        return None
+    return f"it takes {' and '.join(taken)} alone: ckpt {context.info_name} --help"
 
 
 def _as_sentence(text: str) -> str:

@@ -75,8 +75,12 @@ def test_each_layer_gets_its_product_in_its_own_dtype(
     assert torch.equal(found["lm_head.weight"], state["lm_head.weight"])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("zero", [0.0, -0.0])
 @pytest.mark.parametrize("trained", [0, 1])
-def test_an_adapter_that_adds_nothing_is_said(trained: int, tmp_path: Path) -> None:
+def test_an_adapter_that_adds_nothing_is_said(
+    trained: int, zero: float, dtype: torch.dtype, tmp_path: Path
+) -> None:
     """PEFT begins with lora_B of zeros: an adapter that was never trained merges into
     the base as it is.
     """
@@ -84,7 +88,8 @@ def test_an_adapter_that_adds_nothing_is_said(trained: int, tmp_path: Path) -> N
     adapter = loras.pairs(loras.linear(state))
     ups = [name for name in adapter if ".lora_B." in name]
     for name in ups[trained:]:
-        adapter[name] = torch.zeros_like(adapter[name])
+        adapter[name] = torch.full_like(adapter[name], zero)
+    adapter = {name: tensor.to(dtype) for name, tensor in adapter.items()}
     path = loras.save_base(state, tmp_path / "base.safetensors")
     adapted = loras.save_adapter(adapter, tmp_path / "adapter")
 
@@ -851,6 +856,43 @@ def test_a_head_that_the_base_shares_with_its_embedding_gets_a_tensor(
     only = {name: tensor for name, tensor in adapter.items() if "lm_head" in name}
     with pytest.raises(ckpt.UsageError, match="lacks 1 layer"):
         ckpt.merge(base, loras.save_adapter(only, tmp_path / "only"), dry_run=True)
+
+
+@pytest.mark.parametrize("embedding", ["of the base", "equal", "other", "with LoRA"])
+def test_a_head_that_was_trained_as_a_whole_is_no_more_tied(
+    embedding: str, tmp_path: Path
+) -> None:
+    """With modules_to_save the adapter has a head of its own, which transformers drops
+    as long as config.json says that it is tied.
+    """
+    state = loras.base()
+    del state["lm_head.weight"]
+    layers = loras.linear(state)
+    adapter = loras.pairs(layers)
+    adapter[f"{PREFIX}lm_head.weight"] = noise(30, 12, seed=77)
+    name = f"{PREFIX}model.embed_tokens"
+    if embedding == "equal":
+        adapter[f"{name}.weight"] = noise(30, 12, seed=77)
+    elif embedding == "other":
+        adapter[f"{name}.weight"] = noise(30, 12, seed=78)
+    elif embedding == "with LoRA":
+        adapter[f"{name}.lora_embedding_A"] = noise(4, 30, seed=79)
+        adapter[f"{name}.lora_embedding_B"] = noise(12, 4, seed=80)
+    base = loras.save_base(state, tmp_path / "base.safetensors")
+    folder = loras.save_adapter(
+        adapter, tmp_path / "adapter", modules_to_save=["lm_head", "embed_tokens"]
+    )
+
+    report = ckpt.merge(base, folder, out=tmp_path / "out.safetensors")
+
+    said = [row.what for row in report.left_alone if "tie_word_embeddings" in row.what]
+    if embedding == "equal":
+        assert said == []
+    else:
+        assert said == [
+            "is new: the adapter has it apart from model.embed_tokens.weight, which it "
+            "was tied to: tie_word_embeddings in config.json must say false"
+        ]
 
 
 def test_damage_of_the_base_stops_the_merge(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import rewriting
 import torch
 import torch.distributed.checkpoint as dcp
 from answered import Answered
-from process import ROOT, ckpt
+from process import ROOT, check_error, ckpt
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -1240,6 +1240,23 @@ def test_a_log_without_an_error_is_no_trouble(tmp_path: Path) -> None:
         None,
         None,
     )
+
+
+@pytest.mark.parametrize("name", ["w.pth", "w.bin"])
+def test_a_file_before_the_message_is_refused(name: str, tmp_path: Path) -> None:
+    """The file was silently a word of the message, and the answer asked for one."""
+    message = "Parameter indices which did not receive grad for rank 0: 1"
+    rewriting.saved(WEIGHTS, tmp_path / name)
+    rewriting.saved(WEIGHTS, tmp_path / "x.pt")
+
+    done = ckpt("explain", name, message, cwd=tmp_path)
+    check_error(done, f"{name}: the message comes first, and the file behind it")
+    assert f"(ckpt explain MESSAGE {name})".encode() in done.err
+    done = ckpt("explain", name, "x.pt", message, cwd=tmp_path)
+    assert f"(ckpt explain MESSAGE {name} x.pt)".encode() in done.err
+    # A name alone, of a file that is not there, is what somebody pasted.
+    done = ckpt("explain", f"a-{name}", message, cwd=tmp_path)
+    assert done.code == 0
 
 
 def test_a_log_is_a_file(tmp_path: Path) -> None:

@@ -179,6 +179,33 @@ def test_saves_that_do_not_fit_are_said(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("lack", ["all", "reshaped", "retyped", "absent"])
+def test_an_older_save_of_another_model_says_nothing_of_gradients(
+    lack: str, tmp_path: Path
+) -> None:
+    run(tmp_path, 4, set(), {2})
+    older = torch.load(tmp_path / "old.pt")
+    weights = older["model"]
+    if lack == "all":
+        older["model"] = {"embed.weight": torch.ones(5, 2)}
+    elif lack == "reshaped":
+        weights["layers.0.weight"] = torch.ones(4, 3)
+    elif lack == "retyped":
+        weights["layers.0.weight"] = weights["layers.0.weight"].half()
+    else:
+        del weights["layers.0.weight"]
+    torch.save(older, tmp_path / "old.pt")
+
+    answer = answered(tmp_path, [3, 4], "old.pt", "new.pt")
+
+    texts = " ".join(row["text"] for row in answer["statements"])
+    assert "Every parameter changed" not in texts
+    (said,) = (row for row in answer["statements"] if "tells nothing" in row["text"])
+    assert "model.layers.0.weight" in said["names"]
+    assert len(said["names"]) == (1 if lack != "all" else 8)
+    assert answer["index"]["evidence"]["trust"] == "likely"
+
+
 class Averaged(nn.Module):
     """A frozen layer, one that learns, one whose gradient is zero, and one without a
     gradient.

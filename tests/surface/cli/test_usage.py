@@ -98,8 +98,25 @@ LINES = {
     "inspect": "nothing to look at (PATH..., or --files-from FILE)",
     "slim": "nothing to change (PATH..., or --files-from FILE)",
     "warmstart legacy.pth weights.safetensors": (
-        "warmstart: weights.safetensors is too much (-o weights.safetensors writes "
-        "there)"
+        "warmstart: weights.safetensors is too much (--into weights.safetensors is the "
+        "model to fill)"
+    ),
+    "warmstart legacy.pth weights.safetensors -o x.pth": (
+        "warmstart: weights.safetensors is too much (--into weights.safetensors is the "
+        "model to fill)"
+    ),
+    "warmstart legacy.pth --into weights.safetensors ddp_after.pth": (
+        "warmstart: ddp_after.pth is too much (it takes PRETRAINED alone: ckpt warmstart --help)"
+    ),
+    "warmstart legacy.pth --into weights.safetensors x.pth": (
+        "warmstart: x.pth is too much (-o x.pth writes there)"
+    ),
+    "warmstart legacy.pth --into weights.safetensors x.pth -o y.pth": (
+        "warmstart: x.pth is too much (it takes PRETRAINED alone: ckpt warmstart --help)"
+    ),
+    "prune run_1 run_2": "prune: run_2 is too much (it takes RUN alone: ckpt prune --help)",
+    "diff legacy.pth compiled.pth weights.safetensors": (
+        "diff: weights.safetensors is too much (it takes BEFORE and AFTER alone: ckpt diff --help)"
     ),
     # commands
     "info legacy.pth": "no command info (did you mean ckpt inspect?)",

@@ -74,6 +74,14 @@ def test_several_files_need_a_folder(tmp_path: Path) -> None:
         ckpt("rehome", "a.pth", "b.pth", "-o", "c.pth", cwd=tmp_path),
         "not a folder, and there are several",
     )
+    for out in ("out", "out/"):
+        check_error(
+            ckpt("rehome", "a.pth", "b.pth", "-o", out, cwd=tmp_path),
+            f"{out}: not a folder, and there are several paths (mkdir -p out)",
+        )
+    (tmp_path / "out").touch()
+    done = ckpt("rehome", "a.pth", "b.pth", "-o", "out", cwd=tmp_path)
+    assert "mkdir" not in check_error(done, "not a folder, and there are several")
     check_error(
         ckpt("rehome", "a.pth", "b.pth", cwd=tmp_path),
         "where to write? (-o dir, or --in-place)",

@@ -76,7 +76,7 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
         by_model = numbered_parameters(survey, numbers, case.section)
         certain = by_model if by_model.trust == "certain" else None
     by_change = None
-    if certain is None and case.older is not None:
+    if certain is None and case.older is not None and not case.older.untold:
         by_change = numbered_by_change(
             survey,
             numbers,
@@ -107,6 +107,8 @@ def _unchanged_statements(older: Older, *, fits: bool) -> Iterator[Statement]:
     same although they had a step.
     """
     since = f"since {show(older.path, 80)}"
+    if older.untold:
+        yield _untold_statement(older)
     if older.unchanged:
         why = (
             "they had no gradient, or are frozen"
@@ -122,7 +124,7 @@ def _unchanged_statements(older: Older, *, fits: bool) -> Iterator[Statement]:
         yield Statement(text, older.unchanged)
     elif older.stepped:
         yield Statement(f"No parameter lacked a gradient {since}.")
-    else:
+    elif not older.untold:
         yield Statement(
             f"Every parameter changed {since}, so each of them had a gradient in "
             "between."
@@ -135,6 +137,16 @@ def _unchanged_statements(older: Older, *, fits: bool) -> Iterator[Statement]:
             "lr 0, or too small a step."
         )
         yield Statement(text, older.stepped)
+
+
+def _untold_statement(older: Older) -> Statement:
+    """Say how many parameters the older save tells nothing about, and which."""
+    count = counted_noun(len(older.untold), "parameter")
+    return Statement(
+        f"{show(older.path, 80)} tells nothing about {count}: not there, of another "
+        "shape or dtype, or not readable. Is it a save of the run that stopped?",
+        older.untold,
+    )
 
 
 def _misfit_reason(older: Older) -> str:
