@@ -365,13 +365,10 @@ def adapter_statements(message: Message, case: Case) -> Iterator[Statement]:
     said = [name for name in message.unexpected if _OF_ADAPTER.search(name)]
     if not said or len(said) < len(message.unexpected) or message.missing:
         return
-    ends = tuple(bare)
+    # A loader may have taken the part of a pipeline off: transformer., unet.
+    ends = {*bare, *(name.partition(".")[2] for name in bare)}
     theirs = [_OF_ADAPTER.sub("", name) for name in said]
-    met = [
-        name
-        for name in theirs
-        if name in bare or any(end.endswith(f".{name}") for end in ends[:_MOST_ENDS])
-    ]
+    met = [name for name in theirs if name in ends]
     if len(met) < len(theirs):
         return
     named = [name for name in names if _OF_ADAPTER.search(name)]
@@ -398,9 +395,6 @@ def adapter_statements(message: Message, case: Case) -> Iterator[Statement]:
         f"read rightly, and the model has no layer of LoRA at {shown}: it was given "
         "other target_modules than the training had, or it is another model."
     )
-
-
-_MOST_ENDS = 2_000
 
 
 def _before_lora(name: str) -> str:
