@@ -163,6 +163,8 @@ LIMITS = [
     "ext.explain.families.keys._MOST_HEADS",
     "ext.explain.families.spellings._LEAST_LETTERS",
     "ext.explain.families.spellings._LONGEST",
+    "ext.explain.families.places._LEAST_LETTERS",
+    "ext.explain.families.places._MOST_RULES",
     "pickle.judge.grammar.forms._FEW_KEYS",
     "pickle.judge.grammar.forms._HEAVY",
     "pickle.judge.grammar.forms._LONG_NAME",

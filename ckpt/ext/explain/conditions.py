@@ -28,7 +28,11 @@ def _is_wrapped(message: Message) -> bool:
 
 
 CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
-    "wrapped": lambda message, case: bool(case.found("prefix")),
+    # A model that asks for names with the prefix has the wrapper, too.
+    "wrapped": lambda message, case: (
+        bool(case.found("prefix"))
+        and not any(wrapper_prefix(name) for name in message.missing)
+    ),
     "usable": lambda message, case: (
         not case.is_useless and not case.found("tensor-parallel")
     ),

@@ -115,6 +115,18 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"[Ff]ound missing adapter keys while loading the checkpoint:"
         ),
     ),
+    (
+        "unexpected",
+        _compile_pattern(
+            r"led to unexpected keys(?: found in| not found in)? the model:"
+        ),
+    ),
+    (
+        "missing",
+        _compile_pattern(
+            r"led to missing keys(?: found in| not found in| in)? the model:"
+        ),
+    ),
     # vLLM, llama.cpp
     ("unexpected", _compile_pattern(r"Can not map tensor (?=')")),
     ("unexpected", _compile_pattern(r"There is no module or parameter named (?=')")),
@@ -140,6 +152,14 @@ _NAMED: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
     ("missing", _compile_pattern(r"Layer missing in the checkpoint: ([\w.]{3,2000})")),
+    # FSDP of torch
+    (
+        "missing",
+        _compile_pattern(
+            r"FSDP assumes ([\w.]{3,2000}) is in the state_dict but the state_dict "
+            r"only has"
+        ),
+    ),
     (
         "unexpected",
         _compile_pattern(r"Layer missing in the model definition: ([\w.]{3,2000})"),

@@ -14,6 +14,11 @@ from ckpt.model.text import and_more, counted_noun, show
 
 _STYLES = (
     (
+        re.compile(r"\.on_input$"),
+        "LyCORIS for IA3: a scale of one vector for each layer (weight) and on_input, "
+        "and no LoRA",
+    ),
+    (
         re.compile(r"^(?:lora_unet|lora_te\d?|lora_transformer|lycoris)_"),
         "kohya (sd-scripts): underscores in place of dots",
     ),

@@ -1018,6 +1018,15 @@ train.
 """
 _OF_RESULTS = frozenset(("precision", "recall"))
 """Keys of the results that the evaluation of COCO saves."""
+_OF_AUTHORS = re.compile(
+    r"(?:time_embed\.|label_emb\.|input_blocks\.|middle_block\.|output_blocks\."
+    r"|zero_convs\.|middle_block_out\.|input_hint_block\.)"
+)
+"""The beginning of a name of the UNet and the ControlNet of their authors."""
+_OF_DIFFUSERS = re.compile(
+    r"(?:time_embedding\.linear_\d|down_blocks\.\d+\.|controlnet_down_blocks\.)"
+)
+"""The beginning of a name of the same in diffusers."""
 _NAME_OF_A_TENSOR = re.compile(r"\w[._]\d+[._]\w|\.\w+\.(?:weight|bias)$")
 """A name with a number between its parts, as layers have it."""
 
@@ -1042,6 +1051,17 @@ def _name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
             f"its parts: {and_more([show(row, 120) for row in alike], 4)}."
             " The program asks for it by a part of the name, so it does not know these "
             "names as they are."
+        )
+        return
+    if _OF_AUTHORS.match(name) and any(
+        _OF_DIFFUSERS.match(entry.name) for entry in case.survey.tensors
+    ):
+        yield Statement(
+            f"{show(name, 120)} is a name of the authors of Stable Diffusion and "
+            "ControlNet, which a program converts to those of diffusers. This file "
+            "has the names of diffusers already, so nothing is to convert: load it "
+            "with from_pretrained from a folder that holds it with its config.json, "
+            "and not with from_single_file or a script that converts."
         )
         return
     names = [show(entry.name, 120) for entry in case.survey.tensors[:3]]

@@ -81,6 +81,15 @@ from ckpt.ext.explain.families.leftovers import (
     trained_scales,
     trained_scales_statement,
 )
+from ckpt.ext.explain.families.places import (
+    adapter_statements,
+    find_in_order,
+    find_numbered_words,
+    nothing_built,
+    numbered_statement,
+    order_statement,
+    other_norms,
+)
 from ckpt.ext.explain.families.quantized import (
     before_converters,
     built_by_quantizers,
@@ -565,6 +574,11 @@ class _Lists:
             yield _loaded_whole(self.message, self.survey, self.chosen, self.shapes)
             self.is_told = True
             return
+        of_adapter = list(adapter_statements(self.message, self.case))
+        if of_adapter:
+            yield from of_adapter
+            self.is_told = True
+            return
         if not self.here and (count := cut_names(self.unexpected, self.shapes)):
             yield cut_statement(count, self.missing, self.shapes, self.case)
             self.is_told = True
@@ -695,6 +709,15 @@ class _Lists:
         if self.changed.text:
             yield Statement(self.changed.text, (), self.changed.line(self.case))
         taken = set(self.met.values())
+        numbered = find_numbered_words(
+            self.absent,
+            [name for name in self.here if name not in taken],
+            self.shapes,
+        )
+        if numbered.partners and not self.met and not self.present:
+            yield numbered_statement(numbered, len(self.missing), self.case)
+            self.absent = []
+            taken.update(numbered.partners.values())
         self.respelled = find_misspelled(
             self.absent, [name for name in self.here if name not in taken], self.shapes
         )
@@ -703,7 +726,7 @@ class _Lists:
             self.absent = [
                 name for name in self.absent if name not in self.respelled.partners
             ]
-        self.met_here = {*self.met.values(), *self.respelled.partners.values()}
+        self.met_here = taken.union(self.respelled.partners.values())
         pair = likely_pair(
             self.absent,
             [
@@ -725,7 +748,7 @@ class _Lists:
             self.is_told = not self.here
             self.absent = []
         if self.absent and not self.here and not_trained(self.absent, self.shapes):
-            yield not_trained_statement(self.absent, self.shapes)
+            yield not_trained_statement(self.absent, self.shapes, self.message)
             self.is_told = True
             return
         if (
@@ -745,6 +768,13 @@ class _Lists:
         )
         if self.is_alone and tables_alone(self.absent):
             yield from tables_statements(self.absent, self.survey)
+            self.is_told = True
+            return
+        norms = other_norms(
+            self.absent, _unplaced_keys(self.here, self.met_here), self.shapes
+        )
+        if norms is not None and not self.present:
+            yield norms
             self.is_told = True
             return
         if self.absent:
@@ -906,6 +936,11 @@ class _Lists:
             if not self.rest:
                 self.is_told = True
                 return
+        unbuilt = nothing_built(self.rest, self.shapes, self.message)
+        if unbuilt is not None and not self.case.is_useless:
+            yield unbuilt
+            self.is_told = True
+            return
         if self.rest:
             yield Statement(
                 (
@@ -948,6 +983,9 @@ class _Lists:
         )
         if other_form is not None:
             yield other_form
+            in_order = find_in_order(self.absent, self.rest, self.shapes, self.message)
+            if in_order.rules:
+                yield order_statement(in_order, self.case)
             self.is_told = True
 
     def told_loading(self) -> Iterator[Statement]:
@@ -989,6 +1027,14 @@ class _Lists:
         )
         if own and not all(_OF_LOSS.match(name) for name in self.rest):
             yield own_parts_statement(own)
+        if self.rest and load is not None and _OLD_LOAD.search(self.message.text):
+            yield Statement(
+                "torch before 0.4 stops at the first such key, so others may follow. "
+                "strict=False leaves out all for which the model has no place, and "
+                "says nothing of keys that the file lacks:",
+                (),
+                f"model.load_state_dict({load}, strict=False)",
+            )
         if (
             self.rest
             and is_complete
@@ -1018,6 +1064,8 @@ class _Lists:
 
 
 _COUNTERS = ("total_ops", "total_params")
+_OLD_LOAD = re.compile(r"KeyError: ['\"]unexpected key \"")
+"""The error of torch before 0.4, which names one key."""
 _OF_LOSS = re.compile(
     r"(?:\w{1,60}[._])?(?:criterion|criteria|loss|losses|loss_fn|loss_func"
     r"|metrics?)(?:_\w{1,60})?\."
@@ -1600,7 +1648,8 @@ def _shape_reasons(
             else f" ({show(row.name, 120)})."
         )
         yield Statement(
-            f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
+            _bins_text(row)
+            or f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
             f"{row.model[0]:,}{alone}"
         )
     for here, there in sorted(tables):
@@ -1787,6 +1836,24 @@ def _is_head(
     return layer in layers[-_LAST:] or bool(_HEAD_WORDS.search(layer))
 
 
+def _bins_text(row: Mismatch) -> str:
+    """The sentence for outputs that are the bins of a spectrum on both sides, one more
+    than half of a transform, or an empty text.
+    """
+    here, there = (2 * (shape[0] - 1) for shape in (row.checkpoint, row.model))
+    if here not in _TRANSFORMS or there not in _TRANSFORMS:
+        return ""
+    return (
+        f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
+        f"{row.model[0]:,} ({show(row.name, 120)}): by their numbers the bins of a "
+        f"spectrum, of a transform of {here:,} and of {there:,} samples. Where the "
+        f"model is one of sound, set n_fft (filter_length) to {here:,}, as the run "
+        "that saved had it."
+    )
+
+
+_TRANSFORMS = (256, 512, 1024, 2048, 4096)
+"""Lengths of a Fourier transform that programs for sound use."""
 _LAST = 2
 _MOST_HEADS = 16
 _HEAD_WORDS = re.compile(
@@ -1858,6 +1925,8 @@ _PATTERNS = (
     r"The state dictionary of the model you are trying to load is corrupted",
     r"assert (?:param_data|self\.data|param)\.shape == loaded_weight\.shape",
     r"Attempted to load weight \(torch\.Size\([^()\n]{0,200}\)\) into parameter",
+    r"Loading adapter weights from \S{1,2000} led to (?:unexpected|missing) keys",
+    r"FSDP assumes \S{1,2000} is in the state_dict but the state_dict only has",
     NOTHING_LOADED.pattern,
 )
 

@@ -315,7 +315,7 @@ def not_trained(absent: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> bo
 
 
 def not_trained_statement(
-    absent: Sequence[str], shapes: dict[str, tuple[int, ...]]
+    absent: Sequence[str], shapes: dict[str, tuple[int, ...]], message: Message
 ) -> Statement:
     """Say that an adapter has no layers at places where PEFT built some."""
     here = {_LORA.split(name)[0] for name in shapes if _LORA.search(name)}
@@ -324,9 +324,23 @@ def not_trained_statement(
         f"The adapter has {counted_noun(len(here), 'layer')} of LoRA, and none at "
         f"{and_more([show(name, 120) for name in there], 4)}. PEFT builds layers"
         " where target_modules of adapter_config.json match, and that is at more "
-        "places than the run that saved had trained. The new ones begin"
-        " without effect (lora_B is zero), so the adapter loads as it was trained. "
-        "Narrow target_modules to be rid of the warning."
+        "places than the run that saved had trained. "
+        f"{_after_not_trained(message)}"
+    )
+
+
+def _after_not_trained(message: Message) -> str:
+    """What follows from layers of LoRA that a file lacks: FSDP stops at the first one,
+    and other loaders go on without them.
+    """
+    if "FSDP assumes " in message.text:
+        return (
+            "FSDP takes no state dict that lacks a key of its model: build the model "
+            "with the target_modules, and with the depth, of that run."
+        )
+    return (
+        "The new ones begin without effect (lora_B is zero), so the adapter loads as "
+        "it was trained. Narrow target_modules to be rid of the warning."
     )
 
 
