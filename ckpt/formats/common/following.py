@@ -254,7 +254,7 @@ _NUMBERS = re.compile(
       ["'] (?= \s* [,)\]}] )""",
     re.VERBOSE,
 )
-"""What stands in the header of an array that has no objects.
+"""The header of an array that has no objects.
 
 `O`, `object` and `T` are types of objects, also in a list such as `i4,T`, and a header
 is a text of Python: types can be escaped, or put together of two texts.

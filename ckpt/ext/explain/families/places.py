@@ -272,7 +272,7 @@ def other_norms(
     absent: Sequence[str], rest: Sequence[str], names: Collection[str]
 ) -> Statement | None:
     """Say that a model has norms with running statistics where a file has norms without
-    them, or the other way round; None where something else lacks too.
+    them, or the other way round. Return None if something else lacks too.
     """
     asked, held = _leaves_of(absent), _leaves_of(rest)
     if not asked or not held:

@@ -330,7 +330,7 @@ def not_trained_statement(
 
 
 def _after_not_trained(message: Message) -> str:
-    """What follows from layers of LoRA that a file lacks: FSDP stops at the first one,
+    """The consequence of layers of LoRA that a file lacks: FSDP stops at the first one,
     and other loaders go on without them.
     """
     if "FSDP assumes " in message.text:
