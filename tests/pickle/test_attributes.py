@@ -195,8 +195,6 @@ CALLED: dict[str, bytes] = {
     "an array by another letter": call(
         glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (), "(16000,16000)O"
     ),
-    "many copies": value(list(range(2_000))) + op.put(7) + op.pop()
-    + value([call(glob("builtins", "tuple"), op.get(7)) for _ in range(6_000)]),
     "a set of tuples that take ages to hash": doubled_tuple(40) + call(glob("builtins", "set"), [op.get(5)]),
     "a count of tuples that take ages to hash": doubled_tuple(40)
     + call(glob("collections", "Counter"), [op.get(5)]),
@@ -206,8 +204,6 @@ CALLED: dict[str, bytes] = {
     "many numbers that a call makes as keys": op.empty_dict()
     + b"".join(glob("uuid", "UUID") + value(()) + newobj() + value({"int": number}) + build() + value(1) + op.setitem()
                for number in range(2_001)),
-    "many copies of a few items": value(list(range(999))) + op.put(7) + op.pop()
-    + value([call(glob("builtins", "set"), op.get(7)) for _ in range(11_000)]),
     "a state of many objects": value({str(number): 1 for number in range(20_000)}) + op.put(7) + op.pop()
     + (glob("argparse", "Namespace") + value(()) + newobj() + op.get(7) + build() + op.pop()) * 600 + value(1),
     "groups of many optimizers": value([{"params": [None] * 9_000}] * 10) + op.put(7) + op.pop()
@@ -225,11 +221,15 @@ CALLED: dict[str, bytes] = {
 }  # fmt: skip
 
 
+def write_beside_weights(path: Path, program: bytes) -> None:
+    """Write a file of torch with a model and what a program makes."""
+    state = {"model": {"w.weight": op.tensor()}, "x": program}
+    path.write_bytes(torch_zip(pickled(state)))
+
+
 def imports(path: Path, program: bytes) -> dict[str, Any]:
     """The names of a file that are not just known, with their groups and attributes."""
-    path.write_bytes(
-        torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program}))
-    )
+    write_beside_weights(path, program)
     with open(str(path)) as checkpoint:
         return {
             f"{row.module}.{row.name}": (row.group, row.attributes)
@@ -250,6 +250,37 @@ def test_what_torch_or_numpy_act_on_is_an_error(
     assert "called" in {group for group, _ in rows.values()}
     done = ckpt("lint", tmp_path / "x.pth", "--level", "error")
     assert done.code == 1 and b"DANGER" in done.out
+    assert b"torch.load" not in ckpt("inspect", tmp_path / "x.pth").out
+
+
+COPIES = {
+    "many copies": value(list(range(2_000)))
+    + op.put(7)
+    + op.pop()
+    + value([call(glob("builtins", "tuple"), op.get(7)) for _ in range(6_000)]),
+    "many copies of a few items": value(list(range(999)))
+    + op.put(7)
+    + op.pop()
+    + value([call(glob("builtins", "set"), op.get(7)) for _ in range(11_000)]),
+}
+"""Programs in which many calls copy one container."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "shape", [lambda program: program, lambda program: program + op.pop() + op.none()]
+)
+@pytest.mark.parametrize("name", COPIES)
+def test_many_copies_are_an_error_or_refused(
+    name: str, shape: Any, tmp_path: Path
+) -> None:
+    """Where the tree of the file shows the copies, they are charged to its memory."""
+    write_beside_weights(tmp_path / "x.pth", shape(COPIES[name]))
+    done = ckpt("lint", tmp_path / "x.pth", "--level", "error")
+    if b"needs too much memory" in done.err:
+        assert done.code == 2
+    else:
+        assert done.code == 1 and b"DANGER" in done.out
     assert b"torch.load" not in ckpt("inspect", tmp_path / "x.pth").out
 
 
