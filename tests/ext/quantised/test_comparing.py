@@ -527,7 +527,7 @@ def test_settings_beside_the_weights(
     coded = {"a": fp8_layer(weight)}
     quantisation = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     sides = {
-        "base": ({**layer, **norm}, CONFIG),
+        "base": ({**layer, **norm}, {**CONFIG, "of_the_base_alone": 1}),
         "coded": (
             {**coded, **norm},
             {**CONFIG, **changed, "quantization_config": quantisation},

@@ -309,3 +309,22 @@ def test_every_row_stands_in_one_that_is_alike(rows: list[tuple[str, int]]) -> N
     assert [indices[0] for _, indices in found] == sorted(
         indices[0] for _, indices in found
     )
+
+
+def blocks_of(*names: str) -> Shapes:
+    """Modules of three equal tensors each, so that every one is a line of its own."""
+    return {
+        f"net.{name}.{leaf}": shape
+        for name in names
+        for leaf, shape in (("a", (2,)), ("b", (3,)), ("c", (4,)))
+    }
+
+
+def test_numbers_are_joined_only_where_they_follow_each_other() -> None:
+    heads = [label.strip() for label in labels(blocks_of("0", "1", "3", "4"), 1)]
+    assert heads == ["net", "0-1 ×2 …", "3-4 ×2 …"]
+
+
+def test_words_and_numbers_are_not_joined() -> None:
+    heads = [label.strip() for label in labels(blocks_of("0", "x", "y"), 1)]
+    assert heads == ["net", "0 …", "{x,y} ×2 …"]
