@@ -114,6 +114,8 @@ class Judgement(NamedTuple):
     """The other tensors that both sides have alike."""
     settings: tuple[ValueRow, ...] = ()
     """Values of both sides that differ, but for those that a quantiser sets."""
+    lonely: tuple[str, ...] = ()
+    """The names of values that one side alone has, but for the same."""
 
     @property
     def wrong(self) -> list[Judged]:
@@ -191,6 +193,10 @@ class Judgement(NamedTuple):
         if rest > 0:
             text = f"also changed: {counted_noun(rest, 'more value')} (--json)"
             out += hanging_lines([], text, width, 2)
+        if self.lonely:
+            text = f"on one side only: {counted_noun(len(self.lonely), 'value')}: "
+            text += show_folded_names(list(self.lonely), _NAMES)
+            out += hanging_lines([], text, width, 2)
         groups: dict[str, list[str]] = {}
         for name, status in self.others:
             groups.setdefault(status, []).append(name)
@@ -228,9 +234,7 @@ def _setting_text(row: ValueRow) -> str:
 
 
 def _is_setting(row: ValueRow) -> bool:
-    """Tell whether a value differs that a quantiser leaves alone."""
-    if row.before is None or row.after is None:
-        return False
+    """Tell whether a value is one that a quantiser leaves alone."""
     steps = row.name.split(".")
     return "quantization_config" not in steps and steps[-1] not in _SET_BY_QUANTISERS
 
@@ -305,6 +309,13 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
             moved.append(row.name)
         else:
             others.append((row.name, row.status))
+    on_both: list[ValueRow] = []
+    lonely: list[str] = []
+    for value in filter(_is_setting, report.values):
+        if value.before is None or value.after is None:
+            lonely.append(value.name)
+        else:
+            on_both.append(value)
     paths = (judging.before.path, judging.after.path)
     account = Judgement(
         paths[1 - side],
@@ -314,7 +325,8 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
         casts,
         tuple(moved),
         equal,
-        tuple(filter(_is_setting, report.values)),
+        tuple(on_both),
+        tuple(lonely),
     )
     findings = without_training(report.findings)
     return report._replace(account=account, findings=findings)
