@@ -296,7 +296,7 @@ def in_order(
         while pending:
             yield pending.popleft().result()
     except BaseException as error:
-        # Who interrupts, or leaves the loop over the results, waits for nothing.
+        # An interrupt, or a loop over the results that is left, waits for nothing.
         wait = isinstance(error, Exception)
         raise
     finally:

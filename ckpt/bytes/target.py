@@ -149,7 +149,7 @@ def folder_target(
                 "a file, and the result is a folder", path=path, hint="-o another name"
             )
         refuse_replacing(path, real, os.R_OK | os.W_OK | os.X_OK, force=force)
-        others = foreign(real, belongs)
+        others = foreign_entries(real, belongs)
         if others:
             listed = and_more([show(name, 80) for name in others], 3)
             problem = (
@@ -174,7 +174,7 @@ def make_parents(to: Target) -> None:
         ) from None
 
 
-def foreign(folder: str, belongs: Belongs, below: str = "") -> list[str]:
+def foreign_entries(folder: str, belongs: Belongs, below: str = "") -> list[str]:
     """Return the entries of a folder that do not belong to what is replaced: other
     names, folders, links.
 
@@ -186,7 +186,7 @@ def foreign(folder: str, belongs: Belongs, below: str = "") -> list[str]:
         for entry in entries:
             name = below + entry.name
             if entry.is_dir(follow_symlinks=False) and belongs(f"{name}/"):
-                others += foreign(entry.path, belongs, f"{name}/")
+                others += foreign_entries(entry.path, belongs, f"{name}/")
             elif not (belongs(name) and entry.is_file(follow_symlinks=False)):
                 others.append(name)
     return sorted(others)
@@ -730,7 +730,7 @@ def _placing_result(
                 raise UsageError(
                     "already exists", path=to.path, hint="--force to replace"
                 ) from None
-            # What is complete may have taken hours: it is not removed.
+            # A complete file may have taken hours: it is not removed.
             sink.is_kept = True
             what = "checkpoint" if is_folder else "file"
             problem = f"cannot be put in place: {write_failure_reason(error)}"
@@ -955,7 +955,7 @@ def _removed_old(old: str, to: Target, belongs: Belongs) -> list[str]:
         status = os.stat(old, follow_symlinks=False)
         # Between the check and the exchange somebody may have put another folder there,
         # or a file of their own into it.
-        if not os.path.samestat(status, to.replaced) or foreign(old, belongs):
+        if not os.path.samestat(status, to.replaced) or foreign_entries(old, belongs):
             return [
                 (
                     "what was there has changed meanwhile, and is kept at "

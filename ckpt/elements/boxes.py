@@ -321,7 +321,7 @@ class Boxes(BasePlace):
         is_part = low > 0 or high < self.dtype.nbytes(prod(box.sizes))
         for source, start, stop in box.part.reads():
             if is_part:
-                # What `reads` gives begins with the head of the item, whose length is
+                # The first of `reads` begins with the head of the item, whose length is
                 # not known yet: so much more is read behind.
                 yield source, start + low, min(stop, start + high + _EDGE)
             else:

@@ -566,7 +566,7 @@ def _settle_difference(
         if difference.lines.may_be_odd:
             sums = _all_line_sums(*sides, lines)
             difference.odd = odd_lines(sums, sides[lines.base], lines)
-        # What is found goes to another process, not the sums.
+        # The lines that are found go to another process, not the sums.
         difference.lines = None
         difference.seen = None if lines.look is None else lines.look()
     return difference

@@ -97,7 +97,7 @@ def numbered_blocks(ref: TensorRef, side: int) -> Iterator[bytes | memoryview]:
         return
     rest = bytearray()
     for block in _stream_elements(ref):
-        # What is whole goes on as it is: each copy would cost as much as a computation.
+        # A whole block goes on as it is: a copy would cost as much as a computation.
         view = memoryview(block)
         if rest:
             wanted = size - len(rest)

@@ -58,7 +58,7 @@ def reordered(survey: Survey) -> list[Reordered]:
             continue
         rows = [_of_model(survey, match, model) for model in survey.models]
         reorderings = [row for row in rows if row is not None]
-        # Where it could belong to either of two models, nothing is said.
+        # Nothing is said of one that could belong to either of two models.
         if len(reorderings) == 1:
             found += reorderings
     return found
@@ -125,7 +125,7 @@ def _parts_in_order(
     start = len(common_component(names))
     parts: dict[str, list[Shape]] = {}
     for name, shape in zip(names, shapes, strict=True):
-        # What all names have in common, and the component behind it.
+        # The beginning of all names, and the component behind it.
         component = name[start:].partition(".")[0]
         parts.setdefault(name[:start] + component, []).append(shape)
     if not 1 < len(parts) <= _PARTS:

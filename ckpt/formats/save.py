@@ -534,7 +534,7 @@ class FilesOfRanks(Protocol):
         """
         ...
 
-    def split(
+    def split_checkpoint(
         self, checkpoint: Checkpoint, limits: Limits
     ) -> list[tuple[str, Checkpoint]]:
         """The checkpoint of each file, by its path below the folder. Raises
@@ -559,7 +559,7 @@ def save_ranks(
     Each file is written and checked as one of its own; the folder takes its place once
     all are complete.
     """
-    parts = ranks.split(checkpoint, limits)
+    parts = ranks.split_checkpoint(checkpoint, limits)
     size = sum(storage.nbytes for storage in row_looks(checkpoint.storages))
     sources = checkpoint.all_sources()
     files: list[SavedFile] = []

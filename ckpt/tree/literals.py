@@ -160,7 +160,7 @@ def call_text(call: Opaque, limit: int = 120) -> str:
     if len(call.args) > 8:
         args.append("…")
     name = call.class_name
-    # What is called has no name where it is the result of another call.
+    # A callee has no name where it is the result of another call.
     if type(call.func) is Opaque and name.startswith("("):
         name = f"({brief_text(call.func, limit, 2)})"
     text = f"{name}({', '.join(args)})"

@@ -355,8 +355,8 @@ class _Walk:
         registered: Registered,
         persistent: bool,
     ) -> None:
-        # Where a module registers a tensor is certain. A tensor outside of modules says
-        # itself whether it is a Parameter, if it was not detached.
+        # The place where a module registers a tensor is certain. A tensor outside of
+        # modules says itself whether it is a Parameter, if it was not detached.
         source = "module" if kind else None
         if kind is None and tensor.is_parameter:
             kind, source = "parameter", "Parameter"
@@ -509,7 +509,7 @@ class _Walk:
             columns.append(tensors)
         texts = cast("Sequence[str]", keys)
         names = [f"{name}.{key}" for key in texts] if path else texts
-        # What `_charge_row` counts for each, in one sum.
+        # The charges of `_charge_row` for each, in one sum.
         letters = "".join(names)
         letter_bytes = len(letters) if letters.isascii() else 4 * len(letters)
         row_bytes = _ROW + _STEP * (len(path) + 1)

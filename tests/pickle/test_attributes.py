@@ -274,7 +274,7 @@ COPIES = {
 def test_many_copies_are_an_error_or_refused(
     name: str, shape: Any, tmp_path: Path
 ) -> None:
-    """Where the tree of the file shows the copies, they are charged to its memory."""
+    """Copies that the tree of the file shows are charged to its memory."""
     write_beside_weights(tmp_path / "x.pth", shape(COPIES[name]))
     done = ckpt("lint", tmp_path / "x.pth", "--level", "error")
     if b"needs too much memory" in done.err:

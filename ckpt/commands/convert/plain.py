@@ -124,7 +124,7 @@ def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | No
         if local is not tensor:
             parts: dict[str, Node] = {"": local}
         elif _is_of_rank(tensor):
-            # What one rank holds of a tensor is no tensor of the model.
+            # The part of a tensor on one rank is no tensor of the model.
             return None
         else:
             parts = _wrapper_parts(node, tensor)

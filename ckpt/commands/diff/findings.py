@@ -40,7 +40,7 @@ def findings(
         yield from _frozen_findings(rows, at_one_step(before, after))
         yield from _without_state(rows, before, after)
         is_disordered = before.is_disordered or after.is_disordered
-        # Where no step lies between them, something else than steps moved the weights.
+        # Without a step between them, something else than steps moved the weights.
         if is_disordered and at_one_step(before, after) is None:
             yield Finding(
                 "changed-without-state",

@@ -282,7 +282,7 @@ class _Rehome(Edit):
                 if tensor.dtype.name == "uint8" and tensor.device == "cpu":
                     found.append((section.kind == "rng", entry))
         sizes = {_OF_CPU}
-        # Who saves the state of the CPU saves that of the GPU beside it.
+        # A save of the state of the CPU has that of the GPU beside it.
         if any(entry.tensor.shape == (_OF_CPU,) for _, entry in found):
             sizes.add(_OF_GPU)
         stayed = [
@@ -340,7 +340,7 @@ class _Rehome(Edit):
         return self._devices[id(node)]
 
     def leaf(self, node: Node) -> Node:
-        # What a text means is not known, so it is changed on request only.
+        # The meaning of a text is not known, so it is changed on request only.
         if not self._objects or self._is_program or not isinstance(node, str):
             return node
         # No device has a name of so many letters.

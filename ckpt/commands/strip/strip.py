@@ -205,7 +205,7 @@ def _inner_module(view: View) -> Node | None:
     modules = look(attributes.get("_modules"))
     if len(modules.keys) != 1 or modules.keys[0] not in WRAPPERS:
         return None
-    # What the wrapper holds beside its module would be lost with it.
+    # All else that the wrapper holds beside its module would be lost with it.
     for name in ("_parameters", "_buffers"):
         if look(attributes.get(name)).children:
             return None

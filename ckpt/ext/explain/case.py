@@ -167,7 +167,7 @@ class Case:
         return [row for row in self.findings if row.code in codes]
 
     @property
-    def scaled(self) -> list[Finding]:
+    def scaled_findings(self) -> list[Finding]:
         """The findings on quantized weights, without the command: an answer has it at
         its end.
         """

@@ -138,7 +138,7 @@ class Evidence:
         same answer.
         """
 
-        def choose(name: str, source: str) -> None:
+        def choose_source(name: str, source: str) -> None:
             chosen[name] = source
             self.add_pair(name, [source])
             wanted.subtract(cases[name].best)
@@ -153,23 +153,25 @@ class Evidence:
                 fitting = self._by_form(name, case.best)
                 one = fitting[0] if len(fitting) == 1 else case.settled
                 if one is not None:
-                    choose(name, one)
+                    choose_source(name, one)
             for name, case in cases.items():
                 if name in chosen or case.first is None:
                     continue
                 if all(wanted[way] == 1 for way in case.best):
-                    choose(name, case.first)
+                    choose_source(name, case.first)
             if len(chosen) == before:
                 rest = [name for name in cases if name not in chosen]
                 return Decisions(chosen, {name: cases[name].best for name in rest})
 
     def _case_of(self, name: str, candidates: Sequence[str], tables: _Tables) -> _Case:
         """The case of a tensor of B, as names tell it while no other pair is known."""
-        fitting = tables.narrow(name, candidates)
+        fitting = tables.narrow_candidates(name, candidates)
         parent = self._parent_with_votes(name)
         best, shared = fitting, 0
         if parent is not None:
-            best, shared = tables.deepest(fitting, self._shared_modules(parent))
+            best, shared = tables.deepest_candidates(
+                fitting, self._shared_modules(parent)
+            )
         # A set of ranks counts as one tensor.
         first = best[0] if len(best) == 1 else _of_ranks(best)
         is_near = shared > 0 or len(fitting) == 1
@@ -278,7 +280,9 @@ class _Tables:
         self._kept[id(candidates)] = candidates
         return id(candidates)
 
-    def narrow(self, name: str, candidates: Sequence[str]) -> tuple[str, ...]:
+    def narrow_candidates(
+        self, name: str, candidates: Sequence[str]
+    ) -> tuple[str, ...]:
         """The candidates with the numbers of a name, where there are many candidates
         and some of these.
         """
@@ -301,7 +305,7 @@ class _Tables:
             first = self._firsts[key, numbers] = tuple(islice(same, _MANY))
         return (*first[:-1], name) if name in same and name not in first else first
 
-    def deepest(
+    def deepest_candidates(
         self, candidates: tuple[str, ...], modules: tuple[str, ...]
     ) -> tuple[tuple[str, ...], int]:
         """The candidates that lie deepest in some modules, which come innermost first,

@@ -75,7 +75,7 @@ class Ranks(NamedTuple):
             return any(file.startswith(name) for file in files)
         return name in files
 
-    def split(
+    def split_checkpoint(
         self, checkpoint: Checkpoint, limits: Limits
     ) -> list[tuple[str, Checkpoint]]:
         """The checkpoint of each file, of one whose names begin with their keys.

@@ -127,7 +127,7 @@ def _add_run(
     headers = columns.header_offsets()
     if headers is None or max(headers) > directory - width:
         return False
-    letters = columns.letters()
+    letters = columns.letters_of_names()
     names = _split_names(letters, run)
     if names is None:
         return False
@@ -145,7 +145,7 @@ def _add_run(
     records.sizes += sizes
     records.headers += headers
     records.methods += unpack_numbers("H", columns.methods)
-    records.checksums += unpack_numbers("I", columns.field("crc", 4))
+    records.checksums += unpack_numbers("I", columns.read_field("crc", 4))
     records.flags += unpack_numbers("H", columns.flags)
     return True
 
@@ -162,14 +162,14 @@ class _Columns:
         self._stride = len(data) // count
         self._extras = first.extras
         self.name_length = first.names
-        self.flags = self.field("flags", 2)
-        self.methods = self.field("method", 2)
-        self.stored = self.field("stored", 4)
+        self.flags = self.read_field("flags", 2)
+        self.methods = self.read_field("method", 2)
+        self.stored = self.read_field("stored", 4)
 
-    def field(self, name: str, width: int) -> bytes:
+    def read_field(self, name: str, width: int) -> bytes:
         return field_bytes(self._data, CENTRAL_AT[name], width, self._stride)
 
-    def letters(self) -> list[bytes]:
+    def letters_of_names(self) -> list[bytes]:
         """The letters of all names: the first ones of each, the second ones, …"""
         begin = CENTRAL.size
         return [
@@ -181,8 +181,8 @@ class _Columns:
         """Tell whether none of the entries is deflated, large, split or refused, and
         none is marked as a folder.
         """
-        full = self.field("full", 4)
-        if self.field("disk", 2).strip(b"\0") or self.methods.strip(b"\0"):
+        full = self.read_field("full", 4)
+        if self.read_field("disk", 2).strip(b"\0") or self.methods.strip(b"\0"):
             return False
         if self.stored != full or _has_mark(full):
             return False
@@ -197,7 +197,7 @@ class _Columns:
         """The offsets of the local headers, or None where an entry has to be looked at
         alone.
         """
-        starts = self.field("header", 4)
+        starts = self.read_field("header", 4)
         if not _has_mark(starts):
             return array("Q", unpack_numbers("I", starts))
         # Beyond 4 GiB: one field of zip64 with the offset alone, which all of them

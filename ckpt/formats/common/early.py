@@ -71,8 +71,8 @@ def _goes_on(source: Source, limits: Limits) -> bool:
     """Tell as `is_early`, for a pickle that goes on behind the first bytes. What is
     long is skipped.
     """
-    # What was understood so far is kept, because later opcodes need what it puts on the
-    # stack.
+    # The part that was understood is kept, because later opcodes need what it puts on
+    # the stack.
     before = b""
     position = 0
     for _ in range(_HOPS):

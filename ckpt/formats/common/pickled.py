@@ -152,7 +152,7 @@ def run_skimmed(
     # Here: small files do not pay for it.
     from ckpt.pickle.skim.tensors import TensorSkimmer
 
-    # What the attempt charges counts only if its result is used.
+    # The charges of the attempt count only if its result is used.
     trial = budget.copy()
     skimmer = TensorSkimmer(data, trial, storages.resolve, storages.storages)
     try:

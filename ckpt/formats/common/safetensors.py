@@ -311,7 +311,7 @@ def _cut_header(data: bytes) -> _Cut | None:
     position = 0
     while position < len(data):
         piece = data[position : position + _PIECE].decode("ascii")
-        # What lies before each tensor, its five groups, and so on; last what follows
+        # The text before each tensor, its five groups, and so on; last the text behind
         # the last whole tensor, which the next piece begins with.
         parts = re.split(_USUAL, piece)
         gaps = parts[:-1:6]

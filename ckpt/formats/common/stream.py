@@ -156,7 +156,7 @@ class Stream:
         protocol = self.pickle()
         if type(protocol.root) is not int or protocol.root != PROTOCOL:
             raise UnreadableError("the legacy file has an unknown protocol")
-        # What the system was, which torch ignores: the data is little-endian anyway.
+        # The system it came from, which torch ignores: the data is little-endian.
         system = self.pickle()
         self._contents.pickles.append(system)
         main = self.pickle()
@@ -326,7 +326,7 @@ class Stream:
         ranges: list[tuple[int, int]] = []
         for key in keys:
             dtype, expected = expectations.get(str(key), (None, None))
-            # Where the next count lies is not known then: it is read in its turn.
+            # The place of the next count is not known then: it is read in its turn.
             if type(expected) is not int or expected < 0:
                 break
             if position + 8 > self._source.size:

@@ -145,7 +145,7 @@ def stream_of(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Stora
     system = Dict()
     sizes = Dict()
     sizes.set(["short", "int", "long"], [2, 4, 4])
-    # What torch writes on any machine of today. No torch reads it.
+    # The sizes that torch writes on any machine of today. No torch reads them.
     system.set(
         ["protocol_version", "little_endian", "type_sizes"], [PROTOCOL, True, sizes]
     )

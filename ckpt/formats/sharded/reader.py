@@ -200,7 +200,7 @@ def _read_each_shard(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint
             raise UnreadableError("none of the shards can be read")
         named = [(name, names_of(shard.tensors)) for name, shard in shards]
         there = set(chain.from_iterable(names for _, names in named))
-        # What a shard that is cut off lacks is told already.
+        # The tensors that a cut-off shard lacks are told already.
         cut = set(chain.from_iterable(map(files.cut_in, files.files)))
         listed = {
             name: file

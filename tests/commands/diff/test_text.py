@@ -736,7 +736,7 @@ def test_a_row_is_one_line(
     assert len(rows) == 7 and all(
         row.startswith("M ") and len(row) <= columns for row in rows
     )
-    # What stands in the place of … is said, once for rows below each other.
+    # The text in the place of … is said, once for rows below each other.
     assert any(" …" in row for row in rows) == bool(cut) and len(set(cut)) == len(cut)
     for row in cut:
         assert len(row) <= columns and row.startswith("… stands for base_model.model.")

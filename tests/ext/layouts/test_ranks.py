@@ -29,7 +29,7 @@ def llama(seed: int) -> State:
 
 
 def side(kind: str, folder: Path | str) -> str:
-    """What names the files of ranks in a folder."""
+    """The words that name the files of ranks in a folder."""
     return f"{folder}/part.*.pt" if kind == "pattern" else str(folder)
 
 

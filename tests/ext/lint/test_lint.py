@@ -38,7 +38,7 @@ pytestmark = oracle.QUIET
 
 
 def describe(model: nn.Module) -> Any:
-    """What a live model says of its tensors."""
+    """The words of a live model about its tensors."""
     from ckpt.ext.live import model as live
 
     return live.describe(model)

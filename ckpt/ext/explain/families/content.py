@@ -555,7 +555,7 @@ def _of_taken_part(name: str, case: Case) -> Iterator[Statement]:
 def _of_scales(name: str, case: Case) -> Iterator[Statement]:
     """Say that the name is the scale of a weight, and what builds such a model."""
     is_scale = SCALE.search(name.rpartition(".")[2])
-    scaled = case.scaled if is_scale else []
+    scaled = case.scaled_findings if is_scale else []
     if scaled:
         yield from finding_statements(scaled)
         yield from built_by_quantizers(case)

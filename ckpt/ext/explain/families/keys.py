@@ -372,7 +372,7 @@ def _unnamed_statements(message: Message, case: Case) -> Iterator[Statement]:
         yield from _without_prefix(case)
         return
     if "loaded_weight" in message.text or "Attempted to load weight" in message.text:
-        scaled = [*case.scaled, *case.found("tensor-parallel")]
+        scaled = [*case.scaled_findings, *case.found("tensor-parallel")]
         yield from finding_statements(scaled)
         if any(row.code == "scaled" for row in scaled):
             yield from built_by_quantizers(case)
@@ -891,7 +891,7 @@ class _Lists:
         yield from wrapped_layers(self.rest, self.message, self.case)
         for finding in [
             *self.case.found("extra-buffers", "flat-parameters"),
-            *self.case.scaled,
+            *self.case.scaled_findings,
         ]:
             theirs = set(finding.tensors)
             spoken = [

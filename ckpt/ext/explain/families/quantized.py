@@ -96,7 +96,7 @@ def built_by_quantizers(case: Case) -> Iterator[Statement]:
     of it.
     """
     text = "Layers of the quantizer take scales, and plain layers do not."
-    if any(row.message.startswith("MLX ") for row in case.scaled):
+    if any(row.message.startswith("MLX ") for row in case.scaled_findings):
         yield Statement(f"{text} MLX builds them by quantization in config.json.")
         yield from command_statements(
             "The floats that the codes stand for, for plain layers:",
@@ -166,7 +166,7 @@ def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a quantizer whose layers got weights of another kind than they were built
     for.
     """
-    scaled = case.scaled
+    scaled = case.scaled_findings
     yield from finding_statements(scaled)
     if scaled:
         if "into non-quantized" in message.text:

@@ -67,7 +67,7 @@ def _answer_unknown_type(message: Message, case: Case) -> Iterator[Statement]:
         f"{show(name, 40)}: {and_more([show(text, 120) for text in names], 3)}. "
         f"{_reason_of(message.text)}"
     )
-    scaled = case.scaled
+    scaled = case.scaled_findings
     if scaled:
         yield from finding_statements(scaled)
         yield from built_by_quantizers(case)
