@@ -19,6 +19,7 @@ from ckpt.ext.layouts.findings import (
     Unused,
 )
 from ckpt.ext.layouts.flat import LEAVES, bias_beside, joined_runs, windows_of
+from ckpt.ext.layouts.formulas import COMPUTED
 from ckpt.ext.layouts.neighbours import (
     Evidence,
     form_of,
@@ -38,6 +39,7 @@ from ckpt.ext.layouts.pieces import (
     whole_piece,
 )
 from ckpt.ext.layouts.proof import Leaf, are_proved, is_proved, read_elements
+from ckpt.ext.layouts.rescaled import rescaled_leaf, shared_formulas
 from ckpt.ext.layouts.samples import ONE, first_layers, sample_of
 from ckpt.ext.layouts.scaled import formulas_between, multiples
 from ckpt.ext.layouts.search import (
@@ -174,8 +176,26 @@ class _Finder:
     def findings(self) -> Findings:
         """Search in the order of certainty and of cost.
 
+        First comes what values tell; then what they tell after a formula, and what only
+        names decide.
+        """
+        self.find_by_values()
+        self._find_flat()
+        self._find_constants()
+        self._find_scaled()
+        if self._find_rescaled():
+            self._find_flat()  # the biases beside what was found
+        made = [
+            self._made.get(leaf.name) or self._unmade_target(leaf)
+            for leaf in self._targets
+        ]
+        return Findings(tuple(made), tuple(self._unused_tensors()))
+
+    def find_by_values(self) -> dict[str, Made]:
+        """Find what values tell, and return it by the names of B.
+
         First come equal tensors, then the first layers and what they say of the others;
-        then all that is left, and what only names decide.
+        then all that is left.
         """
         for target in self._targets:
             if not target.ref.numel:
@@ -189,14 +209,7 @@ class _Finder:
         if used and self._open():
             self._find_among(self._sources, self._open())
         self._settle_ambiguous()
-        self._find_flat()
-        self._find_constants()
-        self._find_scaled()
-        made = [
-            self._made.get(leaf.name) or self._unmade_target(leaf)
-            for leaf in self._targets
-        ]
-        return Findings(tuple(made), tuple(self._unused_tensors()))
+        return self._made
 
     def _find_equal(self) -> None:
         """Find the tensors of B that are all of a tensor of A in the same order."""
@@ -525,6 +538,47 @@ class _Finder:
         ]
         return [piece for piece in pieces if is_proved(piece, target, self._by_name)]
 
+    def _find_rescaled(self) -> bool:
+        """Find tensors that have another layout and a formula in all elements, or in
+        those of some of their sources. Tell whether there are some.
+
+        Raises UnreadableError.
+        """
+        count = len(self._made)
+        used = self._used_names()
+        fresh = [leaf for leaf in self._sources if leaf.name not in used]
+        for sources in (fresh, self._sources) if used else (fresh,):
+            targets = self._open()
+            if not targets:
+                break
+            first = first_layers(targets)
+            for formula in shared_formulas(first, first_layers(sources)):
+                self._find_after(formula, sources)
+        return len(self._made) > count
+
+    def _find_after(self, formula: str, sources: Sequence[Leaf]) -> None:
+        """Find the open tensors of B among some of A, as they are and after a
+        formula.
+        """
+        given: dict[str, str] = {}
+        rescaled: list[Leaf] = []
+        for leaf in sources:
+            name = f"{leaf.name}\0{formula}"
+            if leaf.dtype.name in COMPUTED and name not in self._by_name:
+                given[name] = leaf.name
+                rescaled.append(rescaled_leaf(leaf, name, formula))
+        finder = _Finder(
+            [*rescaled, *sources], self._open(), {}, self._executor, self._progress
+        )
+        for name, row in finder.find_by_values().items():
+            pieces = [
+                piece._replace(source=given[piece.source], formula=formula)
+                if piece.source in given
+                else piece
+                for piece in row.pieces or ()
+            ]
+            self._note_pieces(name, pieces)
+
     def _constant_ways(self, target: Leaf) -> list[str]:
         """The constant tensors of A with the number and the size of a constant tensor
         of B.
@@ -584,20 +638,20 @@ class _Finder:
     ) -> tuple[Repeat, ...]:
         """The slices that pieces leave of a tensor as slices that they use, proved.
 
-        There are none where the slices that are left do not follow each other, or where
-        one of them is no slice that is used.
+        There are none where one of the slices that are left is no slice that is used.
         """
         unused = _unused_slices(leaf, used, missing)
         fibres = self._fibres_of_source(leaf)
         if unused is None or fibres is None:
             return ()
         sums = fibres.families.get((unused.axis,))
-        left = unused.indices
-        if sums is None or left[-1] - left[0] + 1 != len(left):
+        if sums is None:
             return ()
+        left = unused.indices
+        is_left = set(left)
         known: dict[int, int] = {}
         for index, total in enumerate(sums.tolist()):
-            if not left[0] <= index <= left[-1]:
+            if index not in is_left:
                 known.setdefault(total, index)
         others = [known.get(int(sums[index]), -1) for index in left]
         if min(others) < 0:
@@ -607,10 +661,15 @@ class _Finder:
         while first < len(others):
             last = first + 1
             step = others[last] - others[first] if last < len(others) else 0
-            while last < len(others) and others[last] - others[last - 1] == step:
+            while (
+                last < len(others)
+                and left[last] == left[last - 1] + 1
+                and others[last] - others[last - 1] == step
+            ):
                 last += 1
-            to = left[0] + first
-            repeats.append(Repeat(unused.axis, to, others[first], last - first, step))
+            repeats.append(
+                Repeat(unused.axis, left[first], others[first], last - first, step)
+            )
             first = last
         pieces = [repeat.piece(leaf.name, leaf.shape) for repeat in repeats]
         return tuple(repeats) if self._search.is_made(leaf, pieces) else ()

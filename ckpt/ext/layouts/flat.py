@@ -141,7 +141,8 @@ def _project_piece(
             for axis, step in at_steps.items()
         ]
     )
-    return Piece(name, start, first, tuple(loops)).normalized()
+    formula = piece.formula
+    return Piece(name, start, first, tuple(loops), formula=formula).normalized()
 
 
 def _axis_of(step: int, steps: Sequence[int]) -> int:

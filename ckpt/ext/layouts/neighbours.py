@@ -166,6 +166,11 @@ class Evidence:
     def _case_of(self, name: str, candidates: Sequence[str], tables: _Tables) -> _Case:
         """The case of a tensor of B, as names tell it while no other pair is known."""
         fitting = tables.narrow_candidates(name, candidates)
+        role = role_of(name)
+        if role is not None:
+            # A norm may lie in a module that values tie to another one: the norm of
+            # Megatron's q, k, v lies beside these.
+            fitting = tables.with_role(fitting, role) or fitting
         parent = self._parent_with_votes(name)
         best, shared = fitting, 0
         if parent is not None:
@@ -273,7 +278,7 @@ class _Tables:
         """The numbers of the candidates of a list in each module."""
         self._tails: dict[int, dict[tuple[str, ...], list[str]]] = {}
         self._ends: dict[int, dict[str, list[str]]] = {}
-        self._roles: dict[int, dict[str | None, list[str]]] = {}
+        self._roles: dict[int, dict[str | None, tuple[str, ...]]] = {}
 
     def _key(self, candidates: Sequence[str]) -> int:
         """The id of a list, which is kept from now on."""
@@ -365,14 +370,16 @@ class _Tables:
                 return found
         return ()
 
-    def with_role(self, candidates: tuple[str, ...], role: str) -> Sequence[str]:
+    def with_role(self, candidates: tuple[str, ...], role: str) -> tuple[str, ...]:
         """The candidates of a role."""
         key = self._key(candidates)
         table = self._roles.get(key)
         if table is None:
-            table = self._roles[key] = {}
+            rows: dict[str | None, list[str]] = {}
             for candidate in candidates:
-                table.setdefault(role_of(candidate), []).append(candidate)
+                rows.setdefault(role_of(candidate), []).append(candidate)
+            table = {own: tuple(names) for own, names in rows.items()}
+            self._roles[key] = table
         return table.get(role, ())
 
 
@@ -412,9 +419,14 @@ _ROLES = (
         r"|linear_fc1\.layer_norm|pre_mlp_layernorm"
         r"|pre_feedforward_layernorm|ln_mlp|post_attention_norm",
     ),
+    (
+        "last norm",
+        r"^(?:(?:mp_)?rank_[\d_]+\.)?[^\d]*"
+        r"(?:\bln_f|final_layer_?norm|\bnorm_f|output_norm|decoder_norm)\b",
+    ),
 )
-"""The words of several packages for the two norms of a layer, which are equal before a
-training.
+"""The words of several packages for the two norms of a layer and for the one after all
+layers, which are equal before a training.
 """
 
 

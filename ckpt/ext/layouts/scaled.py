@@ -153,13 +153,22 @@ def formulas_between(target: Leaf, source: Leaf, first: int = 0) -> list[str]:
         )
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return []
+    return formulas_of_numbers(ours, theirs, target.dtype, target.shape)
+
+
+def formulas_of_numbers(
+    ours: Array, theirs: Array, dtype: DType, shape: Sequence[int]
+) -> list[str]:
+    """The formulas that make finite numbers of others within the rounding of a dtype.
+
+    A tensor of this shape has them; roots of its sizes are tried first.
+    """
+    import numpy as np
+
     for shift in (1.0, -1.0):
-        if (
-            np.abs(ours - theirs - shift).max()
-            <= 2.0 ** -(_mantissa_bits(target.dtype)) * 4
-        ):
+        if np.abs(ours - theirs - shift).max() <= 2.0 ** -_mantissa_bits(dtype) * 4:
             return [f"+{shift!r}"]
-    return _fitting_factors(ours, theirs, target)
+    return _fitting_factors(ours, theirs, dtype, shape)
 
 
 def _mantissa_bits(dtype: DType) -> int:
@@ -167,7 +176,9 @@ def _mantissa_bits(dtype: DType) -> int:
     return {"float64": 52, "float32": 23, "float16": 10}.get(dtype.name, 7)
 
 
-def _fitting_factors(ours: Array, theirs: Array, target: Leaf) -> list[str]:
+def _fitting_factors(
+    ours: Array, theirs: Array, dtype: DType, shape: Sequence[int]
+) -> list[str]:
     """The factors that fit all of some numbers within rounding, those that people use
     first.
     """
@@ -177,19 +188,19 @@ def _fitting_factors(ours: Array, theirs: Array, target: Leaf) -> list[str]:
     if not used.any() or not theirs.any():
         return []
     ratios = ours[used] / theirs[used]
-    slack = np.abs(ratios) * 2.0 ** -(_mantissa_bits(target.dtype) + 1) * 1.01
+    slack = np.abs(ratios) * 2.0 ** -(_mantissa_bits(dtype) + 1) * 1.01
     low, high = float((ratios - slack).max()), float((ratios + slack).min())
     if low > high or (low <= 1.0 <= high and bool((ours == theirs).all())):
         return []
     middle = (low + high) / 2
-    kept = np.float64 if target.dtype.name == "float64" else np.float32
+    kept = np.float64 if dtype.name == "float64" else np.float32
 
     def fits(ratio: float) -> bool:
         return low <= ratio <= high
 
     usual: list[str] = []
     sign = -1.0 if middle < 0 else 1.0
-    for size in sorted({*target.shape, *_SIZES}):
+    for size in sorted({*shape, *_SIZES}):
         for number in (sign * sqrt(size), sign * float(size)):
             # The number that is computed with is one of the dtype: it has a little more
             # or less than the root.

@@ -503,15 +503,27 @@ def _next_place(
     """The place that goes on from the slice before, if one of them does; else the first
     one.
     """
-    if number > 1 and sources[number - 1] == source and sources[number - 2] == source:
-        expected = 2 * int(places[number - 1]) - int(places[number - 2])
-        if expected in own:
-            return expected
+    before = _run_before(places, sources, number, source)
+    if len(before) > 1:
+        step = before[-1] - before[-2]
+        # One odd step is no run: rows that repeat others would be taken anywhere.
+        is_run = len(before) == 2 or before[-2] - before[-3] == step
+        if is_run and before[-1] + step in own:
+            return before[-1] + step
     if number and sources[number - 1] == source:
         later = [place for place in own if place > int(places[number - 1])]
         if later:
             return min(later)
     return min(own)
+
+
+def _run_before(places: Array, sources: Array, number: int, source: int) -> list[int]:
+    """The places of up to three slices before one, those that are of a source."""
+    first = max(0, number - 3)
+    while first < number and not (sources[first:number] == source).all():
+        first += 1
+    run: list[int] = places[first:number].tolist()
+    return run
 
 
 def _nests_of(chosen: Chosen, counts: Sequence[int]) -> list[Nest]:
