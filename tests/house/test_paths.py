@@ -48,6 +48,8 @@ LIMITS = [
     "ext.layouts.ranks.MOST_FILES",
     "ext.layouts.ranks._LARGEST",
     "ext.layouts.ranks._STEPS",
+    "ext.layouts.rescaled._LONGEST",
+    "ext.layouts.rescaled._WIDEST",
     "ext.layouts.rules.BYTES_OF_PIECE",
     "ext.layouts.rules.FEW_PIECES",
     "ext.layouts.rules.MOST_CHARACTERS",

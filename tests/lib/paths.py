@@ -159,6 +159,7 @@ SMALL = {
     "ckpt.ext.layouts.gathered.BLOCK": 64,
     "ckpt.ext.layouts.gathered.HELD": 128,
     "ckpt.ext.layouts.proof.STEP": 256,
+    "ckpt.ext.layouts.runs._BLOCK": 4,
     "ckpt.ext.quantised.matrix.ELEMENTS": 64,
     "ckpt.ext.quantised.unpacking.PIECE": 8,
     "ckpt.elements.blocks.BLOCK": 64,

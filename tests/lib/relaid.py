@@ -409,12 +409,151 @@ def _unfused(state: State) -> State:
     }
 
 
+def _heads_repeated(state: State) -> State:
+    """As attention without groups keeps key and value: each head as often as there are
+    queries for it.
+    """
+    each = HEADS // GROUPS
+    return _each(
+        state, lambda a: np.repeat(a.reshape(GROUPS, -1, a.shape[1]), each, axis=0)
+    )
+
+
+def _parameters(rng: Rng) -> State:
+    """Tensors of several dimensions, some too small and some too equal to say much."""
+    made = randoms(rng)
+    state: State = {}
+    for layer in range(3):
+        state |= {
+            f"layers.{layer}.a_weight": made(33, 17),
+            f"layers.{layer}.b_bias": made(33),
+            f"layers.{layer}.c_few": made(7),
+            f"layers.{layer}.d_norm": np.ones(19, np.float32),
+            f"layers.{layer}.e_conv": made(16, 4, 3),
+        }
+    return state
+
+
+def _flat_buffers(state: State) -> State:
+    """As ZeRO keeps parameters: one behind the other, padded, and cut over two ranks in
+    the middle of a tensor.
+    """
+    flat = np.concatenate([array.ravel() for array in state.values()])
+    flat = np.pad(flat, (0, -len(flat) % 16))
+    first, last = np.split(flat, 2)
+    return {"rank.0.flat": first, "rank.1.flat": last}
+
+
+def _scanned(state: State, factor: float = 1.0) -> State:
+    """As JAX scans over layers: kernels of all layers in one tensor, the layers on its
+    second axis, heads apart; the queries times a factor.
+    """
+
+    def stack_kernels(name: str, heads: int) -> Array:
+        rows = [
+            state[f"model.layers.{layer}.self_attn.{name}.weight"].T.reshape(
+                HIDDEN, heads, -1
+            )
+            for layer in range(LAYERS)
+        ]
+        return np.stack(rows, axis=1)
+
+    return {
+        "layers.query": stack_kernels("q_proj", HEADS) * np.float32(factor),
+        "layers.key": stack_kernels("k_proj", GROUPS),
+        "layers.value": stack_kernels("v_proj", GROUPS),
+    }
+
+
+def _attention_of_llama(rng: Rng) -> State:
+    """The queries, keys and values of a Llama alone."""
+    return {
+        name: array
+        for name, array in llama(rng).items()
+        if any(word in name for word in ("q_proj", "k_proj", "v_proj"))
+    }
+
+
+def _fused_and_scaled(state: State, factor: float = 0.125) -> State:
+    """Query, key and value in one tensor, the queries and their biases times a
+    factor.
+    """
+    scaled = {
+        name: array * np.float32(factor if ".q." in name else 1)
+        for name, array in state.items()
+    }
+    return _fused(scaled)
+
+
+def _gpt2_before_a_training(rng: Rng) -> State:
+    """A GPT-2 as transformers names it, all of whose norms are ones and whose biases
+    are zeros.
+    """
+    made = randoms(rng)
+    state = {"transformer.wte.weight": made(WORDS, HIDDEN)}
+    for layer in range(LAYERS):
+        at = f"transformer.h.{layer}"
+        for name, rows in (
+            ("attn.c_attn", 3 * HIDDEN),
+            ("attn.c_proj", HIDDEN),
+            ("mlp.c_fc", 4 * HIDDEN),
+        ):
+            state[f"{at}.{name}.weight"] = made(HIDDEN, rows)
+            state[f"{at}.{name}.bias"] = np.zeros(rows, np.float32)
+        for norm in ("ln_1", "ln_2"):
+            state[f"{at}.{norm}.weight"] = np.ones(HIDDEN, np.float32)
+            state[f"{at}.{norm}.bias"] = np.zeros(HIDDEN, np.float32)
+    state["transformer.ln_f.weight"] = np.ones(HIDDEN, np.float32)
+    state["transformer.ln_f.bias"] = np.zeros(HIDDEN, np.float32)
+    return state
+
+
+_NAMES_OF_MEGATRON = (
+    ("transformer.wte.", "embedding.word_embeddings."),
+    ("transformer.h.", "decoder.layers."),
+    ("transformer.ln_f.", "decoder.final_layernorm."),
+    ("attn.c_attn.", "self_attention.linear_qkv."),
+    ("attn.c_proj.", "self_attention.linear_proj."),
+    ("mlp.c_fc.", "mlp.linear_fc1."),
+    ("ln_1.", "self_attention.linear_qkv.layer_norm_"),
+    ("ln_2.", "mlp.linear_fc1.layer_norm_"),
+)
+
+
+def _gpt2_as_megatron(state: State) -> State:
+    """The same GPT-2 as Megatron-core lays it out, each norm beside the layer that
+    comes after it.
+    """
+    made: State = {}
+    for name, array in state.items():
+        for old, new in _NAMES_OF_MEGATRON:
+            name = name.replace(old, new)
+        is_kernel = name.endswith("weight") and ".linear_" in name and array.ndim == 2
+        made[name] = np.ascontiguousarray(array.T) if is_kernel else array
+    return made
+
+
 Make = Callable[[Rng], State]
 Change = Callable[[State], State]
 
 _SHUFFLE = np.random.default_rng(7).permutation(32)
 
 SCALED: tuple[Make, Change] = (_scaled, _folded_scales)
+SCALED_AND_TURNED: dict[str, tuple[Make, Change]] = {
+    "scanned": (
+        _attention_of_llama,
+        lambda state: _scanned(state, factor=WIDTH**-0.5),
+    ),
+    "fused": (
+        _attention,
+        lambda state: _fused_and_scaled(state, factor=WIDTH**-0.5),
+    ),
+    "norms": (
+        lambda rng: {f"norm.{n}.weight": randoms(rng)(HIDDEN) for n in range(4)},
+        lambda state: {"norms": np.stack([*state.values()], axis=1) + np.float32(1)},
+    ),
+}
+"""Layouts with a number that is rounded away."""
 LAYOUTS: dict[str, tuple[Make, Change]] = {
     "renamed": (
         lambda rng: _matrices(rng, 24, 32),
@@ -515,6 +654,18 @@ LAYOUTS: dict[str, tuple[Make, Change]] = {
             for number, part in enumerate(np.split(array, 4, axis=1))
         },
     ),
+    "heads repeated": (
+        lambda rng: _matrices(rng, GROUPS * WIDTH, HIDDEN),
+        _heads_repeated,
+    ),
+    "flat buffers": (_parameters, _flat_buffers),
+    "scanned": (_attention_of_llama, _scanned),
+    "scanned and scaled": (
+        _attention_of_llama,
+        lambda state: _scanned(state, factor=0.25),
+    ),
+    "qkv, one of them scaled": (_attention, _fused_and_scaled),
+    "gpt2 before a training": (_gpt2_before_a_training, _gpt2_as_megatron),
     "experts with biases": (_with_biases, _stacked_biases),
     "flax": (lambda rng: _fused(_attention(rng)), _split_by_heads),
     "meta": (llama, meta),

@@ -29,6 +29,7 @@ from ckpt.ext.layouts.neighbours import (
 )
 from ckpt.ext.layouts.others import proposed_pieces
 from ckpt.ext.layouts.pieces import (
+    Cover,
     Loop,
     Piece,
     Repeat,
@@ -40,6 +41,7 @@ from ckpt.ext.layouts.pieces import (
 )
 from ckpt.ext.layouts.proof import Leaf, are_proved, is_proved, read_elements
 from ckpt.ext.layouts.rescaled import rescaled_leaf, shared_formulas
+from ckpt.ext.layouts.runs import Buffers, buffers_among
 from ckpt.ext.layouts.samples import ONE, first_layers, sample_of
 from ckpt.ext.layouts.scaled import formulas_between, multiples
 from ckpt.ext.layouts.search import (
@@ -180,6 +182,7 @@ class _Finder:
         names decide.
         """
         self.find_by_values()
+        self._find_runs()
         self._find_flat()
         self._find_constants()
         self._find_scaled()
@@ -412,6 +415,34 @@ class _Finder:
             self._note_pieces(name, ways[chosen])
         self._ambiguous.clear()
 
+    def _find_runs(self) -> None:
+        """Find flat buffers that are made of tensors, and tensors that lie in such.
+
+        Raises UnreadableError.
+        """
+        used = self._used_names()
+        sources = [leaf for leaf in self._sources if leaf.name not in used]
+        targets = [leaf for leaf in self._targets if leaf.name not in self._made]
+        into = Buffers(buffers_among(targets, sources), sources, are_targets=True)
+        for target, runs in into.runs():
+            by = NEIGHBOURS if any(run.is_by_order for run in runs) else VALUES
+            pieces = [into.piece(run, target) for run in runs]
+            self._note_pieces(target.name, pieces, by)
+        out_of = Buffers(buffers_among(sources, targets), targets, are_targets=False)
+        parts: dict[str, list[Piece]] = {}
+        by_order: set[str] = set()
+        for source, runs in out_of.runs():
+            for run in runs:
+                if run.leaf is not None:
+                    name = run.leaf.name
+                    parts.setdefault(name, []).append(out_of.piece(run, source))
+                    by_order |= {name} if run.is_by_order else set()
+        for name, pieces in parts.items():
+            numel = self._targets_by_name[name].ref.numel
+            if cover_of(pieces, numel) == Cover(0, 0):
+                by = NEIGHBOURS if name in by_order else VALUES
+                self._note_pieces(name, pieces, by)
+
     def _find_flat(self) -> None:
         """Find tensors of one dimension: as the weight beside them, or in runs of flat
         tensors.
@@ -539,8 +570,8 @@ class _Finder:
         return [piece for piece in pieces if is_proved(piece, target, self._by_name)]
 
     def _find_rescaled(self) -> bool:
-        """Find tensors that have another layout and a formula in all elements, or in
-        those of some of their sources. Tell whether there are some.
+        """Find tensors that have another layout and a formula, of all their sources or
+        of some. Tell whether any was found.
 
         Raises UnreadableError.
         """

@@ -199,7 +199,7 @@ def windows_of(leaves: Sequence[Leaf], target: Leaf) -> Windows:
     for leaf in leaves:
         fits = dtype_of_search(leaf.dtype, target.dtype) is not None
         if fits and WINDOW <= leaf.ref.numel <= LONGEST:
-            own = _window_keys(_raw_elements(leaf, target))
+            own = window_keys(_raw_elements(leaf, target))
             keys.append(own)
             owners.append(np.full(len(own), len(kept), np.int32))
             places.append(np.arange(len(own), dtype=np.int64))
@@ -227,7 +227,7 @@ def _raw_elements(leaf: Leaf, target: Leaf) -> Array:
     )
 
 
-def _window_keys(bits: Array) -> Array:
+def window_keys(bits: Array) -> Array:
     """The content of each run of WINDOW elements, as one number."""
     import numpy as np
 
@@ -250,7 +250,7 @@ def joined_runs(target: Leaf, windows: Windows) -> list[Piece] | None:
     if not WINDOW <= count <= LONGEST or not len(windows.keys):
         return None
     own = _raw_elements(target, target)
-    keys = _window_keys(own)
+    keys = window_keys(own)
     lows = np.searchsorted(windows.keys, keys, "left")
     highs = np.searchsorted(windows.keys, keys, "right")
     owners, places = np.full(count, -1, np.int64), np.zeros(count, np.int64)

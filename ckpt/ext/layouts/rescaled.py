@@ -37,7 +37,7 @@ _TENSORS = 64
 _WIDEST = 4
 """The most dimensions of a tensor of which slices are sorted."""
 _FORMULAS = 4
-"""The formulas that are tried on all tensors, those of most slices first."""
+"""The formulas that are tried on all tensors."""
 
 
 class _Sorted(NamedTuple):
@@ -61,7 +61,7 @@ class _Sorted(NamedTuple):
 
 def shared_formulas(targets: Sequence[Leaf], sources: Sequence[Leaf]) -> list[str]:
     """The formulas that make slices of some targets of slices of some sources, in
-    whatever order their elements are; those of most slices come first.
+    whatever order their elements are; the one of most slices comes first.
 
     Raises UnreadableError.
     """

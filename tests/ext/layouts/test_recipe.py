@@ -16,7 +16,7 @@ from process import ckpt as run
 from relaid import LAYOUTS, State, holds
 
 import ckpt
-from ckpt.ext.layouts import neighbours
+from ckpt.ext.layouts import neighbours, runs
 from ckpt.model.errors import CkptError, LossError, UnreadableError, UsageError
 
 NAMES = "name", sorted(LAYOUTS)
@@ -107,6 +107,26 @@ def test_numbers_that_were_folded_in_are_found(tmp_path: Path) -> None:
         row.name.split(".")[2]: (row.pieces or ())[0].formula[0] for row in report.made
     }
     assert formulas == {"q": "*", "k": "*", "v": "/", "norm": "+"}
+    out = ckpt.convert(other, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+    assert holds(out.path, change(states[2]))
+    with pytest.raises(LossError, match="is not taken back"):
+        ckpt.convert(
+            out.path or "",
+            recipe=tmp_path / "r.json",
+            reverse=True,
+            out=tmp_path / "no.pth",
+        )
+
+
+@pytest.mark.parametrize("name", sorted(relaid.SCALED_AND_TURNED))
+def test_a_factor_is_found_in_another_layout(name: str, tmp_path: Path) -> None:
+    make, change = relaid.SCALED_AND_TURNED[name]
+    states = {seed: make(np.random.default_rng(seed)) for seed in (1, 2)}
+    a, other = (
+        relaid.saved(states[seed], tmp_path / f"a{seed}.pth") for seed in (1, 2)
+    )
+    b = relaid.saved(change(states[1]), tmp_path / "b.pth")
+    assert ckpt.recipe(a, b, out=tmp_path / "r.json").is_whole
     out = ckpt.convert(other, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
     assert holds(out.path, change(states[2]))
     with pytest.raises(LossError, match="is not taken back"):
@@ -462,7 +482,7 @@ def change_rule(document: dict[str, object], rng: np.random.Generator) -> str:
 
 
 _DAILY = ("meta", "qkv by heads", "experts interleaved", "padded by the last row")
-_TELLING = [name for name in sorted(LAYOUTS) if name != "meta before a training"]
+_TELLING = [name for name in sorted(LAYOUTS) if "before a training" not in name]
 """Norms of ones say nothing: whoever exchanges them changes no byte."""
 
 
@@ -810,3 +830,29 @@ def test_what_is_there_in_part_is_not_called_used_nowhere(tmp_path: Path) -> Non
 
     assert "x  200 of 210 rows are in A" in text
     assert "values of A that no rule uses: 1 tensor\n  x  all of it" in text
+
+
+@pytest.mark.parametrize("block", [1, 5, 1 << 20])
+def test_buffers_are_found_in_blocks_of_any_size(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_BLOCK", block)
+    a, b, _, _ = pair("flat buffers", 1, tmp_path)
+    assert ckpt.recipe(a, b).is_whole
+    assert ckpt.recipe(b, a).is_whole
+
+
+def test_a_buffer_with_other_elements_is_made_of_nothing(tmp_path: Path) -> None:
+    a, _, _, after = pair("flat buffers", 1, tmp_path)
+    after["rank.1.flat"][40] += 1
+    b = relaid.saved(after, tmp_path / "c.safetensors")
+    report = ckpt.recipe(a, b)
+    assert [row.name for row in report.left] == ["rank.1.flat"]
+    assert not ckpt.recipe(b, a).is_whole
+
+
+def test_a_buffer_says_what_its_order_decided(tmp_path: Path) -> None:
+    a, b, _, _ = pair("flat buffers", 1, tmp_path)
+    by_name = {row.name: row.by for row in ckpt.recipe(b, a).made}
+    assert by_name["layers.0.c_few"] == "values"
+    assert by_name["layers.0.d_norm"] == "neighbours"
