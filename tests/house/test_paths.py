@@ -33,7 +33,7 @@ LIMITS = [
     "ext.layouts.comparing._LEAST",
     "ext.layouts.fibres.LEAST",
     "ext.layouts.fibres.LEAST_OF_PAIRS",
-    "ext.layouts.find._PADDING",
+    "ext.layouts.leftovers._PADDING",
     "ext.layouts.reverse._MOST_SLICES",
     "ext.layouts.flat.LONGEST",
     "ext.layouts.flat.WINDOW",

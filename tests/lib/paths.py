@@ -153,7 +153,7 @@ def asked() -> Side | None:
 SMALL = {
     "ckpt.model.places.BLOCK": 64,
     "ckpt.ext.layouts.fibres.STEP": 64,
-    "ckpt.ext.layouts.find._AT_ONCE": 3,
+    "ckpt.ext.layouts.sums.AT_ONCE": 3,
     "ckpt.ext.layouts.samples.COUNT": 2,
     "ckpt.ext.layouts.scaled._FEW": 2,
     "ckpt.ext.layouts.gathered.BLOCK": 64,

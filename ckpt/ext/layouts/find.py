@@ -4,10 +4,11 @@ is used nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from ckpt.bytes.executor import Executor, Failed, Local, Task, run_each
+from ckpt.ext.layouts import sums
 from ckpt.ext.layouts.fibres import Fibres, fibres_of
 from ckpt.ext.layouts.findings import (
     ASSUMED,
@@ -16,15 +17,13 @@ from ckpt.ext.layouts.findings import (
     VALUES,
     Findings,
     Made,
-    Unused,
 )
 from ckpt.ext.layouts.flat import LEAVES, bias_beside, joined_runs, windows_of
 from ckpt.ext.layouts.formulas import COMPUTED
+from ckpt.ext.layouts.leftovers import Leftovers
 from ckpt.ext.layouts.neighbours import (
     Evidence,
     form_of,
-    is_of_other_rank,
-    name_in_rank,
     name_likeness,
 )
 from ckpt.ext.layouts.others import proposed_pieces
@@ -32,36 +31,29 @@ from ckpt.ext.layouts.pieces import (
     Cover,
     Loop,
     Piece,
-    Repeat,
     cover_of,
-    flat_steps,
-    is_along,
-    loops_in_axes,
     whole_piece,
 )
-from ckpt.ext.layouts.proof import Leaf, are_proved, is_proved, read_elements
+from ckpt.ext.layouts.proof import Leaf, are_proved, is_proved
 from ckpt.ext.layouts.rescaled import rescaled_leaf, shared_formulas
 from ckpt.ext.layouts.runs import Buffers, buffers_among
-from ckpt.ext.layouts.samples import ONE, first_layers, sample_of
+from ckpt.ext.layouts.samples import ONE, first_layers
 from ckpt.ext.layouts.scaled import formulas_between, multiples
 from ckpt.ext.layouts.search import (
     Found,
     Index,
     Search,
-    dims_without,
     dtype_of_search,
     index_of,
     isin,
     keys_in,
 )
+from ckpt.ext.layouts.sums import Progress, Sums, raise_unreadable
 from ckpt.model.dtypes import DType
-from ckpt.model.rows import NamedTuple
 
 _WAYS = 8
 """The ways that are named where several fit."""
 
-
-Progress = Callable[[int], None]
 Proposal = tuple[Leaf, tuple[Piece, ...]]
 """A tensor of B, and the pieces that it may be made of."""
 
@@ -113,55 +105,12 @@ class _Finder:
         self._executor = executor
         self._progress = progress
         self._dtypes = list(dict.fromkeys([leaf.dtype for leaf in targets]))
-        self._of_sources: dict[DType, dict[str, Fibres]] = {
-            to: {} for to in self._dtypes
-        }
-        self._of_targets: dict[str, Fibres] = {}
-        self._samples: dict[DType, dict[int, int | None]] = {}
-
-    def _sample(self, leaf: Leaf, dtype: DType) -> int | None:
-        """The sample of a tensor, read once. Raises UnreadableError."""
-        known = self._samples.setdefault(dtype, {})
-        if id(leaf) not in known:
-            known[id(leaf)] = sample_of(leaf, dtype)
-        return known[id(leaf)]
-
-    def _read(self, sources: Sequence[Leaf], targets: Sequence[Leaf]) -> None:
-        """Make the fingerprints of tensors that have none.
-
-        A tensor of A is read as each dtype of B that it may have become. Raises
-        UnreadableError.
-        """
-        rows: list[tuple[Leaf, DType, dict[str, Fibres]]] = []
-        for leaf in sources:
-            for to in self._dtypes:
-                known = self._of_sources[to]
-                if (
-                    leaf.name not in known
-                    and dtype_of_search(leaf.dtype, to) is not None
-                ):
-                    rows.append((leaf, to, known))
-        rows += [
-            (leaf, leaf.dtype, self._of_targets)
-            for leaf in targets
-            if leaf.name not in self._of_targets
-        ]
-        rest = iter(rows)
-        while some := list(islice(rest, _AT_ONCE)):
-            tasks = [
-                Task(fibres_of, (leaf.ref, to), leaf.ref.nbytes) for leaf, to, _ in some
-            ]
-            results = run_each(self._executor, tasks, self._progress)
-            for (leaf, _, known), result in zip(some, results, strict=True):
-                if isinstance(result, Failed):
-                    raise_unreadable(leaf.name, result)
-                else:
-                    known[leaf.name] = result
+        self._sums = Sums(self._dtypes, executor, progress)
 
     def _proved(self, proposals: Iterable[Proposal]) -> Iterator[Proposal]:
         """Yield the proposals that bytes prove. Raises UnreadableError."""
         rest = iter(proposals)
-        while some := list(islice(rest, _AT_ONCE)):
+        while some := list(islice(rest, sums.AT_ONCE)):
             tasks: list[Task[bool]] = []
             for target, pieces in some:
                 names = {piece.source for piece in pieces if piece.source is not None}
@@ -192,7 +141,10 @@ class _Finder:
             self._made.get(leaf.name) or self._unmade_target(leaf)
             for leaf in self._targets
         ]
-        return Findings(tuple(made), tuple(self._unused_tensors()))
+        leftovers = Leftovers(self._sources, self._sums)
+        return Findings(
+            tuple(made), tuple(leftovers.unused_tensors(self._made.values()))
+        )
 
     def find_by_values(self) -> dict[str, Made]:
         """Find what values tell, and return it by the names of B.
@@ -223,7 +175,7 @@ class _Finder:
                 if (leaf.ref.numel, to) in sizes and dtype_of_search(
                     leaf.dtype, to
                 ) is not None:
-                    sample = self._sample(leaf, to)
+                    sample = self._sums.sample(leaf, to)
                     if sample not in (None, ONE):
                         key = leaf.ref.numel, to, sample
                         equal.setdefault(key, []).append(leaf)
@@ -240,7 +192,7 @@ class _Finder:
     ) -> Iterator[Proposal]:
         """Yield each target with the tensors of A that have its sample."""
         for target in self._targets:
-            sample = self._sample(target, target.dtype)
+            sample = self._sums.sample(target, target.dtype)
             key = target.ref.numel, target.dtype, sample
             for leaf in () if sample is None else equal.get(key, ())[:_EQUAL]:
                 yield target, (whole_piece(leaf.name, leaf.ref.numel),)
@@ -262,7 +214,7 @@ class _Finder:
         self._find_among(sources, targets)
         for target in targets:
             beside = None if target.name in self._made else self._bias_pieces(target)
-            if beside is not None and not self._is_constant(target):
+            if beside is not None and not self._sums.is_constant(target):
                 self._note_pieces(target.name, beside)
         made = [row for row in self._made.values() if row.by == VALUES]
         proposals = proposed_pieces(
@@ -279,8 +231,8 @@ class _Finder:
         First come those that are all of one tensor. Where `sources` are those that are
         used nowhere yet, what they make is no source of slices any more.
         """
-        varied = [target for target in targets if not self._is_constant(target)]
-        self._read((), varied)
+        varied = [target for target in targets if not self._sums.is_constant(target)]
+        self._sums.read_sums((), varied)
         before = self._used_names()
         is_fresh = not any(leaf.name in before for leaf in sources)
         for dtype in dict.fromkeys([target.dtype for target in varied]):
@@ -289,7 +241,7 @@ class _Finder:
             whole = index.part(index.families == 0)
             left: list[Leaf] = []
             for target in own:
-                fibres = self._of_targets[target.name]
+                fibres = self._sums.of_target(target)
                 found = self._search.whole(target, fibres, whole)
                 self._take(target, found)
                 if found is None:
@@ -306,13 +258,13 @@ class _Finder:
 
         Fingerprints of A are made some at a time, for all of them may be large.
         """
-        wanted = keys_in([self._of_targets[target.name] for target in targets])
+        wanted = keys_in([self._sums.of_target(target) for target in targets])
         able = [
             leaf for leaf in sources if dtype_of_search(leaf.dtype, dtype) is not None
         ]
         index = index_of({}, wanted)
-        for first in range(0, len(able), _AT_ONCE):
-            some = able[first : first + _AT_ONCE]
+        for first in range(0, len(able), sums.AT_ONCE):
+            some = able[first : first + sums.AT_ONCE]
             tasks = [
                 Task(fibres_of, (leaf.ref, dtype), leaf.ref.nbytes) for leaf in some
             ]
@@ -329,7 +281,7 @@ class _Finder:
     def _find_slices(self, targets: Sequence[Leaf], index: Index) -> None:
         """Find the tensors of B that are a slice, or are put together from slices."""
         for target in targets if len(index.keys) else ():
-            fibres = self._of_targets[target.name]
+            fibres = self._sums.of_target(target)
             found = self._search.whole(target, fibres, index)
             why = ""
             if found is None:
@@ -337,30 +289,6 @@ class _Finder:
             self._take(target, found)
             if found is None and why:
                 self._why[target.name] = why
-
-    def _is_constant(self, target: Leaf) -> bool:
-        """Tell whether all elements of a tensor of B are one number. Raises
-        UnreadableError.
-        """
-        sample = self._sample(target, target.dtype)
-        if sample not in (None, ONE):
-            return False
-        self._read((), [target])
-        return self._of_targets[target.name].is_constant
-
-    def _fibres_as(self, leaf: Leaf, dtype: DType) -> Fibres | None:
-        """The sums of a tensor of A that may be one number, read as a dtype.
-
-        It is None for one that is not, as its sample says. Raises UnreadableError.
-        """
-        if dtype_of_search(leaf.dtype, dtype) is None:
-            return None
-        sample = self._sample(leaf, dtype)
-        if sample not in (None, ONE):
-            return None
-        self._read([leaf], ())
-        row = self._of_sources[dtype][leaf.name]
-        return row if row.is_constant else None
 
     def _note_pieces(
         self, name: str, pieces: Sequence[Piece], by: str = VALUES
@@ -379,7 +307,7 @@ class _Finder:
             for leaf in self._targets
             if leaf.name not in self._made
             and leaf.name not in self._ambiguous
-            and not self._is_constant(leaf)
+            and not self._sums.is_constant(leaf)
         ]
 
     def _take(self, target: Leaf, found: Found | None) -> None:
@@ -484,9 +412,9 @@ class _Finder:
         """
         fitting: dict[str, list[str]] = {}
         for target in self._targets:
-            if target.name in self._made or not self._is_constant(target):
+            if target.name in self._made or not self._sums.is_constant(target):
                 continue
-            fibres = self._of_targets[target.name]
+            fibres = self._sums.of_target(target)
             beside = self._bias_pieces(target)
             ways = [] if beside is not None else self._constant_ways(target)
             assumed = self._assumed.get(target.name)
@@ -618,12 +546,12 @@ class _Finder:
         if table is None:
             table = self._constants[target.dtype] = {}
             for leaf in self._sources:
-                row = self._fibres_as(leaf, target.dtype)
+                row = self._sums.of_constant(leaf, target.dtype)
                 if row is not None:
                     key = row.first, _wide_dims(row.shape)
                     table.setdefault(key, []).append(leaf.name)
         return table.get(
-            (self._of_targets[target.name].first, _wide_dims(target.shape)), []
+            (self._sums.of_target(target).first, _wide_dims(target.shape)), []
         )
 
     def _unmade_target(self, target: Leaf) -> Made:
@@ -631,193 +559,13 @@ class _Finder:
         why = self._why.get(target.name) or "no such values in A"
         return Made(target.name, None, why=why)
 
-    def _unused_tensors(self) -> list[Unused]:
-        """The tensors of A with elements that are used nowhere."""
-        pieces: dict[str, list[Piece]] = {}
-        whole: set[str] = set()
-        for row in self._made.values():
-            for piece in row.pieces or ():
-                if piece.source is None:
-                    continue
-                if piece.numel == self._by_name[piece.source].ref.numel:
-                    whole.add(piece.source)
-                else:
-                    pieces.setdefault(piece.source, []).append(piece)
-        rows: list[Unused] = []
-        equal: dict[tuple[object, ...], list[str]] = {}
-        for name in sorted(whole, key=self._numbers.__getitem__):
-            equal.setdefault(self._copy_key(self._by_name[name]), []).append(name)
-        for leaf in self._sources:
-            if leaf.name in whole or not leaf.ref.numel:
-                continue
-            own = [piece.turned(leaf.name) for piece in pieces.get(leaf.name, ())]
-            missing = cover_of(own, leaf.ref.numel).missing
-            if missing:
-                constant = _padding_bits(leaf, own, missing) if own else None
-                if not own and self._is_one_number(leaf):
-                    first = read_elements(leaf.flat, 0, ((1, 1),))
-                    constant = int.from_bytes(first.tobytes(), "little")
-                copy = self._copy_of(leaf, equal)
-                is_apart = bool(own) and constant is None
-                repeats = self._repeated_slices(leaf, own, missing) if is_apart else ()
-                counts = missing, leaf.ref.numel
-                rows.append(Unused(leaf.name, *counts, copy, constant, repeats))
-        return rows
 
-    def _repeated_slices(
-        self, leaf: Leaf, used: Sequence[Piece], missing: int
-    ) -> tuple[Repeat, ...]:
-        """The slices that pieces leave of a tensor as slices that they use, proved.
-
-        There are none where one of the slices that are left is no slice that is used.
-        """
-        unused = _unused_slices(leaf, used, missing)
-        fibres = self._fibres_of_source(leaf)
-        if unused is None or fibres is None:
-            return ()
-        sums = fibres.families.get((unused.axis,))
-        if sums is None:
-            return ()
-        left = unused.indices
-        is_left = set(left)
-        known: dict[int, int] = {}
-        for index, total in enumerate(sums.tolist()):
-            if index not in is_left:
-                known.setdefault(total, index)
-        others = [known.get(int(sums[index]), -1) for index in left]
-        if min(others) < 0:
-            return ()
-        repeats: list[Repeat] = []
-        first = 0
-        while first < len(others):
-            last = first + 1
-            step = others[last] - others[first] if last < len(others) else 0
-            while (
-                last < len(others)
-                and left[last] == left[last - 1] + 1
-                and others[last] - others[last - 1] == step
-            ):
-                last += 1
-            repeats.append(
-                Repeat(unused.axis, left[first], others[first], last - first, step)
-            )
-            first = last
-        pieces = [repeat.piece(leaf.name, leaf.shape) for repeat in repeats]
-        return tuple(repeats) if self._search.is_made(leaf, pieces) else ()
-
-    def _fibres_of_source(self, leaf: Leaf) -> Fibres | None:
-        """The sums of a tensor of A, read as some dtype. Raises UnreadableError."""
-        self._read([leaf], ())
-        every = [rows.get(leaf.name) for rows in self._of_sources.values()]
-        return next((fibres for fibres in every if fibres is not None), None)
-
-    def _is_one_number(self, leaf: Leaf) -> bool:
-        """Tell whether all elements of a tensor of A are one number. Raises
-        UnreadableError.
-        """
-        sample = self._sample(leaf, leaf.dtype)
-        if sample not in (None, ONE):
-            return False
-        fibres = self._fibres_of_source(leaf)
-        return fibres is not None and fibres.is_constant
-
-    def _copy_key(self, leaf: Leaf) -> tuple[object, ...]:
-        """The properties that a tensor of A and its copies have in common."""
-        # Constants are many, and their bytes say nothing: only those with the name for
-        # another rank are compared with each other.
-        name = name_in_rank(leaf.name) if self._is_one_number(leaf) else ""
-        sample = self._sample(leaf, leaf.dtype)
-        if sample is not None:
-            return leaf.shape, leaf.dtype, name, sample
-        fibres = self._fibres_of_source(leaf)
-        total = fibres.total if fibres is not None else leaf.name
-        return leaf.shape, leaf.dtype, name, total
-
-    def _copy_of(
-        self, leaf: Leaf, equal: Mapping[tuple[object, ...], Sequence[str]]
-    ) -> str | None:
-        """A used tensor of A with the same bytes as one that is used nowhere."""
-        if self._is_one_number(leaf) and name_in_rank(leaf.name) is None:
-            return None
-        for name in equal.get(self._copy_key(leaf), ()):
-            # Constants are equal by chance, unless they are what each rank has.
-            is_alike = is_of_other_rank(leaf.name, name) or not self._is_one_number(
-                leaf
-            )
-            piece = whole_piece(name, leaf.ref.numel)
-            if is_alike and is_proved(piece, leaf, self._by_name):
-                return name
-        return None
-
-
-_AT_ONCE = 2048
-"""The proposals that are proved at once."""
 _EQUAL = 16
 """The tensors of A that are compared with one of B as they are."""
 _SCALED = 64
 """The tensors of A that are looked at for a scale, the most alike by name."""
-_PADDING = 1 << 16
-"""The most slices that are looked at as padding."""
-
-
-def _padding_bits(leaf: Leaf, used: Sequence[Piece], missing: int) -> int | None:
-    """The bits of each element that pieces of a tensor leave.
-
-    It is None where they leave no whole slices, or slices of several numbers.
-    """
-    unused = _unused_slices(leaf, used, missing)
-    if unused is None:
-        return None
-    inner = tuple(dims_without(leaf.shape, (unused.axis,)))
-    step = flat_steps(leaf.shape)[unused.axis]
-    first = read_elements(leaf.flat, unused.indices[0] * step, ((1, 1),))
-    for index in unused.indices:
-        if not bool((read_elements(leaf.flat, index * step, inner) == first).all()):
-            return None
-    return int.from_bytes(first.tobytes(), "little")
-
-
-class _Slices(NamedTuple):
-    """Slices of a tensor along one axis."""
-
-    axis: int
-    indices: list[int]
-
-
-def _unused_slices(leaf: Leaf, used: Sequence[Piece], missing: int) -> _Slices | None:
-    """The slices along one axis that pieces leave of a tensor.
-
-    It is None where they leave other elements than all of some slices.
-    """
-    import numpy as np
-
-    steps = flat_steps(leaf.shape)
-    for axis, size in enumerate(leaf.shape):
-        inner = leaf.ref.numel // size
-        if missing % inner or missing // inner > _PADDING:
-            continue
-        is_used = np.zeros(size, bool)
-        for piece in used:
-            indices = np.array(piece.to // steps[axis] % size)
-            for loop in loops_in_axes(piece.loops, steps):
-                if is_along(loop, axis, leaf.shape):
-                    step = loop.to // steps[axis]
-                    indices = indices[..., None] + np.arange(loop.size) * step
-            is_used[indices.reshape(-1) % size] = True
-        left: list[int] = np.flatnonzero(~is_used).tolist()
-        if left and len(left) == missing // inner:
-            return _Slices(axis, left)
-    return None
 
 
 def _wide_dims(shape: Sequence[int]) -> tuple[int, ...]:
     """The dimensions of a shape with more than one index."""
     return tuple([size for size in shape if size > 1])
-
-
-def raise_unreadable(name: str, failed: Failed) -> None:
-    """Raise UnreadableError for a tensor that could not be read."""
-    from ckpt.model.errors import UnreadableError
-    from ckpt.model.text import show
-
-    raise UnreadableError(f"{show(name, 80)}: {failed.problem}")

@@ -280,7 +280,7 @@ def test_many_constants_are_not_compared_one_by_one(
         asked.append(name)
         return False
 
-    monkeypatch.setattr("ckpt.ext.layouts.find.is_of_other_rank", counted)
+    monkeypatch.setattr("ckpt.ext.layouts.leftovers.is_of_other_rank", counted)
     zeros = np.zeros((2, 3), np.float32)
     a, b = (
         relaid.saved(
