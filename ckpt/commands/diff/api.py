@@ -72,6 +72,7 @@ def diff(
     """
     from ckpt.commands.diff.diff import DIFFER, Options, tolerance_of
     from ckpt.commands.diff.diff import diff as job
+    from ckpt.commands.diff.findings import without_training
     from ckpt.commands.rename.rename import substitution
     from ckpt.commands.rewriting.report import with_ties
 
@@ -94,6 +95,8 @@ def diff(
         executor=current_executor(),
     )
     live = model_of(model, arg)
+    # A recipe knows files of ranks, which a pattern names as one checkpoint.
+    open_input = at_hand if recipe is None else load_hook("layouts").opened_side
     with ExitStack() as stack:
         sides = []
         for side in (before, after):
@@ -103,7 +106,7 @@ def diff(
                         path_of(side), structure=True, limits=limits, plugins=plugins
                     )
                 )
-            sides.append(stack.enter_context(at_hand(side, limits, plugins=plugins)))
+            sides.append(stack.enter_context(open_input(side, limits, plugins=plugins)))
         with metered_reading(progress, *sides) as meter:
             options = options._replace(progress=meter)
             old, new = (
@@ -120,7 +123,7 @@ def diff(
                 report = _compared(old, new, options)
             else:
                 relaid = load_hook("layouts").relaid_survey(
-                    old, recipe, sides[0].limits, section
+                    old, recipe, sides[0].limits, section, as_read=True
                 )
                 options = options._replace(section=None, align=False)
                 report = job(relaid, new, options)
@@ -129,6 +132,9 @@ def diff(
                     old, new, recipe, sides[0].limits, names
                 )
                 report = report._replace(notes=(*report.notes, *notes))
+                if notes:  # a conversion went wrong: these are no steps of a training
+                    findings = without_training(report.findings)
+                    report = report._replace(findings=findings)
             if (
                 recipe is None
                 and report.account is None

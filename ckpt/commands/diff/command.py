@@ -80,7 +80,8 @@ def command(
             nullcontext() if page is None else page.told(path, "ckpt.diff"),
         ):
             refuse_factory(path, "--model")
-            checkpoint = opened(path, limits, structure=structure)
+            in_ranks = keywords["recipe"] is not None
+            checkpoint = opened(path, limits, structure=structure, in_ranks=in_ranks)
             if page is not None:
                 page.drawn_from(checkpoint.checkpoint)
             return checkpoint

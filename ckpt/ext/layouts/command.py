@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ckpt.ext.layouts.recipe import open_pattern, recipe
+from ckpt.ext.layouts.recipe import recipe
 from ckpt.ext.layouts.text import beside_text, recipe_lines
 from ckpt.model.limits import Limits
 from ckpt.model.text import pasted_path, show
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.cli import output as shown
-from ckpt.surface.cli.inputs import documenting_errors, opened, plugins_allowed
+from ckpt.surface.cli.inputs import documenting_errors, opened
 
 
 def command(
@@ -41,8 +41,7 @@ def command(
 
     def side(path: str) -> Checkpoint:
         with documenting_errors(path, schema):
-            several = open_pattern(path, limits, plugins=plugins_allowed())
-            return opened(path, limits) if several is None else several
+            return opened(path, limits, in_ranks=True)
 
     with (
         side(before) as first,

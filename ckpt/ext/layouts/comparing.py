@@ -39,8 +39,14 @@ def relaid_survey(
     recipe: str | os.PathLike[str],
     limits: Limits,
     section: str | None = None,
+    *,
+    as_read: bool = False,
 ) -> Survey:
-    """A checkpoint in the other layout of the recipe in a file. Raises CkptError."""
+    """A checkpoint in the other layout of the recipe in a file.
+
+    With `as_read`, files of ranks are a dict each, as they are read; else their names
+    begin with the key of the file. Raises CkptError.
+    """
     text = os.fsdecode(recipe)
     rules = read_recipe(text, limits)
     checkpoint = survey.checkpoint
@@ -48,7 +54,10 @@ def relaid_survey(
         report = convert_layout(
             survey, rules, text, checkpoint.format, checkpoint.traits, section=section
         )
-    return Survey(report.result, survey.model)
+    result = report.result
+    if as_read and rules.after is not None:
+        result = rules.after.nested_checkpoint(result, limits)
+    return Survey(result, survey.model)
 
 
 def wrong_notes(

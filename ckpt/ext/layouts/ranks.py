@@ -82,6 +82,32 @@ class Ranks(NamedTuple):
 
         Raises LossError for a tensor of no file, and for a file without tensors.
         """
+        roots = self._roots_of(checkpoint)
+        empty = [row.file for row in self.files if row.key not in roots]
+        if empty:
+            listed = and_more([show(name, 80) for name in empty], 3)
+            problem = f"the recipe makes no tensor of {listed}"
+            raise LossError(problem, path=checkpoint.path)
+        parts: list[tuple[str, Checkpoint]] = []
+        for row in self.files:
+            part = edited_checkpoint(checkpoint, roots[row.key], limits, origin=None)
+            parts.append((row.file, part))
+        return parts
+
+    def nested_checkpoint(self, checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
+        """The checkpoint as it is read from the files: a dict for each of them.
+
+        Raises LossError for a tensor of no file.
+        """
+        root = dict_of(self._roots_of(checkpoint).items())
+        return edited_checkpoint(checkpoint, root, limits, origin=None)
+
+    def _roots_of(self, checkpoint: Checkpoint) -> dict[str, Dict]:
+        """The root of each file with tensors by its key: dicts of these, and the values
+        beside them.
+
+        Raises LossError for a tensor of no file, and for one in the place of a value.
+        """
         trees: dict[str, _Tree] = {row.key: {} for row in self.files}
         by_length = sorted(self.dicts, key=len, reverse=True)
         for entry in checkpoint.tensors:
@@ -90,22 +116,17 @@ class Ranks(NamedTuple):
                 problem = f"{show_name(entry.name)} belongs to no file of the recipe"
                 raise LossError(problem, path=checkpoint.path)
             _put_tensor(trees[key], _path_within(rest, by_length), entry)
-        empty = [row.file for row in self.files if not trees[row.key]]
-        if empty:
-            listed = and_more([show(name, 80) for name in empty], 3)
-            problem = f"the recipe makes no tensor of {listed}"
-            raise LossError(problem, path=checkpoint.path)
-        parts: list[tuple[str, Checkpoint]] = []
-        for row in self.files:
-            root = _dict_of_tree(trees[row.key])
+        roots: dict[str, Dict] = {}
+        for key, tree in trees.items():
+            if not tree:
+                continue
+            root = roots[key] = _dict_of_tree(tree)
             for name, value in self.values:
                 if name in root.keys:
                     problem = f"{show_name(name)} is a tensor and a value in one file"
                     raise LossError(problem, path=checkpoint.path)
                 root.set([name], [value])
-            part = edited_checkpoint(checkpoint, root, limits, origin=None)
-            parts.append((row.file, part))
-        return parts
+        return roots
 
 
 _Tree = dict[str, "Tensor | _Tree"]

@@ -141,7 +141,8 @@ def warmstart(
                 format=save.format_for(options.out, None, endings=save.ENDINGS)
             )
     talk = Talk(options.tell)
-    with at_hand(pretrained, options.limits, plugins=options.plugins) as given:
+    open_input = at_hand if recipe is None else load_hook("layouts").opened_side
+    with open_input(pretrained, options.limits, plugins=options.plugins) as given:
         for line in doubt_lines(given.checkpoint):
             talk(line)
         code: list[str] = []

@@ -82,7 +82,10 @@ def command(
             output.write_talk(f"ckpt: {text}", command)
 
     with documenting_errors(pretrained, "ckpt.rewrite" if options.json else None):
-        source = opened(pretrained, options.places.limits, tell=False)
+        in_ranks = asked["recipe"] is not None
+        source = opened(
+            pretrained, options.places.limits, tell=False, in_ranks=in_ranks
+        )
     with source as given:
         return rewrite_paths([into_model or into or ""], write, options, report=report)
 

@@ -406,21 +406,24 @@ def opened(
     tell: bool = True,
     structure: bool = False,
     partial: bool = False,
+    in_ranks: bool = False,
 ) -> Checkpoint:
     """The checkpoint at a path, as the command line and the environment say. Raises
     CkptError.
 
     With `tell`, stderr names the damaged files of a folder, which the command then does
     without. With `structure`, a stored listing is one too; with `partial`, what is left
-    of one that is damaged.
+    of one that is damaged; with `in_ranks`, the files that a pattern names.
     """
-    checkpoint = open_side(
-        path,
-        structure=structure,
-        partial=partial,
-        limits=limits,
-        plugins=plugins_allowed(),
-    )
+    plugins = plugins_allowed()
+    checkpoint: Checkpoint | None = None
+    if in_ranks:
+        layouts = load_hook("layouts")
+        checkpoint = layouts.open_pattern(path, limits, plugins=plugins)
+    if checkpoint is None:
+        checkpoint = open_side(
+            path, structure=structure, partial=partial, limits=limits, plugins=plugins
+        )
     for text in notice_lines(checkpoint) if tell else ():
         output.write_talk(text)
     return checkpoint

@@ -466,3 +466,51 @@ def test_what_a_killed_run_left_is_named(folder: Path, killer: kills.Killer) -> 
     assert done.code == 0
     assert b"left over from a run that was killed" in done.err
     assert b"0 bytes" not in done.err
+
+
+@pytest.mark.parametrize("kind", RANKED)
+def test_diff_compares_files_of_ranks_through_a_recipe(
+    kind: str, tmp_path: Path
+) -> None:
+    whole, ranks = made_pair(kind, 1, tmp_path)
+    recipe = tmp_path / "r.json"
+    ckpt.recipe(whole, side(kind, ranks), out=recipe)
+    words = ("diff", whole, side(kind, ranks), "--recipe", str(recipe))
+    assert inside(*words, cwd=tmp_path).code == 0
+    assert ckpt.diff(whole, side(kind, ranks), recipe=recipe).same
+    other, _ = made_pair(kind, 2, tmp_path)
+    assert ckpt.diff(other, side(kind, ranks), recipe=recipe).changed
+
+
+def test_a_wrong_rank_is_named(tmp_path: Path) -> None:
+    state = llama(1)
+    whole = relaid.saved(state, tmp_path / "whole.safetensors")
+    files = relaid.rank_files("pattern", state)
+    ranks = tmp_path / "ranks"
+    relaid.saved_files(files, ranks)
+    recipe = tmp_path / "r.json"
+    ckpt.recipe(whole, side("pattern", ranks), out=recipe)
+    name = next(file for file in files if file.endswith(".pt"))
+    wrong = torch.load(ranks / name)
+    key = "decoder.layers.0.self_attention.linear_proj.weight"
+    wrong["model"][key] = wrong["model"][key].flip(0)
+    torch.save(wrong, ranks / name)
+    words = ("diff", whole, side("pattern", ranks), "--recipe", str(recipe))
+    done = inside(*words, cwd=tmp_path)
+    assert done.code == 1
+    assert [row for row in done.lines if "in reverse; right would be" in row]
+    assert not [row for row in done.lines if "frozen" in row]
+
+
+def test_a_warm_start_takes_files_of_ranks_by_a_recipe(tmp_path: Path) -> None:
+    whole, ranks = made_pair("pattern", 1, tmp_path)
+    recipe = tmp_path / "r.json"
+    ckpt.recipe(side("pattern", ranks), whole, out=recipe)
+    fresh = {name: np.zeros_like(array) for name, array in llama(1).items()}
+    relaid.saved(fresh, tmp_path / "fresh.safetensors")
+    out = tmp_path / "out.safetensors"
+    words = ("--into", str(tmp_path / "fresh.safetensors"), "--recipe", str(recipe))
+    words = ("warmstart", side("pattern", ranks), *words, "-o", str(out))
+    done = inside(*words, cwd=tmp_path)
+    assert done.code == 0
+    assert holds(str(out), llama(1))
