@@ -498,7 +498,7 @@ def test_a_wrong_rank_is_named(tmp_path: Path) -> None:
     words = ("diff", whole, side("pattern", ranks), "--recipe", str(recipe))
     done = inside(*words, cwd=tmp_path)
     assert done.code == 1
-    assert [row for row in done.lines if "in reverse; right would be" in row]
+    assert [row for row in done.lines if "in reverse); right would be" in row]
     assert not [row for row in done.lines if "frozen" in row]
 
 
