@@ -49,6 +49,7 @@ LIMITS = [
     "ext.layouts.ranks._LARGEST",
     "ext.layouts.ranks._STEPS",
     "ext.layouts.rescaled._LONGEST",
+    "ext.layouts.rescaled._SPAN",
     "ext.layouts.rescaled._WIDEST",
     "ext.layouts.rules.BYTES_OF_PIECE",
     "ext.layouts.rules.FEW_PIECES",

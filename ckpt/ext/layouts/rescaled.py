@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_LONGEST = 1 << 20
+_LONGEST = 1 << 16
 """The most elements of a slice that is sorted."""
+_SPAN = 1 << 27
+"""The most bytes that the elements of a slice lie apart: a column of a large matrix
+costs as much as the matrix.
+"""
 _TENSORS = 64
 """The tensors of each side of which slices are sorted."""
 _WIDEST = 4
@@ -106,7 +110,8 @@ def _sorted_slices(leaf: Leaf) -> Iterator[_Sorted]:
         rest = [axis for axis in wide if axis not in kept]
         loops = tuple([(leaf.shape[axis], steps[axis]) for axis in rest])
         count = prod([size for size, _ in loops])
-        if not LEAST_OF_PAIRS <= count <= _LONGEST:
+        span = sum([(size - 1) * step for size, step in loops]) * leaf.dtype.bits // 8
+        if not LEAST_OF_PAIRS <= count <= _LONGEST or span > _SPAN:
             continue
         last = sum([(leaf.shape[axis] - 1) * steps[axis] for axis in kept])
         for first in sorted({0, last}):
