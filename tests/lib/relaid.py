@@ -444,6 +444,13 @@ def _flat_buffers(state: State) -> State:
     return {"rank.0.flat": first, "rank.1.flat": last}
 
 
+def _aligned_buffer(state: State) -> State:
+    """As FSDP keeps parameters: each begins at a multiple of 16 elements."""
+    rows = [array.ravel() for array in state.values()]
+    padded_rows = [np.pad(row, (0, -len(row) % 16)) for row in rows]
+    return {"model._flat_param": np.concatenate(padded_rows)}
+
+
 def _scanned(state: State, factor: float = 1.0) -> State:
     """As JAX scans over layers: kernels of all layers in one tensor, the layers on its
     second axis, heads apart; the queries times a factor.
@@ -658,7 +665,16 @@ LAYOUTS: dict[str, tuple[Make, Change]] = {
         lambda rng: _matrices(rng, GROUPS * WIDTH, HIDDEN),
         _heads_repeated,
     ),
+    "rows twice": (
+        lambda rng: _matrices(rng, 24, 32),
+        lambda state: _each(state, lambda a: np.repeat(a, 2, axis=0)),
+    ),
+    "padded in front": (
+        lambda rng: _matrices(rng, 24, 32),
+        lambda state: _each(state, lambda a: np.concatenate([a[3:], a])),
+    ),
     "flat buffers": (_parameters, _flat_buffers),
+    "flat buffer, aligned": (_parameters, _aligned_buffer),
     "scanned": (_attention_of_llama, _scanned),
     "scanned and scaled": (
         _attention_of_llama,

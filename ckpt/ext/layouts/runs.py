@@ -117,10 +117,10 @@ class Buffers:
         position = 0
         while position < buffer.ref.numel:
             run = self._longest_run(buffer, position, places, runs)
-            if run is None:
+            if run is None and (not runs or runs[-1].leaf is not None):
                 later = bisect_right(starts, position)
                 end = starts[later] if later < len(starts) else buffer.ref.numel
-                run = _constant_run(buffer, position, end)
+                run = _padding_run(buffer, position, end)
             if run is None:
                 return None
             runs.append(run)
@@ -152,9 +152,9 @@ class Buffers:
                 proved.append(run)
         if not proved:
             return None
-        longest = max(proved, key=lambda run: run.numel)
+        longest = max(proved, key=_length_of)
         end = position + longest.numel
-        is_one_number = _constant_run(buffer, position, end) is not None
+        is_one_number = _equal_count(buffer, position, end) == longest.numel
         return longest._replace(is_by_order=is_one_number)
 
     def _is_proved(self, run: Run, buffer: Leaf, leaf: Leaf) -> bool:
@@ -227,12 +227,34 @@ def _blocks_of(buffer: Leaf) -> Iterator[tuple[int, Array]]:
         yield start, read_elements(buffer.flat, start, ((count, 1),))
 
 
-def _constant_run(buffer: Leaf, start: int, end: int) -> Run | None:
-    """The elements of a buffer between two places as padding, if all are one number."""
+def _length_of(run: Run) -> tuple[int, bool]:
+    """The order of runs: the longest one, and of several the one that ends a tensor."""
+    leaf = run.leaf
+    ends = leaf is not None and run.leaf_start + run.numel == leaf.ref.numel
+    return run.numel, ends
+
+
+def _padding_run(buffer: Leaf, start: int, end: int) -> Run | None:
+    """The elements of a buffer that are one number, up to some place, or None for a few
+    elements that are not 0: these are no padding.
+    """
+    first = read_elements(buffer.flat, start, ((1, 1),))
+    bits = int.from_bytes(first.tobytes(), "little")
+    count = _equal_count(buffer, start, end)
+    if bits and count < WINDOW:
+        return None
+    return Run(start, None, 0, count, bits)
+
+
+def _equal_count(buffer: Leaf, start: int, end: int) -> int:
+    """The number of elements from one place on that are the same, up to another one."""
+    import numpy as np
+
     first = read_elements(buffer.flat, start, ((1, 1),))
     for low in range(start, end, _BLOCK):
         count = min(_BLOCK, end - low)
         bits = read_elements(buffer.flat, low, ((count, 1),))
-        if not bool((bits == first[0]).all()):
-            return None
-    return Run(start, None, 0, end - start, int.from_bytes(first.tobytes(), "little"))
+        others = np.flatnonzero(bits != first[0])
+        if len(others):
+            return low + int(others[0]) - start
+    return end - start

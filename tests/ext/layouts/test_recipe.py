@@ -16,7 +16,7 @@ from process import ckpt as run
 from relaid import LAYOUTS, State, holds
 
 import ckpt
-from ckpt.ext.layouts import neighbours, runs
+from ckpt.ext.layouts import neighbours, rescaled, runs
 from ckpt.model.errors import CkptError, LossError, UnreadableError, UsageError
 
 NAMES = "name", sorted(LAYOUTS)
@@ -848,7 +848,9 @@ def test_a_buffer_with_other_elements_is_made_of_nothing(tmp_path: Path) -> None
     b = relaid.saved(after, tmp_path / "c.safetensors")
     report = ckpt.recipe(a, b)
     assert [row.name for row in report.left] == ["rank.1.flat"]
-    assert not ckpt.recipe(b, a).is_whole
+    left = [row.name for row in ckpt.recipe(b, a).left]
+    assert left[0] == "layers.1.a_weight"  # its first part lies in the other buffer
+    assert "layers.0.a_weight" not in left
 
 
 def test_a_buffer_says_what_its_order_decided(tmp_path: Path) -> None:
@@ -856,3 +858,44 @@ def test_a_buffer_says_what_its_order_decided(tmp_path: Path) -> None:
     by_name = {row.name: row.by for row in ckpt.recipe(b, a).made}
     assert by_name["layers.0.c_few"] == "values"
     assert by_name["layers.0.d_norm"] == "neighbours"
+
+
+def test_a_buffer_holds_a_tensor_that_begins_like_another(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    whole = relaid.randoms(rng)(6, 8)
+    state = {
+        "long": whole,
+        "rest": relaid.randoms(rng)(5, 7),
+        "short": whole[:2].copy(),
+    }
+    flat = np.concatenate([array.ravel() for array in state.values()])
+    a = relaid.saved(state, tmp_path / "a.safetensors")
+    b = relaid.saved({"flat": flat}, tmp_path / "b.safetensors")
+    assert ckpt.recipe(a, b).is_whole
+    assert ckpt.recipe(b, a).is_whole
+
+
+def test_rows_that_stand_twice_are_taken_in_one_run(tmp_path: Path) -> None:
+    weight = relaid.randoms(np.random.default_rng(1))(24, 32)
+    twice = np.concatenate([weight, weight])
+    a = relaid.saved({"w": twice}, tmp_path / "a.safetensors")
+    b = relaid.saved({"w": weight[::-1]}, tmp_path / "b.safetensors")
+    report = ckpt.recipe(a, b)
+    assert report.is_whole
+    assert len(report.made[0].pieces or ()) == 1
+
+
+def test_a_factor_is_found_where_only_rows_are_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rescaled, "_LONGEST", 32)
+    a, b, _, _ = pair("scanned and scaled", 1, tmp_path)
+    assert ckpt.recipe(a, b).is_whole
+
+
+def test_no_column_of_a_large_matrix_is_read_for_a_factor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rescaled, "_SPAN", 64)
+    a, b, _, _ = pair("scanned and scaled", 1, tmp_path)
+    assert not ckpt.recipe(a, b).is_whole
