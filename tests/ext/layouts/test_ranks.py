@@ -407,6 +407,20 @@ def test_a_tensor_of_no_file_is_not_written(
     assert not (folder / "out").exists()
 
 
+def test_a_file_without_tensors_is_not_written(folder: Path) -> None:
+    recipe = json.loads((folder / "there.json").read_text())
+    files = recipe["ranks_of_b"]["files"]
+    files.append({"file": "mp_rank_09_009/model_optim_rng.pt", "key": "mp_rank_09_009"})
+    (folder / "more.json").write_text(json.dumps(recipe))
+    with pytest.raises(LossError, match="makes no tensor of mp_rank_09_009"):
+        ckpt.convert(
+            folder / "whole2.safetensors",
+            recipe=folder / "more.json",
+            out=folder / "out",
+        )
+    assert not (folder / "out").exists()
+
+
 # --- killed ---------------------------------------------------------------------------
 
 
