@@ -582,6 +582,16 @@ def test_a_damaged_best_makes_room_for_the_next(tmp_path: Path) -> None:
     )
 
 
+def test_a_damaged_one_of_the_newest_count_stays(tmp_path: Path) -> None:
+    """The whole one beside it is not newer."""
+    epochs(tmp_path, 4)
+    shutil.copy2(tmp_path / "epoch_3.pth", tmp_path / "epoch_03.pth")
+    cut(tmp_path / "epoch_03.pth", OLD + 3)
+
+    assert "epoch_03.pth" not in may_go(tmp_path)
+    assert reasons(tmp_path)["epoch_03.pth"].endswith("nothing newer is whole")
+
+
 def test_an_old_damaged_one_may_go(tmp_path: Path) -> None:
     epochs(tmp_path, 4)
     cut(tmp_path / "epoch_1.pth", OLD + 1)
