@@ -95,9 +95,8 @@ def find(
 ) -> list[tuple[Path, Node]]:
     """The nodes with a dotted name, and their paths. Keys may contain dots themselves.
 
-    Modules have state-dict names and the names of their attributes. `tables` are those
-    of the tree, where many names are looked up in it. Raises LimitError for a hostile
-    tree.
+    Modules have state-dict names and the names of their attributes. Whoever looks up
+    many names in one tree gives its `tables`. Raises LimitError for a hostile tree.
     """
     nodes: list[tuple[Path, Node]] = []
     # The part of the name that is still to be found below each node; None at the end.
