@@ -442,7 +442,8 @@ def test_a_pickle_has_no_metadata_to_add_to(ckpt: Run, run_path: Path) -> None:
 
 
 def test_what_moves_behind_a_deleted_item_is_no_other_change(
-    ckpt: Run, run_path: Path, tmp_path: Path
+    ckpt: Run, tmp_path: Path
 ) -> None:
-    done = ckpt("set", run_path, "-d", "seen.0", "-o", tmp_path / "out.pth")
+    path = saved({"log": [{"x": 1}, {"x": 2}], "w": torch.ones(2)}, tmp_path / "a.pth")
+    done = ckpt("set", path, "-d", "log.0", "-o", tmp_path / "out.pth")
     assert done.returncode == 0 and "left alone" not in done.stdout
