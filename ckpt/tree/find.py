@@ -125,8 +125,9 @@ def find(
         searched.add((id(node), rest))
         matches: list[tuple[Node, Path, str | None]] = []
         # A list of keys that a view has made is another one each time.
-        is_holder = type(node) is Dict or type(node) is Opaque
-        own_tables = tables if is_holder and view.keys is node.keys else None
+        own_tables = None
+        if (type(node) is Dict or type(node) is Opaque) and view.keys is node.keys:
+            own_tables = tables
         names = _beginnings_of(rest)
         for inner, text, child in _children_named(view, names, own_tables):
             if rest == text:
