@@ -36,8 +36,8 @@ _LARGE = LazyPattern(
     r"(?:q|k|v|o|qkv|gate|up|down|gate_up)_proj|lm_head|embed_tokens|word_embeddings"
     r"|wte|c_attn|query_key_value|lora_[AB]"
 )
-"""Those that no library but one of transformers has: others keep matrices in one
-dimension (e3nn).
+"""Those of `_MATRICES` that no library but one of transformers has: others keep
+matrices in one dimension (e3nn).
 """
 _ADAPTED = LazyPattern(
     r"(?:^|\.)(?:lora_(?:A|B|embedding_[AB])|modules_to_save)(?:\.|$)"
@@ -82,7 +82,8 @@ def emptied_of(section: Section) -> Emptied | None:
         for name, look in zip(names, looks, strict=True)
         if look.dtype.kind == "float" and not name.endswith("output_mask")
     ]
-    pieces = _names_of_pieces(rows)
+    matrices = [(name, look) for name, look in rows if _is_of(_MATRICES, name)]
+    pieces = _names_of_pieces(matrices)
     if pieces:
         return _make_emptied("pieces", section, pieces, len(rows))
     if (0,) in shapes:
@@ -91,8 +92,7 @@ def emptied_of(section: Section) -> Emptied | None:
             return _make_emptied("empty", section, empty, len(rows))
     if (1,) in shapes:
         single = [name for name, look in rows if look.shape == (1,)]
-        matrices = [look for name, look in rows if _is_of(_MATRICES, name)]
-        are_single = all(look.shape == (1,) for look in matrices)
+        are_single = all(look.shape == (1,) for _, look in matrices)
         if len(matrices) >= _LEAST and are_single and 2 * len(single) > len(rows):
             return _make_emptied("single", section, single, len(rows))
     return None
@@ -106,18 +106,20 @@ def _flat_and_listed(
     """
     rows = [name for name, look in zip(names, looks, strict=True) if id(look) in lists]
     listed = [name for name in rows if name.endswith((".weight", "flat_param"))]
-    flat = [name for name in listed if _FLAT.search(name)]
     # One search through all names is cheaper than the pattern for each of them.
-    if not flat and "flat_param_" in "\n".join(names):
+    if "flat_param" not in "\n".join(names):
+        return [], listed
+    flat = [name for name in listed if _FLAT.search(name)]
+    if not flat:
         flat = [name for name in rows if _FLAT.search(name)]
     return flat, listed
 
 
-def _names_of_pieces(rows: Sequence[tuple[str, Tensor]]) -> list[str]:
+def _names_of_pieces(matrices: Sequence[tuple[str, Tensor]]) -> list[str]:
     """The names of the large matrices where all of them are lists, and not empty ones;
     else none.
     """
-    large = [(name, look) for name, look in rows if _is_of(_LARGE, name)]
+    large = [(name, look) for name, look in matrices if _is_of(_LARGE, name)]
     are_lists = all(len(look.shape) == 1 for _, look in large)
     if len(large) < _LEAST or not are_lists:
         return []
@@ -143,7 +145,8 @@ def _is_of(modules: LazyPattern, name: str) -> bool:
     if not name.endswith(".weight"):
         return False
     steps = name.rsplit(".", 3)
-    if _is_module_of(modules, steps[-2]):
+    # The number of a layer is no module of these, and each number is another word.
+    if not steps[-2].isdigit() and _is_module_of(modules, steps[-2]):
         return True
     if len(steps) < 3 or not steps[-3].startswith("lora_"):
         return False

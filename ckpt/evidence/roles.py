@@ -452,26 +452,32 @@ def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
     # before.
     known_layers: dict[tuple[object, ...], list[Role]] = {}
     roles = [_UNKNOWN] * len(names)
+    all_names = "\n".join(names)
+    told = {word for word in _TOLD_BY_PARENT if word in all_names}
     for begin, first_block in first_blocks.items():
-        blocks = [first_block, *later_blocks.get(begin, ())]
-        inside: list[str] = []
-        inside_looks: list[int] = []
-        for _, first, last in blocks:
-            inside += [name[len(begin) :] for name in names[first:last]]
-            inside_looks += looks[first:last]
-        told_by_parent = _TOLD_BY_PARENT.intersection(begin.split("."))
-        key = (tuple(inside), tuple(inside_looks), *told_by_parent)
+        _, first, last = first_block
+        inside = [name[len(begin) :] for name in names[first:last]]
+        inside_looks = looks[first:last]
+        later = later_blocks.get(begin, ())
+        for _, later_first, later_last in later:
+            inside += [name[len(begin) :] for name in names[later_first:later_last]]
+            inside_looks += looks[later_first:later_last]
+        # Texts, numbers and texts again: no two layers that differ have one key.
+        told_by_parent = told.intersection(begin.split(".")) if told else told
+        key = (*inside, *inside_looks, *told_by_parent)
         layer = known_layers.get(key)
         if layer is None:
-            inside_tensors: list[Tensor] = []
-            for _, first, last in blocks:
-                inside_tensors += tensors[first:last]
+            inside_tensors = list(tensors[first:last])
+            for _, later_first, later_last in later:
+                inside_tensors += tensors[later_first:later_last]
             layer = _layer_roles(begin, inside, inside_tensors)
             known_layers[key] = layer
-        position = 0
-        for _, first, last in blocks:
-            roles[first:last] = layer[position : position + last - first]
-            position += last - first
+        position = last - first
+        roles[first:last] = layer[:position]
+        for _, later_first, later_last in later:
+            end = position + later_last - later_first
+            roles[later_first:later_last] = layer[position:end]
+            position = end
     if named:
         for position, name in enumerate(names):
             if name in named or name.removeprefix("module.") in named:

@@ -440,12 +440,21 @@ def find_scaled(
     places = {name: index for index, name in enumerate(names)}
     codes: dict[int, Codes] = {}
     beside: dict[int, Beside] = {}
+    # A layout needs one of its scales. Where no name ends like them, as in most files
+    # of integers, its names are not looked up for each tensor.
+    possible = [
+        layout
+        for layout in LAYOUTS
+        if any(f"{ending}\n" in text for ending in layout.scales)
+    ]
     layouts = {
-        kind: [layout for layout in LAYOUTS if kind in layout.types]
+        kind: [layout for layout in possible if kind in layout.types]
         for kind in types
         if kind in _TYPES or f"{_ABSMAX}\n" in text
     }
     for index, (name, tensor) in enumerate(zip(names, looks, strict=True)):
+        if not possible:
+            break
         if not isinstance(tensor, TensorRef):
             continue
         for layout in layouts.get(tensor.dtype.name, ()):

@@ -95,6 +95,7 @@ def name_blocks(names: Sequence[str]) -> list[Block]:
     if not names:
         return []
     blocks: list[Block] = []
+    new = tuple.__new__  # without the checks of a call of the class
     begin, first = "", 0
     for index, name in enumerate(names):
         if begin and name.startswith(begin):
@@ -103,7 +104,7 @@ def name_blocks(names: Sequence[str]) -> list[Block]:
         next_begin = number[0] if number else ""
         if next_begin != begin:
             if index > first:
-                blocks.append(Block(begin, first, index))
+                blocks.append(new(Block, (begin, first, index)))
             begin, first = next_begin, index
     blocks.append(Block(begin, first, len(names)))
     return blocks
@@ -150,7 +151,11 @@ class _Digits(dict[str, str]):
     def __missing__(self, digits: str) -> str:
         if len(digits) >= 19 or (digits[0] == "0" and digits != "0"):
             raise _UnusualError
-        self[digits] = text = f"\x01{64 + len(digits):c}{digits}"
+        text = f"\x01{64 + len(digits):c}{digits}"
+        # Numbers of five digits and more hardly come twice: a dict of a million of them
+        # takes longer than to make each again, and as much memory as the names.
+        if len(digits) < 5:
+            self[digits] = text
         return text
 
 

@@ -142,7 +142,10 @@ def refuse_equal_keys(pickle: Pickle) -> None:
         _refuse_crowd(target.keys, linear=0)
     noted = {}
     for call, given in sets:  # equal items have no values that could differ
-        _count_call_keys(pickle, call, given, _items_of(given), noted, linear=9)
+        items = _items_of(given)
+        # An empty set, of which a file may hold very many, hashes nothing.
+        if items:
+            _count_call_keys(pickle, call, given, items, noted, linear=9)
     for of in pickle.numbered.values():
         if isinstance(of, Set):
             _refuse_crowd(of.items, linear=9)

@@ -66,11 +66,37 @@ def with_unique_names(
     return out, marks
 
 
-def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
+class KeyTables:
+    """The positions of keys in dicts, for whoever looks up many names in one tree that
+    does not change: each dict is read once, and not once for each name.
+    """
+
+    def __init__(self) -> None:
+        # The id of a list of keys -> the list, to keep the id taken, and its table.
+        self._tables: dict[int, tuple[Sequence[Node], dict[str, int] | None]] = {}
+
+    def positions_of(self, keys: Sequence[Node]) -> dict[str, int] | None:
+        """The position of each key, or None where some keys are not texts, or equal."""
+        known = self._tables.get(id(keys))
+        if known is not None:
+            return known[1]
+        table: dict[str, int] | None = None
+        if are_texts(keys):
+            texts = cast("Sequence[str]", keys)
+            table = dict(zip(texts, range(len(texts)), strict=True))
+            if len(table) < len(texts):
+                table = None
+        self._tables[id(keys)] = keys, table
+        return table
+
+
+def find(
+    root: Node, name: str, limits: Limits, tables: KeyTables | None = None
+) -> list[tuple[Path, Node]]:
     """The nodes with a dotted name, and their paths. Keys may contain dots themselves.
 
-    Modules have state-dict names and the names of their attributes. Raises LimitError
-    for a hostile tree.
+    Modules have state-dict names and the names of their attributes. Whoever looks up
+    many names in one tree gives its `tables`. Raises LimitError for a hostile tree.
     """
     nodes: list[tuple[Path, Node]] = []
     # The part of the name that is still to be found below each node; None at the end.
@@ -98,7 +124,12 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
             visits += len(view.children)
         searched.add((id(node), rest))
         matches: list[tuple[Node, Path, str | None]] = []
-        for inner, text, child in _children_named(view, _beginnings_of(rest)):
+        # A list of keys that a view has made is another one each time.
+        own_tables = None
+        if (type(node) is Dict or type(node) is Opaque) and view.keys is node.keys:
+            own_tables = tables
+        names = _beginnings_of(rest)
+        for inner, text, child in _children_named(view, names, own_tables):
             if rest == text:
                 matches.append((child, (*path, *inner), None))
             elif rest.startswith(f"{text}."):
@@ -118,10 +149,19 @@ def _beginnings_of(name: str) -> set[str] | None:
 
 
 def _children_named(
-    view: View, names: set[str] | None
+    view: View, names: set[str] | None, tables: KeyTables | None
 ) -> Iterator[tuple[Path, str, Node]]:
     """The children that have one of the names; all without `names`."""
-    if names is None or view.kind != "mapping" or not are_texts(view.keys):
+    if names is None or view.kind != "mapping":
+        yield from named_children(view)
+        return
+    positions = None if tables is None else tables.positions_of(view.keys)
+    if positions is not None:
+        for index in sorted(positions[name] for name in names if name in positions):
+            key = str(view.keys[index])
+            yield (key,), key, view.children[index]
+        return
+    if not are_texts(view.keys):
         yield from named_children(view)
         return
     # A state dict has 100,000 keys, of which a few are asked for: no child is made for

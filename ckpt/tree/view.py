@@ -153,9 +153,9 @@ def look(node: Node) -> View:
     if type(node) is Dict:
         return View("mapping", "dict", None, node.keys, node.values)
     if type(node) is Set:
-        return View(
-            "sequence", "frozenset" if node.frozen else "set", children=node.items
-        )
+        # By position, which is made several times faster than by name.
+        kind_of_set = "frozenset" if node.frozen else "set"
+        return View("sequence", kind_of_set, None, (), node.items)
     if type(node) is Global:
         if node.module == "torch" and node.name in BY_NAME:
             return View("scalar", "torch.dtype", node.qualified)

@@ -262,7 +262,9 @@ class _Walk:
 
     def _record_row(self, node: Node, view: View, path: Path, name: str) -> None:
         """Record a container as one value."""
-        self._out.values.append(Value(path, name, view.type, node, None, None))
+        # Without the checks of a call of the class, as `_value_row` makes one.
+        fields = path, name, view.type, node, None, None
+        self._out.values.append(tuple.__new__(Value, fields))
         if type(node) is Opaque and view.kind == "mapping" and node.states:
             # Its attributes may lead back to it.
             self._open.add(id(node))

@@ -785,22 +785,37 @@ def _value_texts(report: Inspection) -> list[str]:
             elif value.same_as is None:
                 pieces.append(value_text(value))
             continue
-        inner = value.path[0] in REGISTERED or value.type in UNINITIALIZED
-        if not inner and not any(value.path[:depth] in covered for depth in depths):
+        if value.path[0] in REGISTERED or value.type in UNINITIALIZED:
+            continue
+        is_covered = depths and any(value.path[:depth] in covered for depth in depths)
+        if not is_covered:
             groups.setdefault(value.path[0], []).append(value)
-    for key, values in groups.items():
-        if str(key).startswith("_") and value_text(values[0]) == "None":
-            continue  # what a module has beside its tensors, unset
-        name = show(str(key), 40)
-        if is_metadata(values[0].path) and len(values[0].path) > 1 and not has_own:
-            continue  # has a line of its own
-        text = (
-            value_text(values[0])
-            if len(values[0].path) == 1
-            else counted_noun(len(values), "value")
-        )
-        counters = _counters_text(values) if len(values[0].path) > 1 else ""
-        pieces.append(f"{name} {text}" + (f" ({counters})" if counters else ""))
-    if len(pieces) > _VALUES:
-        pieces = [*pieces[:_VALUES], f"{len(pieces) - _VALUES} more (--values)"]
+    # A file may have values by the hundred thousand: only those that are shown are
+    # written as text.
+    shown = [values for values in groups.values() if _is_shown(values, has_own)]
+    count = len(pieces) + len(shown)
+    pieces += map(_group_text, shown[: max(_VALUES - len(pieces), 0)])
+    if count > _VALUES:
+        pieces = [*pieces[:_VALUES], f"{count - _VALUES} more (--values)"]
     return [*facts, *pieces]
+
+
+def _is_shown(values: list[Value], has_own_metadata: bool) -> bool:
+    """Tell whether the values below one key of the root are shown among the values."""
+    first = values[0]
+    # What a module has beside its tensors, unset.
+    if str(first.path[0]).startswith("_") and value_text(first) == "None":
+        return False
+    # The metadata of safetensors has a line of its own.
+    return has_own_metadata or len(first.path) == 1 or not is_metadata(first.path)
+
+
+def _group_text(values: list[Value]) -> str:
+    """The values below one key of the root: the value itself, or how many there are."""
+    first = values[0]
+    name = show(str(first.path[0]), 40)
+    if len(first.path) == 1:
+        return f"{name} {value_text(first)}"
+    counters = _counters_text(values)
+    text = f"{name} {counted_noun(len(values), 'value')}"
+    return f"{text} ({counters})" if counters else text

@@ -55,7 +55,14 @@ def parse_assignment(word: str) -> Assignment:
         return Assignment(name, text)
     name = name[:-1]
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(
+            text,
+            parse_constant=_refuse_constant,
+            parse_float=_parse_json_float,
+            object_pairs_hook=_make_dict,
+        )
+    except _LossyJsonError as error:
+        raise UsageError(f"{show(word, 80)}: {error}") from None
     except (ValueError, RecursionError):
         hint = (
             f"""text stands in quotes: '{name}:="{text}"'"""
@@ -66,8 +73,35 @@ def parse_assignment(word: str) -> Assignment:
     return Assignment(name, node=node_of(name, value))
 
 
+class _LossyJsonError(Exception):
+    """JSON of which Python would keep less than it says."""
+
+
 def _refuse_constant(text: str) -> float:
     raise ValueError(text)
+
+
+def _parse_json_float(text: str) -> float:
+    """Return a number of JSON. Raises _LossyJsonError where it would become
+    infinite.
+    """
+    number = float(text)
+    if not isfinite(number):
+        raise _LossyJsonError(f"{show(text, 40)} is beyond the range of float")
+    return number
+
+
+def _make_dict(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object of JSON as a dict. Raises _LossyJsonError for a key that stands
+    twice.
+    """
+    members: dict[str, object] = {}
+    for key, value in pairs:
+        if key in members:
+            shown_key = show(key, 40) or "(empty)"
+            raise _LossyJsonError(f"the key {shown_key} stands twice")
+        members[key] = value
+    return members
 
 
 def node_of(name: str, value: object, depth: int = 0) -> Node:

@@ -24,7 +24,7 @@ from ckpt.model.nodes import Dict, Node, Opaque, inside, is_tuple, key_of, tenso
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import counted_noun, show
 from ckpt.pickle.edit import Edit
-from ckpt.tree.find import METADATA, children_of, find, is_metadata, node_at
+from ckpt.tree.find import METADATA, KeyTables, children_of, find, is_metadata
 from ckpt.tree.literals import brief_text
 from ckpt.tree.view import look
 
@@ -76,13 +76,14 @@ def set_values(
     _refuse_twice([*(row.name for row in assignments), *deleted], checkpoint)
     edit = _SetValues()
     tensors = _TensorsBelow(checkpoint)
+    tree = _Tree(checkpoint.root, limits)
     changes: list[Change] = []
     expected: dict[Path, object] = {}
     for assignment in assignments:
-        if _is_new_metadata(checkpoint, assignment, limits):
+        if _is_new_metadata(checkpoint, assignment, tree):
             target = edit.add_metadata(checkpoint.root, assignment.name)
         else:
-            target = _target_of(checkpoint, assignment, limits)
+            target = _target_of(checkpoint, assignment, tree)
         held = tensors.count(target.path)
         if tensor_of(target.node) is None and held and not target.is_new:
             problem = (
@@ -116,7 +117,7 @@ def set_values(
             edit.put(target, node)
             changes.append(_change_of(target, node))
     for name in deleted:
-        target = _only_target(checkpoint, name, find(checkpoint.root, name, limits))
+        target = _only_target(checkpoint, name, tree, tree.find(name))
         expected[target.path] = _GONE
         edit.drop(target)
         changes.append(_removal_of(target, tensors.count(target.path)))
@@ -125,7 +126,7 @@ def set_values(
             "set", checkpoint, checkpoint, nothing="these values are there already"
         )
     result = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits)
-    _check_changes(checkpoint, result, expected)
+    _check_changes(checkpoint, _Tree(result.root, limits), expected)
     aside = [
         Leftover(name, "the same object as what was set, so it changed too")
         for name in _other_changes(checkpoint, result, expected)
@@ -154,29 +155,67 @@ def _refuse_twice(names: Sequence[str], checkpoint: Checkpoint) -> None:
 # --- finding --------------------------------------------------------------------------
 
 
+class _Tree:
+    """A tree in which names are looked up: each of its containers is taken apart once,
+    and not once for each name.
+    """
+
+    def __init__(self, root: Node, limits: Limits) -> None:
+        self._root = root
+        self._limits = limits
+        self._tables = KeyTables()
+        self._children: dict[Path, dict[str | int, Node]] = {}
+
+    def find(self, name: str) -> list[tuple[Path, Node]]:
+        """The nodes with a dotted name, and their paths."""
+        return find(self._root, name, self._limits, self._tables)
+
+    def node_at(self, path: Path) -> Node:
+        """The node at a path, or None without one."""
+        if not path:
+            return self._root
+        return self.children_at(path[:-1]).get(path[-1])
+
+    def children_at(self, path: Path) -> dict[str | int, Node]:
+        """The children of the node at a path, by their keys."""
+        children = self._children.get(path)
+        if children is None:
+            children = dict(children_of(self.node_at(path)))
+            self._children[path] = children
+        return children
+
+    def positions(self, keys: Sequence[Node], step: str | int) -> Sequence[int]:
+        """The positions at which a key may stand: one, or all where keys are no
+        texts.
+        """
+        table = self._tables.positions_of(keys)
+        if table is None:
+            return range(len(keys))
+        position = table.get(step) if type(step) is str else None
+        return () if position is None else (position,)
+
+
 def _is_new_metadata(
-    checkpoint: Checkpoint, assignment: Assignment, limits: Limits
+    checkpoint: Checkpoint, assignment: Assignment, tree: _Tree
 ) -> bool:
     """Tell whether a name is to be added to the metadata of safetensors, where each
     value is text.
     """
     if checkpoint.traits.is_pickle or not assignment.name.startswith(f"{METADATA}."):
         return False
-    return not find(checkpoint.root, assignment.name, limits)
+    return not tree.find(assignment.name)
 
 
-def _target_of(
-    checkpoint: Checkpoint, assignment: Assignment, limits: Limits
-) -> Target:
+def _target_of(checkpoint: Checkpoint, assignment: Assignment, tree: _Tree) -> Target:
     """Return the target of an assignment. A name below a dict that lacks it is added
     where its type is given.
     """
     name = assignment.name
-    found = find(checkpoint.root, name, limits)
+    found = tree.find(name)
     if assignment.text is not None or found:
-        return _only_target(checkpoint, name, found)
+        return _only_target(checkpoint, name, tree, found)
     above, _, key = name.rpartition(".")
-    matches = find(checkpoint.root, above, limits) if above else [((), checkpoint.root)]
+    matches = tree.find(above) if above else [((), checkpoint.root)]
     holders = {id(holder): (path, holder) for path, holder in _holders_in(matches)}
     if len(holders) != 1:
         raise _unknown_name_error(checkpoint, name)
@@ -210,7 +249,10 @@ def _holders_in(
 
 
 def _only_target(
-    checkpoint: Checkpoint, name: str, matches: Sequence[tuple[Path, Node]]
+    checkpoint: Checkpoint,
+    name: str,
+    tree: _Tree,
+    matches: Sequence[tuple[Path, Node]],
 ) -> Target:
     """Return the only place among those that were found for a name. Raises UsageError,
     UnsupportedError.
@@ -231,8 +273,8 @@ def _only_target(
             path=checkpoint.path,
             hint="name a value in it",
         )
-    above = node_at(checkpoint.root, path[:-1]) if len(path) > 1 else checkpoint.root
-    place = next(_places_in(inside(above), path[-1], node), None)
+    above = tree.node_at(path[:-1])
+    place = next(_places_in(inside(above), path[-1], node, tree), None)
     if place is None:
         problem = (
             f"{show(name, 80)} is an argument of a call that makes its object, and is "
@@ -242,15 +284,16 @@ def _only_target(
     return Target(name, path, node, place)
 
 
-def _places_in(holder: Node, step: str | int, node: Node) -> Iterator[Place]:
+def _places_in(
+    holder: Node, step: str | int, node: Node, tree: _Tree
+) -> Iterator[Place]:
     """Yield the places of a node in what holds it: a dict, list or tuple, or the items
     and the state of an object.
     """
     if type(holder) is Dict or type(holder) is Opaque:
-        for index, (key, value) in enumerate(
-            zip(holder.keys, holder.values, strict=True)
-        ):
-            if value is node and key_of(key, index) == step:
+        for index in tree.positions(holder.keys, step):
+            is_node = holder.values[index] is node
+            if is_node and key_of(holder.keys[index], index) == step:
                 yield Place(holder, "values", index)
     if type(holder) is list or is_tuple(holder):
         for index, item in enumerate(holder):
@@ -263,7 +306,7 @@ def _places_in(holder: Node, step: str | int, node: Node) -> Iterator[Place]:
         for state in holder.states:
             for part in state if is_tuple(state) else (state,):
                 if type(part) is Dict:
-                    yield from _places_in(part, step, node)
+                    yield from _places_in(part, step, node, tree)
 
 
 def _unknown_name_error(checkpoint: Checkpoint, name: str) -> UsageError:
@@ -420,18 +463,14 @@ def _is_equal(node: Node, other: Node) -> bool:
 
 
 def _check_changes(
-    before: Checkpoint, after: Checkpoint, expected: dict[Path, object]
+    before: Checkpoint, after: _Tree, expected: dict[Path, object]
 ) -> None:
     """Raise UnsupportedError unless each path leads to what was asked for."""
     moved = _moved_below(expected)
-    children: dict[Path, dict[str | int, Node]] = {}
     for path, node in expected.items():
         if _is_below(path, moved):
             continue
-        if path[:-1] not in children:
-            above = node_at(after.root, path[:-1]) if len(path) > 1 else after.root
-            children[path[:-1]] = dict(children_of(above))
-        there = children[path[:-1]]
+        there = after.children_at(path[:-1])
         if node is _GONE:
             is_right = path[-1] not in there
         else:

@@ -725,7 +725,15 @@ def _pair_tensor(
             source,
             why="the target's tensor is on meta, without data",
         )
-    if mine.numel and (mine.conj or mine.neg or not lies_close(mine)):
+    if mine.numel and (mine.conj or mine.neg):
+        return Pairing(
+            "kept",
+            name,
+            target,
+            source,
+            why="the target's tensor is a conjugate or negative view",
+        )
+    if mine.numel and not lies_close(mine):
         return Pairing(
             "kept", name, target, source, why="the target's tensor is not contiguous"
         )

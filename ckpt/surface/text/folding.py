@@ -179,18 +179,23 @@ class _Folder:
                 root.add([name] if _is_dots(name) else name.split("."), leaf)
             return root
         layers: dict[Hashable, _Node] = {}
-        for block in name_blocks(names):
-            inside = names[block.first : block.last]
-            block_leaves = leaves[block.first : block.last]
-            if not block.begin:
-                for name, leaf in zip(inside, block_leaves, strict=True):
+        list_begin, above, parent = "", [], root
+        for begin, first, last in name_blocks(names):
+            block_leaves = leaves[first:last]
+            if not begin:
+                for name, leaf in zip(names[first:last], block_leaves, strict=True):
                     root.add(name.split("."), leaf)
                 continue
-            inside = [name[len(block.begin) :] for name in inside]
-            *above, number = block.begin.split(".")[:-1]
-            parent = root
-            for part in above:
-                parent = parent.child(part)
+            inside = [name[len(begin) :] for name in names[first:last]]
+            # `model.layers.` and `12`: the layers of one list follow each other.
+            dot = begin.rfind(".", 0, -1)
+            number = begin[dot + 1 : -1]
+            if begin[: dot + 1] != list_begin:
+                list_begin = begin[: dot + 1]
+                above = list_begin.split(".")[:-1]
+                parent = root
+                for part in above:
+                    parent = parent.child(part)
             if number in parent.children:
                 # Names come back to a layer. What they add is in this layer alone, and
                 # not in those that were equal to it so far.

@@ -585,6 +585,13 @@ def test_an_unknown_key_is_named(key: str, says: str, folder: Path) -> None:
     assert says in check_error(ckpt("lint", "runs", cwd=folder))
 
 
+@pytest.mark.parametrize("level", ['"loud"', '""', "1", "[]"])
+def test_a_level_that_does_not_exist_is_refused(level: str, folder: Path) -> None:
+    (folder / "ckpt.toml").write_text(f"[lint]\nlevel = {level}\n")
+    error = check_error(ckpt("lint", "runs", cwd=folder))
+    assert "[lint] level is one of error warning info" in error
+
+
 @pytest.mark.parametrize(
     "name", ["lfs_pointer.pth", "html_page.pth", "truncated.pth", "empty.pth"]
 )

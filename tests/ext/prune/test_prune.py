@@ -582,6 +582,33 @@ def test_a_damaged_best_makes_room_for_the_next(tmp_path: Path) -> None:
     )
 
 
+def test_a_damaged_one_of_the_newest_count_stays(tmp_path: Path) -> None:
+    """The whole one beside it is not newer."""
+    epochs(tmp_path, 4)
+    shutil.copy2(tmp_path / "epoch_3.pth", tmp_path / "epoch_03.pth")
+    cut(tmp_path / "epoch_03.pth", OLD + 3)
+
+    assert "epoch_03.pth" not in may_go(tmp_path)
+    assert reasons(tmp_path)["epoch_03.pth"].endswith("nothing newer is whole")
+
+
+def test_a_callback_of_another_metric_is_not_asked(tmp_path: Path) -> None:
+    """Each callback of Lightning has a score, of the metric that it monitors."""
+    other = {"monitor": "val_loss", "current_score": torch.tensor(0.5)}
+    for epoch, score in enumerate([0.9, 0.7, 0.8]):
+        stopping = {"monitor": "acc", "current_score": torch.tensor(score)}
+        save(
+            tmp_path / f"epoch={epoch}.ckpt",
+            at=OLD + epoch,
+            epoch=epoch,
+            callbacks={"ModelCheckpoint": other, "EarlyStopping": stopping},
+        )
+
+    found = reasons(tmp_path, "--keep-best", "acc:max")
+    assert found["epoch=0.ckpt"] == "highest acc: 0.9"
+    assert may_go(tmp_path, "--keep-best", "acc:max") == ["epoch=1.ckpt"]
+
+
 def test_an_old_damaged_one_may_go(tmp_path: Path) -> None:
     epochs(tmp_path, 4)
     cut(tmp_path / "epoch_1.pth", OLD + 1)

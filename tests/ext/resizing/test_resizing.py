@@ -414,6 +414,19 @@ def test_other_dtypes(tmp_path: Path, dtype: torch.dtype) -> None:
     )
 
 
+def test_elements_beyond_the_dtype_are_counted(tmp_path: Path) -> None:
+    """A cubic curve runs above its points, so it leaves the range of float16."""
+    table = torch.full((1, 16, 4), 65504.0).half()
+    table[:, ::2] = -65504
+    wanted = {"pos_embed": torch.zeros(1, 64, 4).half()}
+    state, text = warmstart(
+        tmp_path, {"pos_embed": table}, wanted, "--on-mismatch", "interpolate"
+    )
+
+    infinite = int(state["pos_embed"].isinf().sum())
+    assert infinite and f"{infinite} elements became infinite" in text
+
+
 def test_two_dimensions(tmp_path: Path) -> None:
     """CLIP of OpenAI and of transformers keep a list of positions."""
     name = "visual.positional_embedding"
@@ -441,6 +454,9 @@ def test_two_dimensions(tmp_path: Path) -> None:
         ("fc.weight", (16, 4), (25, 4)),
         ("a.relative_position_bias_table", (169, 4), (529, 5)),
         ("a.relative_position_bias_table", (170, 4), (529, 4)),
+        # A window of n points has 2n - 1 distances on each side, so no even number.
+        ("a.relative_position_bias_table", (256, 4), (529, 4)),
+        ("a.relative_position_bias_table", (169, 4), (576, 4)),
     ],
 )
 def test_what_has_no_square_grid_stays(

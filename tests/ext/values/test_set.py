@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections import OrderedDict
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from safetensors.torch import save_file
 import ckpt as library
 from ckpt.ext.values import edit
 from ckpt.model.errors import UsageError
+from ckpt.tree import find as find_module
 
 
 def run_state() -> dict[str, Any]:
@@ -185,6 +187,10 @@ def test_names_are_deleted_with_what_lies_below(
         (["=1"], "no value"),
         (["note:=abc"], "not JSON behind := (text stands in quotes"),
         (["best:=NaN"], "not JSON behind :="),
+        (["best:=1e400"], "1e400 is beyond the range of float"),
+        (["best:=[0, -1e999]"], "-1e999 is beyond the range of float"),
+        (['note:={"a": 1, "b": 2, "a": 3}'], "the key a stands twice"),
+        (['note:=[{"a": {"": 1, "": 1}}]'], "the key (empty) stands twice"),
         (["epoch=1", "epoch=2"], "epoch stands twice"),
         (["epoch=1", "-d", "epoch"], "epoch stands twice"),
         (["args.lr=1", "-d", "args"], "args.lr and args: one lies in the other"),
@@ -372,5 +378,72 @@ def test_many_values_are_set_at_once(
 
     loaded = torch.load(tmp_path / "out.pth")
     assert loaded["words"] == {name: -value for name, value in words.items()}
-    assert looks.count("find") == 300 and looks.count("children_of") == 1
+    # Once in the tree as it was, and once in the new one.
+    assert looks.count("find") == 300 and looks.count("children_of") <= 4
     assert looks.count("_is_below") < 1000
+
+
+def test_values_in_many_dicts_are_set_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dict that holds the dicts is taken apart once, not for each name."""
+    rows = {f"row{row}": {"x": row} for row in range(300)}
+    torch.save({"rows": rows, "w": torch.ones(2)}, tmp_path / "in.pth")
+    children: list[int] = []
+
+    def counted(module: Any) -> None:
+        of = module.children_of
+
+        def count_children(node: Any) -> Any:
+            found = of(node)
+            children.append(len(found))
+            return found
+
+        monkeypatch.setattr(module, "children_of", count_children)
+
+    counted(edit)
+    counted(find_module)
+    values = {f"rows.row{row}.x": -row for row in range(300)}
+    library.set(tmp_path / "in.pth", values, out=tmp_path / "out.pth")
+
+    assert torch.load(tmp_path / "out.pth")["rows"]["row7"] == {"x": -7}
+    assert sum(children) < 5_000
+
+
+def test_equal_values_of_other_types_are_changes(ckpt: Run, tmp_path: Path) -> None:
+    """True, 1 and 1.0 are equal in Python, and three values in a file."""
+    path = saved({"amp": True, "lr": 1.0, "w": torch.ones(2)}, tmp_path / "in.pth")
+    out = tmp_path / "out.pth"
+    assert ckpt("set", path, "amp:=1", "lr:=1", "-o", out).returncode == 0
+    state = loaded(out)
+    assert type(state["amp"]) is int and type(state["lr"]) is int
+
+
+def test_infinity_is_a_float_in_words(ckpt: Run, run_path: Path) -> None:
+    for word, value in (("inf", inf), ("-inf", -inf), ("+Infinity", inf)):
+        done = ckpt("set", run_path, f"best={word}", "--in-place")
+        assert done.returncode == 0, done.stderr
+        assert loaded(run_path)["best"] == value
+
+
+def test_a_name_that_holds_one_tensor_is_not_replaced(
+    ckpt: Run, tmp_path: Path
+) -> None:
+    path = saved({"net": {"w": torch.ones(2)}, "epoch": 1}, tmp_path / "in.pth")
+    done = ckpt("set", path, "net:=1", "-o", tmp_path / "out.pth")
+    assert done.returncode == 2
+    assert "net holds 1 tensor (-d net deletes them)" in done.stderr
+
+
+def test_a_pickle_has_no_metadata_to_add_to(ckpt: Run, run_path: Path) -> None:
+    done = ckpt("set", run_path, "__metadata__.license=mit", "--in-place")
+    assert done.returncode == 2
+    assert "no value called __metadata__.license" in done.stderr
+
+
+def test_what_moves_behind_a_deleted_item_is_no_other_change(
+    ckpt: Run, tmp_path: Path
+) -> None:
+    path = saved({"log": [{"x": 1}, {"x": 2}], "w": torch.ones(2)}, tmp_path / "a.pth")
+    done = ckpt("set", path, "-d", "log.0", "-o", tmp_path / "out.pth")
+    assert done.returncode == 0 and "left alone" not in done.stdout

@@ -787,6 +787,8 @@ def test_a_target_that_is_a_conjugate_view_keeps_its_values(tmp_path: Path) -> N
     )
     coverage = made(given, target, tmp_path / "out.pt")
     assert (coverage["totals"]["kept"], coverage["totals"]["loaded"]) == (1, 1)
+    why = {row["name"]: row.get("why") for row in coverage["pairs"]}["a.weight"]
+    assert why == "the target's tensor is a conjugate or negative view"
     found = torch.load(tmp_path / "out.pt", weights_only=True)
     assert torch.equal(found["a.weight"].resolve_conj(), value.conj().resolve_conj())
 

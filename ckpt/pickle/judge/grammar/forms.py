@@ -435,16 +435,15 @@ class Grammar:
         copy a million.
         """
         for node in args:
-            size = len(node) if type(node) in (list, tuple) else 0  # type: ignore[arg-type]
-            size = (
-                len(node.keys)
-                if type(node) is Dict
-                else len(node.items)
-                if type(node) is Set
-                else size
-            )
-            if (length := _length_of_text(node)) >= _LONG_TEXT:
-                size = length
+            if type(node) is list or is_tuple(node):
+                size = len(node)
+            elif type(node) is Dict:
+                size = len(node.keys)
+            elif type(node) is Set:
+                size = len(node.items)
+            else:
+                length = _length_of_text(node)
+                size = length if length >= _LONG_TEXT else 0
             if size >= _LARGE and self.is_again(node):
                 self._work += size
         return self._work <= _WORK
