@@ -14,7 +14,8 @@ from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.merge import adds_nothing, refuse_weights
 from ckpt.ext.adapters.merge import merge as job
-from ckpt.ext.adapters.plan import PACKINGS, Options
+from ckpt.ext.adapters.packing import packings_of
+from ckpt.ext.adapters.plan import Options
 from ckpt.ext.adapters.reader import Adapter, read_adapter
 from ckpt.model.errors import UsageError, about
 from ckpt.model.limits import Limits
@@ -44,7 +45,7 @@ def merge(
     *,
     weights: Sequence[float] | None = None,
     scale: float | None = None,
-    packing: str | None = None,
+    packing: Texts = (),
     exact: bool = False,
     sub: Texts = (),
     include: Texts = (),
@@ -65,10 +66,8 @@ def merge(
     in float64. `report.account` lists each layer. The other keywords are in `Writing`.
     Raises CkptError; UsageError where a tensor of an adapter has no place in the base.
     """
-    text_only(section=section, packing=packing)
-    known = next((way for way in PACKINGS if way == packing), None)
-    if packing is not None and known is None:
-        raise UsageError(f"--packing {packing}: not one of {' '.join(PACKINGS)}")
+    text_only(section=section)
+    named = packings_of(keyword_texts(packing))
     if scale is not None and not math.isfinite(scale):
         raise UsageError("--scale: not a finite number")
     given = _list_adapters(adapters)
@@ -76,7 +75,7 @@ def merge(
     request = Options(
         weights,
         scale,
-        known,
+        named,
         exact,
         [substitution(text).apply for text in keyword_texts(sub)],
     )

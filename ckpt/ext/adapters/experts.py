@@ -8,10 +8,11 @@ in one tensor, or each in its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from ckpt.ext.adapters.base import EXPERT_PARTS, Base, Names
+from ckpt.ext.adapters.packing import SIDES, Packing, UnnamedPackingError, found_in
 from ckpt.ext.adapters.products import Factor, Span, Term
 from ckpt.ext.adapters.reader import Adapter, Layer
 from ckpt.model.errors import UsageError
@@ -131,7 +132,7 @@ class Experts:
                 False,
             )
 
-    def parameter_of(self, layer: Layer, packing: str | None) -> Parameter:
+    def parameter_of(self, layer: Layer, named: Sequence[Packing]) -> Parameter:
         """The parameter that a layer changes. Raises UsageError where none fits, and
         where two do.
         """
@@ -140,7 +141,7 @@ class Experts:
         for one in self._candidate_parameters(module):
             if self._taken.get(one.name, layer.module) == layer.module:
                 fitting += self._fitting(layer, one)
-        fitting = self._decide_way(module, fitting, packing)
+        fitting = self._decide_way(module, fitting, named)
         if len(fitting) != 1:
             self._refuse_layer(layer, module, fitting)
         found = fitting[0]
@@ -166,7 +167,7 @@ class Experts:
         return ways
 
     def _decide_way(
-        self, module: str, fitting: list[Parameter], packing: str | None
+        self, module: str, fitting: list[Parameter], named: Sequence[Packing]
     ) -> list[Parameter]:
         """The ways that are left: of a square matrix the one that was named, or that
         another layer of the module shows.
@@ -174,9 +175,8 @@ class Experts:
         if len(fitting) < 2:
             self._note_way(module, fitting)
             return fitting
-        wanted = {"in-out": True, "out-in": False}.get(
-            packing or "", self._is_in_out.get(module)
-        )
+        side = found_in(named, SIDES)
+        wanted = self._is_in_out.get(module) if side is None else side == "in-out"
         if wanted is None:
             wanted = self._shown(module)
         return (
@@ -220,12 +220,8 @@ class Experts:
                 hint=hint,
             )
         if fitting:
-            problem = (
-                f"{show(names[0], 80)} may hold its experts in-out or out-in: both fit"
-            )
-            raise UsageError(
-                problem, path=path, hint="--packing in-out, or --packing out-in"
-            )
+            problem = f"{show(names[0], 80)} may hold its experts in-out or out-in"
+            raise UnnamedPackingError(problem, SIDES, path=path)
         shapes = f"{list(layer.up.shape)} and {list(layer.down.shape)}"
         there = [
             f"{show(one.name, 80)} {[one.experts, one.rows, one.columns]}"

@@ -22,6 +22,7 @@ from ckpt.evidence.scaled import config_of, find_scaled, groups_of
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.account import account_of
 from ckpt.ext.adapters.base import Base
+from ckpt.ext.adapters.packing import Packing, UnnamedPackingError
 from ckpt.ext.adapters.plan import Options, Plan, Planner, Target
 from ckpt.ext.adapters.products import derived_place
 from ckpt.ext.adapters.reader import (
@@ -187,6 +188,32 @@ def plan_merge(
     if any(name in codes for name in changed):
         raise _quantised_error(checkpoint.path, labels[0])
     return plan
+
+
+def possible_plans(
+    checkpoint: Checkpoint,
+    entries: Sequence[Entry],
+    adapters: Sequence[Adapter],
+    options: Options,
+) -> list[tuple[tuple[Packing, ...], Plan]]:
+    """The plan of a merge, or where two packings fit and none was named, one for each,
+    with the packings that it takes. Raises UsageError, UnsupportedError.
+    """
+    try:
+        return [(options.packing, plan_merge(checkpoint, entries, adapters, options))]
+    except UnnamedPackingError as error:
+        ways = error.ways
+    plans: list[tuple[tuple[Packing, ...], Plan]] = []
+    refused: list[CkptError] = []
+    for way in ways:
+        named = options._replace(packing=(*options.packing, way))
+        try:
+            plans += possible_plans(checkpoint, entries, adapters, named)
+        except CkptError as error:
+            refused.append(error)
+    if not plans:
+        raise refused[0]
+    return plans
 
 
 def _quantised_error(path: str, label: str) -> UnsupportedError:
