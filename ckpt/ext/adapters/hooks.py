@@ -11,13 +11,14 @@ from ckpt.commands.diff.diff import DiffReport
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.checks import check_merge
+from ckpt.ext.adapters.config import settings_at
 from ckpt.ext.adapters.conversion import check_place, rename_adapter, write_settings
 from ckpt.ext.adapters.description import Description, describe_adapter
 from ckpt.ext.adapters.reader import read_adapter
 from ckpt.model.errors import CkptError, about
 from ckpt.model.limits import Limits
 from ckpt.surface.api.advice import advise
-from ckpt.surface.api.opening import Input, at_hand
+from ckpt.surface.api.opening import Input, at_hand, path_of
 
 
 def explained_by(
@@ -70,6 +71,7 @@ class Conversion:
 
     def __init__(
         self,
+        source: Input,
         names: str,
         base: Input | None,
         limits: Limits,
@@ -86,6 +88,11 @@ class Conversion:
         self._settings: str | None = None
         if names == "peft":
             check_place(out, force=force)
+        # Opening doubts damaged settings, and this refuses them: one of both is said.
+        path = path_of(source)
+        if os.path.exists(path):
+            with about(path):
+                settings_at(path, limits)
 
     def __call__(self, survey: Survey) -> RewriteReport:
         """Return the adapter in its new names. Raises UsageError, UnsupportedError."""

@@ -69,8 +69,12 @@ def weights_place(path: str, out: str | None, format: str) -> str:
         )
     is_file = os.path.lexists(out) or out.endswith((*CHECKPOINTS, ".json"))
     if is_file and not os.path.isdir(out):
-        folder = pasted_path(os.path.dirname(out) or os.path.splitext(out)[0])
-        hint = None if folder is None else f"-o {folder}"
+        named = os.path.dirname(out) or os.path.splitext(out)[0]
+        folder = pasted_path(named)
+        is_taken = folder is None or (
+            os.path.lexists(named) and not os.path.isdir(named)
+        )
+        hint = None if is_taken else f"-o {folder}"
         raise UsageError("--with-config: OUT is a folder", path=out, hint=hint)
     names = _folder_of(path).names()
     stem = next(
