@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from io import IOBase
@@ -28,7 +29,7 @@ from ckpt.surface.api.keywords import (
     keyword_texts,
     text_only,
 )
-from ckpt.surface.api.opening import Input, at_hand, path_of
+from ckpt.surface.api.opening import NAMELESS, Input, at_hand, path_of
 from ckpt.surface.api.rewriting import Talk, rewrite_checkpoint
 from ckpt.surface.api.rewriting import check as check_options
 from ckpt.surface.api.writing import as_format_of, options_of, with_format, with_last
@@ -123,12 +124,28 @@ def merge(
                 survey, found, limits, request, section=section, drop_other=drop_other
             )
             found.clear()  # a hundred thousand layers, which writing has no need of
+            if with_config and any(row.key == "vocab_size" for row in report.config):
+                for path in filter(_has_tokenizer, map(path_of, given)):
+                    talk.about(path, [_OTHER_TOKENIZER])
             if options.format is None:
                 return report
             return as_format_of(report, options.format, limits, options.ranks)
 
         report = rewrite_checkpoint(opened, make, options)
     return report._replace(warnings=(*talk.lines, *report.warnings))
+
+
+_OTHER_TOKENIZER = "OUT gets the tokenizer of BASE, and not the one beside this adapter"
+"""What is said where an adapter changes the number of tokens."""
+
+
+def _has_tokenizer(path: str) -> bool:
+    """Tell whether the folder of an adapter of this machine holds a tokenizer."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+    return path not in NAMELESS and any(
+        os.path.isfile(os.path.join(folder, name)) for name in names
+    )
 
 
 def _list_adapters(adapters: Sequence[Input] | Input) -> list[Input]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ckpt.commands.rewriting.filling import Filling
 from ckpt.commands.rewriting.report import (
     Change,
+    ConfigValue,
     Leftover,
     RewriteReport,
     edited_checkpoint,
@@ -23,7 +24,14 @@ from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.account import account_of
 from ckpt.ext.adapters.base import Base
 from ckpt.ext.adapters.packing import Packing, UnnamedPackingError
-from ckpt.ext.adapters.plan import Options, Plan, Planner, Target
+from ckpt.ext.adapters.plan import (
+    HEAD,
+    Options,
+    Plan,
+    Planner,
+    Target,
+    is_embedding,
+)
 from ckpt.ext.adapters.products import derived_place
 from ckpt.ext.adapters.reader import (
     GIVEN,
@@ -72,7 +80,7 @@ def merge(
     plan = plan_merge(source, source.tensors, adapters, options)
     _refuse_unused_scale(plan, options)
     plan, copies = _with_copies(plan, Base(source.tensors, source.path))
-    result, ties = _merged_checkpoint(source, plan, limits)
+    result, ties, wanted = _merged_checkpoint(source, plan, limits)
     return chosen._replace(
         command="merge",
         result=result,
@@ -85,6 +93,7 @@ def merge(
         left_alone=(*chosen.left_alone, *ties),
         unchanged_bytes=False,
         account=account_of(plan, options.weights, copies),
+        config=wanted,
     )
 
 
@@ -353,29 +362,37 @@ def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
 
 def _merged_checkpoint(
     source: Checkpoint, plan: Plan, limits: Limits
-) -> tuple[Checkpoint, list[Leftover]]:
+) -> tuple[Checkpoint, list[Leftover], tuple[ConfigValue, ...]]:
     """The checkpoint after the merge, and what else is to be known: tied tensors, and
-    tensors of another shape.
+    tensors of another shape. With the values that config.json must have for these.
     """
     filling = Filling()
     fresh: dict[str, TensorRef] = {}
     ties: list[Leftover] = []
+    wanted: dict[ConfigValue, None] = {}
     sharing = _shared_names(source)
     for target in plan.targets:
         place, dtype, shape = place_after(target)
         entry = target.entry
         if target.name in plan.untied:
             ties.append(Leftover(target.name, _untied_text(plan.untied[target.name])))
+            wanted[_UNTIED] = None
         embedding = plan.apart.get(target.name)
         if embedding is not None and not _equals_embedding(target, plan, embedding):
             ties.append(Leftover(target.name, _apart_text(embedding)))
+            wanted[_UNTIED] = None
         if entry is None:
             fresh[target.name] = new_tensor(place, dtype, shape, _first_device(source))
             continue
         ref = unwrap_dtensor(entry.tensor)
         assert isinstance(ref, TensorRef)
         if ref.shape != shape:
-            ties.append(Leftover(entry.name, _shape_change_text(ref.shape, shape)))
+            value = _vocabulary_size(target.name, ref.shape, shape)
+            text = f"is {list(shape)}, and was {list(ref.shape)}"
+            if value is not None:
+                text = f"{text}: {value.text}"
+                wanted[value] = None
+            ties.append(Leftover(entry.name, text))
         others = [name for name in sharing.get(ref.storage, ()) if name != entry.name]
         is_kept = (
             ref is entry.tensor
@@ -400,11 +417,13 @@ def _merged_checkpoint(
         else:
             fresh[entry.name] = new_tensor(place, dtype, shape, ref.device)
     if not fresh:
-        return filling.checkpoint(source, limits), ties
-    return replace(
-        edited_checkpoint(source, _root_of(source, filling, fresh), limits),
-        is_edited=True,
-    ), ties
+        return filling.checkpoint(source, limits), ties, tuple(wanted)
+    edited = edited_checkpoint(source, _root_of(source, filling, fresh), limits)
+    return replace(edited, is_edited=True), ties, tuple(wanted)
+
+
+_UNTIED = ConfigValue("tie_word_embeddings", None, False)
+"""What config.json must say where a head is no more the embedding."""
 
 
 def _equals_embedding(head: Target, plan: Plan, embedding: str) -> bool:
@@ -426,7 +445,7 @@ def _apart_text(embedding: str) -> str:
     """The words for a head of the adapter that the base shares with an embedding."""
     return (
         f"is new: the adapter has it apart from {embedding}, which it was tied to: "
-        "tie_word_embeddings in config.json must say false"
+        f"{_UNTIED.text}"
     )
 
 
@@ -434,20 +453,20 @@ def _untied_text(embedding: str) -> str:
     """The words for a head that shared the tensor of an embedding."""
     return (
         f"is new: the adapter changes it, and {embedding}, which it was tied to, "
-        "stays: "
-        "tie_word_embeddings in config.json must say false"
+        f"stays: {_UNTIED.text}"
     )
 
 
-def _shape_change_text(before: tuple[int, ...], after: tuple[int, ...]) -> str:
-    """The words for a tensor of another shape: an embedding with more tokens."""
-    text = f"is {list(after)}, and was {list(before)}"
-    is_longer = before[1:] == after[1:] and before[:1] != after[:1]
-    return (
-        f"{text}: vocab_size in config.json must say {after[0]:,}"
-        if is_longer
-        else text
-    )
+def _vocabulary_size(
+    name: str, before: tuple[int, ...], after: tuple[int, ...]
+) -> ConfigValue | None:
+    """What config.json must say of an embedding or a head with another number of
+    tokens, or None for any other tensor.
+    """
+    has_tokens = is_embedding(name) or name.rpartition(".")[0].endswith(HEAD)
+    if not has_tokens or before[1:] != after[1:] or not before:
+        return None
+    return ConfigValue("vocab_size", before[0], after[0])
 
 
 def _shared_names(source: Checkpoint) -> dict[Storage, list[str]]:

@@ -114,7 +114,7 @@ class Plan(NamedTuple):
     """
 
 
-_HEAD = "lm_head"
+HEAD = "lm_head"
 """The layer that a base without a tensor of its own shares with the embedding."""
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
 
@@ -315,10 +315,10 @@ class Planner:
         alone: added to the embedding, it would change the input too.
         """
         name = f"{module}.weight"
-        if module.rpartition(".")[2] != _HEAD or layer.is_embedding:
+        if module.rpartition(".")[2] != HEAD or layer.is_embedding:
             return False
         shape = (layer.up.shape[0], layer.down.shape[1])
-        found = [own for own in self._base.names if _is_embedding(own)]
+        found = [own for own in self._base.names if is_embedding(own)]
         if len(found) != 1 or self._base.entry(found[0]).tensor.shape != shape:
             return False
         change = self._tensor_change(name)
@@ -819,10 +819,10 @@ class Planner:
         with a tensor of its own, and for any other tensor.
         """
         module, _, part = name.rpartition(".")
-        is_head = part == "weight" and module.rpartition(".")[2] == _HEAD
+        is_head = part == "weight" and module.rpartition(".")[2] == HEAD
         if not is_head or name in self._base.indices:
             return None
-        found = [own for own in self._base.names if _is_embedding(own)]
+        found = [own for own in self._base.names if is_embedding(own)]
         return found[0] if len(found) == 1 else None
 
     def _name_of(self, name: str, shifts: Sequence[Shift]) -> str | None:
@@ -974,7 +974,7 @@ def _refuse_lengthless(adapter: Adapter) -> None:
         raise UsageError(problem, path=adapter.path)
 
 
-def _is_embedding(name: str) -> bool:
+def is_embedding(name: str) -> bool:
     """Tell whether a name belongs to the embedding of a language model."""
     return any(name == end or name.endswith(f".{end}") for end in _EMBEDDINGS)
 

@@ -800,7 +800,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--with-config",
-            "slim convert* merge",
+            "slim convert* average merge",
             (
                 "Make OUT a folder, with config.json and the tokenizer from beside the "
                 "weights."

@@ -4,6 +4,7 @@ formats, dtypes and sizes of blocks.
 
 from __future__ import annotations
 
+import json
 import platform
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import oracle
 import process
 import pytest
 import torch
+from inside import inside
 from loras import PREFIX, State, noise
 from safetensors.torch import load_file
 
@@ -319,6 +321,88 @@ def test_embeddings_their_rows_and_added_tokens(tmp_path: Path) -> None:
     assert [(row.name, row.what) for row in report.left_alone] == [
         (name, "is [32, 12], and was [30, 12]: vocab_size in config.json must say 32")
     ]
+
+
+CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({"vocab_size": 30, "a": 1}, {"vocab_size": 32, "a": 1}),
+    "of a text model": (
+        {"text_config": {"vocab_size": 30}, "vision_config": {"vocab_size": 30}},
+        {"text_config": {"vocab_size": 32}, "vision_config": {"vocab_size": 30}},
+    ),
+    "of another size": ({"vocab_size": 31}, {"vocab_size": 31}),
+    "without it": ({"n_tokens": 30}, {"n_tokens": 30}),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_added_tokens_change_the_config_that_goes_along(
+    config: str, tmp_path: Path
+) -> None:
+    before, after = CONFIGS[config]
+    state = loras.base()
+    base = tmp_path / "base"
+    base.mkdir()
+    loras.save_base(state, base / "model.safetensors")
+    (base / "config.json").write_text(json.dumps(before))
+    adapter = loras.pairs(loras.linear(state))
+    names = ("lm_head.weight", "model.embed_tokens.weight")
+    adapter |= {f"{PREFIX}{name}": noise(32, 12, seed=3) for name in names}
+    loras.save_adapter(adapter, tmp_path / "adapter")
+    words = ("merge", "base", "adapter", "-o", "merged", "--with-config")
+
+    done = inside(*words, cwd=tmp_path)
+
+    assert done.code == 0, done.err
+    assert json.loads((tmp_path / "merged" / "config.json").read_text()) == after
+    said = done.out.decode()
+    is_set = before != after
+    assert ("config.json: vocab_size: 30 → 32" in said) == is_set
+    assert ("vocab_size in config.json must say 32" in said) != is_set
+    assert said.count("is [32, 12], and was [30, 12]") == 2
+    (tmp_path / "adapter" / "tokenizer.json").write_text("{}")
+    done = inside(*words, "--force", cwd=tmp_path)
+    line = "ckpt: adapter: OUT gets the tokenizer of BASE, and not the one beside this"
+    assert done.code == 0 and line in done.err.decode()
+
+
+def test_other_longer_tensors_say_nothing_of_the_vocabulary(tmp_path: Path) -> None:
+    state = {**loras.base(), "score.weight": noise(2, 12)}
+    adapter = loras.pairs(loras.linear(state))
+    adapter[f"{PREFIX}score.weight"] = noise(3, 12)
+    base = loras.save_base(state, tmp_path / "base.safetensors")
+    folder = loras.save_adapter(adapter, tmp_path / "adapter")
+
+    report = ckpt.merge(base, folder, dry_run=True)
+
+    assert [(row.name, row.what) for row in report.left_alone] == [
+        ("score.weight", "is [3, 12], and was [2, 12]")
+    ]
+
+
+@pytest.mark.parametrize("said", [{"tie_word_embeddings": True}, {}])
+def test_a_head_of_its_own_is_not_tied_in_the_config_that_goes_along(
+    said: dict[str, bool], tmp_path: Path
+) -> None:
+    state = loras.base()
+    head = state.pop("lm_head.weight")
+    base = tmp_path / "base"
+    base.mkdir()
+    loras.save_base(state, base / "model.safetensors")
+    (base / "config.json").write_text(json.dumps({**said, "vocab_size": 30}))
+    adapter = loras.pairs({"lm_head.weight": head})
+    loras.save_adapter(adapter, tmp_path / "adapter")
+
+    done = inside(
+        "merge", "base", "adapter", "-o", "out", "--with-config", cwd=tmp_path
+    )
+
+    assert done.code == 0, done.err
+    found = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert found == {"tie_word_embeddings": False, "vocab_size": 30}
+    text = done.out.decode()
+    change = "true → false" if said else "false, added"
+    assert f"config.json: tie_word_embeddings: {change}" in text
+    assert "must say" not in text and "which it was tied to, stays" in text
 
 
 @pytest.mark.parametrize("elements", [1, 60, 1 << 18])
