@@ -31,7 +31,7 @@ from ckpt.ext.adapters.verdicts import MergeCheck, PairCheck, Sums, Verdict, ver
 from ckpt.model.checkpoint import Entry
 from ckpt.model.dtypes import DType
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import TensorRef, unwrap_dtensor
+from ckpt.model.tensors import TensorRef, is_same_view, unwrap_dtensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,6 +73,8 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
         if row.status in DIFFERS and id(row.before) not in names
     ]
     others = [row for row in others if row.before is not None or row.name not in new]
+    tied = _tied_rows(others, plan, after)
+    others = [row for row in others if id(row) not in tied]
     casts = [row for row in others if _is_cast(row)]
     rest = tuple((row.name, row.status) for row in others if row not in casts)
     types = {
@@ -91,6 +93,34 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
         packing,
     )
     return report._replace(account=check)
+
+
+def _tied_rows(
+    rows: Sequence[Row], plan: Plan, after: dict[str, Entry | None]
+) -> set[int]:
+    """The ids of the rows of tensors that are a merged one under another name in BASE,
+    and in MERGED too: they change together.
+    """
+    changed: dict[object, list[tuple[Target, TensorRef]]] = {}
+    for target in plan.targets:
+        ref = None if target.entry is None else unwrap_dtensor(target.entry.tensor)
+        if isinstance(ref, TensorRef):
+            changed.setdefault(ref.storage, []).append((target, ref))
+    found: set[int] = set()
+    for row in rows:
+        if row.before is None or row.after is None:
+            continue
+        one, two = (unwrap_dtensor(side.tensor) for side in (row.before, row.after))
+        if not isinstance(one, TensorRef) or not isinstance(two, TensorRef):
+            continue
+        for target, ref in changed.get(one.storage, ()):
+            entry = after.get(target.name)
+            other = None if entry is None else unwrap_dtensor(entry.tensor)
+            if not is_same_view(ref, one) or not isinstance(other, TensorRef):
+                continue
+            if other.shape == two.shape and _is_same(other, two):
+                found.add(id(row))
+    return found
 
 
 class _Tried(NamedTuple):
@@ -174,7 +204,7 @@ class _Checker:
         is_number = isinstance(after, TensorRef) and after.dtype.name in AVERAGED
         if (
             not isinstance(after, TensorRef)
-            or not is_number
+            or not (is_number or target.work is None)
             or after.shape != ref.shape
         ):
             self._note_all(target, "lacking" if entry is None else "other")

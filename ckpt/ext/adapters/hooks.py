@@ -14,7 +14,7 @@ from ckpt.ext.adapters.checks import check_merge
 from ckpt.ext.adapters.config import settings_at
 from ckpt.ext.adapters.conversion import check_place, rename_adapter, write_settings
 from ckpt.ext.adapters.description import Description, describe_adapter
-from ckpt.ext.adapters.reader import read_adapter
+from ckpt.ext.adapters.reader import read_adapter, refuse_damage
 from ckpt.model.errors import CkptError, about
 from ckpt.model.limits import Limits
 from ckpt.surface.api.advice import advise
@@ -31,6 +31,7 @@ def explained_by(
     with at_hand(adapter, limits, plugins=plugins) as opened:
         with about(opened.path):
             found = read_adapter(opened.survey, limits)
+            refuse_damage(found)
         try:
             return check_merge(report, found)
         except CkptError as error:

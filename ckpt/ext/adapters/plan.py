@@ -839,14 +839,12 @@ class Planner:
         say that it is new.
         """
         settings = adapter.settings
-        saved = settings.values.get("modules_to_save") if settings is not None else None
-        modules = (
-            [module for module in saved if isinstance(module, str)]
-            if isinstance(saved, list)
-            else []
-        )
-        above = name.rpartition(".")[0]
-        if any(above == module or f".{module}." in f".{above}." for module in modules):
+        saved = None if settings is None else settings.saved_modules
+        words = name.split(".")[:-1]
+        ends = range(len(words), 0, -1)
+        if saved and any(
+            ".".join(words[first:end]) in saved for end in ends for first in range(end)
+        ):
             return
         near = self._base.near(name)
         raise UsageError(
