@@ -301,7 +301,7 @@ def settings_at(path: str, limits: Limits) -> Settings | None:
 
 def noted_settings(metadata: Mapping[str, str], limits: Limits) -> dict[str, Settings]:
     """Return the settings that diffusers notes in the metadata: the part of the
-    pipeline -> its settings.
+    pipeline -> its settings. A model that was saved by itself has the part ``.
     """
     text = metadata.get(_NOTED)
     if text is None:
@@ -309,7 +309,9 @@ def noted_settings(metadata: Mapping[str, str], limits: Limits) -> dict[str, Set
     parsed = parse_json(text.encode(), _NOTED, Budget(limits))
     parts: dict[str, dict[str, Json]] = {}
     for key, value in (parsed if isinstance(parsed, dict) else {}).items():
-        component, _, name = key.partition(".")
+        component, dot, name = key.partition(".")
+        if not dot:
+            component, name = "", key
         parts.setdefault(component, {})[name] = value
     return {component: Settings(values) for component, values in parts.items()}
 

@@ -827,6 +827,37 @@ def test_a_checkpoint_of_training_is_an_adapter_and_a_base(
         ckpt.merge(other, tmp_path / "last.ckpt", scale=2, dry_run=True)
 
 
+def test_a_module_that_was_trained_as_a_whole_in_a_checkpoint_of_training(
+    tmp_path: Path,
+) -> None:
+    state = loras.base()
+    adapter = loras.pairs(loras.linear(state))
+    whole: Any = training(state, adapter)
+    frozen = whole.pop(f"{PREFIX}lm_head.weight")
+    trained = noise(30, 12, seed=55)
+    # The order in which PEFT has them, and the other one.
+    for number, names in enumerate((("original", "saved"), ("saved", "original"))):
+        head = {
+            "original": (f"{PREFIX}lm_head.original_module.weight", frozen),
+            "saved": (f"{PREFIX}lm_head.modules_to_save.default.weight", trained),
+        }
+        last = tmp_path / f"last{number}.ckpt"
+        torch.save({**whole, **dict(head[name] for name in names)}, last)
+        base = loras.save_base(state, tmp_path / "base.safetensors")
+        expected = {**loras.merged(state, adapter), "lm_head.weight": trained}
+        out = tmp_path / "out.safetensors"
+
+        report = ckpt.merge(base, last, scale=2, out=out, force=True)
+        loras.check_same(out, expected)
+        account = report.account
+        assert account is not None
+        source = account.to_json()["adapters"][0]  # type: ignore[index, call-overload]
+        assert source["replaced"] == ["lm_head.weight"]
+        assert source["copies"] == len(state) - 1
+        ckpt.merge(last, scale=2, out=out, force=True)
+        loras.check_same(out, expected)
+
+
 FORMATS = ["a.pth", "a.safetensors", "a.dcp", "shards"]
 
 

@@ -207,12 +207,15 @@ def test_the_names_of_programs_that_make_pictures(
     loras.check_same(tmp_path / "out.safetensors", wanted, 2)
 
 
-def test_the_settings_of_diffusers_in_the_metadata(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begin", ["unet.", ""])
+def test_the_settings_of_diffusers_in_the_metadata(begin: str, tmp_path: Path) -> None:
+    """A model that is saved by itself has no part of a pipeline before them."""
     base = loras.save_base(UNET, tmp_path / "unet.safetensors")
-    settings = {"unet.r": 2, "unet.lora_alpha": 5, "unet.alpha_pattern": {"to_q": 1}}
-    metadata = {"lora_adapter_metadata": json.dumps(settings)}
+    settings = {"r": 2, "lora_alpha": 5, "alpha_pattern": {"to_q": 1}}
+    noted = {f"{begin}{key}": value for key, value in settings.items()}
+    metadata = {"lora_adapter_metadata": json.dumps(noted)}
     save_file(
-        dotted("unet.", "lora_A", "lora_B", False),
+        dotted(begin, "lora_A", "lora_B", False),
         tmp_path / "lora.safetensors",
         metadata=metadata,
     )
@@ -561,6 +564,8 @@ def test_methods_of_lycoris_are_refused_by_their_names(
     [
         (("a1.weight", "a2.weight", "b1.weight"), ", of GLoRA: only"),
         (("w_norm", "b_norm"), ", of trained norms: only"),
+        (("w_norm",), ", of trained norms: only"),
+        (("b_norm",), ", of trained norms: only"),
         (("reshape_weight",), "q.reshape_weight: only LoRA"),
     ],
 )
