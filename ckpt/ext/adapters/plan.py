@@ -319,13 +319,16 @@ class Planner:
             return False
         shape = (layer.up.shape[0], layer.down.shape[1])
         found = [own for own in self._base.names if is_embedding(own)]
-        if len(found) != 1 or self._base.entry(found[0]).tensor.shape != shape:
+        if len(found) != 1:
+            return False
+        other = self._changes.get(found[0])
+        resized = None if other is None else other.whole
+        own = resized or self._base.entry(found[0])
+        if own.tensor.shape != shape:
             return False
         change = self._tensor_change(name)
-        if change.whole is None:  # it may be resized by the adapter
-            other = self._changes.get(found[0])
-            own = None if other is None else other.whole
-            change.whole = own or self._base.entry(found[0])
+        if change.whole is None:
+            change.whole = own
             self._untied[name] = found[0]
         return True
 
@@ -532,12 +535,7 @@ class Planner:
         shape = self._target_shape(name, adapter)
         rows, columns = shape[0], prod(shape[1:])
         is_turned = self._lies_turned(layer, shape, adapter)
-        by_input = (
-            len(ref.shape) > 1
-            and ref.shape[0] == 1
-            and ref.shape[1] == columns
-            and rows != 1
-        )
+        by_input = len(ref.shape) > 1 and ref.shape[0] == 1 and ref.shape[1] == columns
         if adapter.style == "PEFT":
             by_input = False
         axis: Literal["rows", "columns"] = (

@@ -973,6 +973,43 @@ def test_a_head_that_the_base_shares_with_its_embedding_gets_a_tensor(
         ckpt.merge(base, loras.save_adapter(only, tmp_path / "only"), dry_run=True)
 
 
+@pytest.mark.parametrize("tokens", [30, 33])
+def test_a_tied_head_has_what_became_of_the_embedding(
+    tokens: int, tmp_path: Path
+) -> None:
+    """The head was the embedding in training: the new one, perhaps with more tokens."""
+    state = loras.base()
+    del state["lm_head.weight"]
+    trained = noise(tokens, 12, seed=81)
+    adapter = loras.pairs({"lm_head.weight": trained})
+    adapter[f"{PREFIX}model.embed_tokens.weight"] = trained
+    expected = {
+        **state,
+        "model.embed_tokens.weight": trained,
+        "lm_head.weight": trained + loras.delta(adapter, "lm_head", 2.0),
+    }
+    check(merged(tmp_path, state, adapter), expected)
+
+
+@pytest.mark.parametrize("size", [6, 8])
+def test_dora_on_convolutions_of_one_element(size: int, tmp_path: Path) -> None:
+    """PEFT has a length for each output, also where there are as many inputs."""
+    weight = noise(6, size, 1, 1)
+    adapter = {
+        f"{PREFIX}conv.lora_A.weight": noise(4, size, 1, 1, seed=1),
+        f"{PREFIX}conv.lora_B.weight": noise(6, 4, 1, 1, seed=2),
+        f"{PREFIX}conv.lora_magnitude_vector": noise(1, 6, 1, 1, seed=3).abs() + 1,
+    }
+    product = (
+        noise(6, 4, 1, 1, seed=2)[..., 0, 0] @ noise(4, size, 1, 1, seed=1)[..., 0, 0]
+    )
+    changed = weight + 2 * product[..., None, None]
+    lengths = changed.flatten(1).norm(dim=1)[:, None, None, None]
+    wide = adapter[f"{PREFIX}conv.lora_magnitude_vector"].reshape(6, 1, 1, 1)
+    found = merged(tmp_path, {"conv.weight": weight}, adapter, {"use_dora": True})
+    check(found, {"conv.weight": changed * wide / lengths})
+
+
 @pytest.mark.parametrize("embedding", ["of the base", "equal", "other", "with LoRA"])
 def test_a_head_that_was_trained_as_a_whole_is_no_more_tied(
     embedding: str, tmp_path: Path

@@ -786,3 +786,43 @@ def test_config_goes_along_into_a_folder(tmp_path: Path) -> None:
     loras.check_same(
         tmp_path / "merged" / "model.safetensors", loras.merged(state, adapter), 2
     )
+
+
+@pytest.mark.parametrize(("alpha", "scale"), [(-3.0, -1.5), (0.0, 0.0)])
+def test_a_recorded_alpha_may_be_negative(
+    alpha: float, scale: float, tmp_path: Path
+) -> None:
+    adapter = {
+        name: torch.tensor(alpha) if name.endswith(".alpha") else tensor
+        for name, tensor in kohya().items()
+    }
+    base = loras.save_base(UNET, tmp_path / "unet.safetensors")
+    save_file(adapter, tmp_path / "lora.safetensors")
+
+    ckpt.merge(base, tmp_path / "lora.safetensors", out=tmp_path / "out.safetensors")
+
+    loras.check_same(tmp_path / "out.safetensors", expected(scale), 2)
+
+
+def test_an_alpha_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    for alpha in (torch.tensor(3j), torch.ones(2), torch.tensor(float("nan"))):
+        adapter = {
+            name: alpha.clone() if name.endswith(".alpha") else tensor
+            for name, tensor in kohya().items()
+        }
+        assert ".alpha is not a number" in refused(tmp_path, UNET, adapter)
+
+
+def test_lengths_of_inputs_of_a_layer_with_one_output(tmp_path: Path) -> None:
+    weight, down, up = noise(1, 6), noise(2, 6, seed=1), noise(1, 2, seed=2)
+    lengths = noise(1, 6, seed=3).abs() + 1
+    base = loras.save_base({"a.q.weight": weight}, tmp_path / "base.safetensors")
+    layer = {"lora_down.weight": down, "lora_up.weight": up, "dora_scale": lengths}
+    state = {f"lora_unet_a_q.{part}": tensor for part, tensor in layer.items()}
+    save_file(state, tmp_path / "lora.safetensors")
+
+    ckpt.merge(base, tmp_path / "lora.safetensors", out=tmp_path / "out.safetensors")
+
+    changed = weight + up @ down
+    wanted = changed * lengths / changed.norm(dim=0, keepdim=True)
+    loras.check_same(tmp_path / "out.safetensors", {"a.q.weight": wanted}, 2)

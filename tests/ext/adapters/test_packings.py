@@ -16,6 +16,7 @@ from loras import State, noise
 from safetensors.torch import load_file
 
 import ckpt
+from ckpt.ext.adapters import products
 from ckpt.ext.adapters.verdicts import MergeCheck
 
 pytestmark = oracle.QUIET
@@ -132,6 +133,53 @@ def test_a_tensor_may_need_a_packing_of_each_kind(tmp_path: Path) -> None:
         assert done.code == 0, done.err
         found = load_file(tmp_path / "out.safetensors")[name]
         assert loras.units(found, load_file(base)[name] + expected) <= 2, side
+
+
+@pytest.mark.parametrize("elements", [1, 2 * COLUMNS, 7 * COLUMNS, 1 << 18])
+@pytest.mark.parametrize("way", ["concatenated", "interleaved"])
+def test_blocks_end_anywhere_in_a_packing(
+    way: str, elements: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "ELEMENTS", elements)
+    base, adapter = folder / "base.safetensors", folder / "adapter"
+
+    ckpt.merge(base, adapter, packing=way, out=folder / "out.safetensors")
+
+    wanted = load_file(folder / f"{way}-2.safetensors")
+    loras.check_same(folder / "out.safetensors", wanted, 2)
+
+
+def test_parts_of_other_sizes_lie_where_their_own_rows_say(tmp_path: Path) -> None:
+    parts = {"a.gate_proj.weight": noise(8, 6), "a.up_proj.weight": noise(4, 6)}
+    adapter = loras.pairs(parts)
+    whole = torch.cat(list(parts.values()))
+    base = loras.save_base({"a.gate_up_proj.weight": whole}, tmp_path / "b.safetensors")
+    path = loras.save_adapter(adapter, tmp_path / "adapter")
+
+    ckpt.merge(base, path, packing="concatenated", out=tmp_path / "out.safetensors")
+
+    merged = torch.cat(list(loras.merged(parts, adapter).values()))
+    wanted = {"a.gate_up_proj.weight": merged}
+    loras.check_same(tmp_path / "out.safetensors", wanted, 2)
+
+
+@pytest.mark.parametrize("way", ["concatenated", "interleaved"])
+def test_a_fused_layer_of_an_adapter_meets_parts(way: str, tmp_path: Path) -> None:
+    parts = [noise(ROWS, COLUMNS, seed=seed) for seed in (1, 2)]
+    [(name, _)] = fused(*parts, way).items()
+    adapter = loras.pairs({name: torch.zeros(2 * ROWS, COLUMNS)})
+    added = loras.delta(adapter, name.removesuffix(".weight"), 2.0)
+    mine = added.split(ROWS) if way == "concatenated" else (added[::2], added[1::2])
+    names = ("a.gate_proj.weight", "a.up_proj.weight")
+    state = dict(zip(names, parts, strict=True))
+    base = loras.save_base(state, tmp_path / "base.safetensors")
+    path = loras.save_adapter(adapter, tmp_path / "adapter")
+
+    ckpt.merge(base, path, packing=way, out=tmp_path / "out.safetensors")
+
+    sums = (part + more for part, more in zip(parts, mine, strict=True))
+    wanted = dict(zip(names, sums, strict=True))
+    loras.check_same(tmp_path / "out.safetensors", wanted, 2)
 
 
 @pytest.mark.parametrize(
