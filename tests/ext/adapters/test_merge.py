@@ -1080,3 +1080,21 @@ def test_what_is_beyond_the_range_of_the_base_is_counted(tmp_path: Path) -> None
     path = loras.save_base(mixed, tmp_path / "mixed.safetensors")
     done = process.ckpt("merge", path, folder, "-o", out, "--force")
     assert b"because the dtype of their tensors cannot represent" in done.out
+
+
+def test_what_was_infinite_before_is_not_counted(tmp_path: Path) -> None:
+    inf = float("inf")
+    state = {"w.weight": torch.tensor([[inf, 3e38], [1.0, 1.0]])}
+    adapter = {
+        f"{PREFIX}w.lora_A.weight": torch.tensor([[0.0, 1.0]]),
+        f"{PREFIX}w.lora_B.weight": torch.tensor([[3e38], [0.0]]),
+    }
+    path = loras.save_base(state, tmp_path / "base.safetensors")
+    folder = loras.save_adapter(adapter, tmp_path / "adapter", r=1, lora_alpha=1)
+    out = tmp_path / "out.safetensors"
+
+    report = ckpt.merge(path, folder, out=out)
+
+    assert report.saved is not None and report.saved.overflowed == 1
+    wanted = torch.tensor([[inf, inf], [1.0, 1.0]])
+    assert torch.equal(load_file(out)["w.weight"], wanted)
