@@ -603,6 +603,24 @@ def test_parameters_of_experts_that_the_base_holds_one_by_one(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize("more", [1, -1])
+@pytest.mark.parametrize("expert", range(EXPERTS))
+def test_experts_of_two_sizes_are_no_parameter(
+    expert: int, more: int, tmp_path: Path
+) -> None:
+    adapter = expert_adapter()
+    added = {
+        f"layers.0.mlp.experts.{name}": tensor
+        for name, tensor in expert_products(adapter).items()
+    }
+    state = apart({name: torch.zeros_like(tensor) for name, tensor in added.items()})
+    for leaf in ("gate_proj", "up_proj"):
+        name = f"layers.0.mlp.experts.{expert}.{leaf}.weight"
+        state[name] = noise(INNER + more, HIDDEN)
+    with pytest.raises(ckpt.UsageError, match=r"which fits none of|lacks 1 layer"):
+        merged(tmp_path, state, adapter, CONFIG)
+
+
 def test_two_packings_of_experts_are_refused_until_one_is_named(tmp_path: Path) -> None:
     square = {"experts.w": noise(EXPERTS, 6, 6)}
     adapter = {
