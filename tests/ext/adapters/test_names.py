@@ -826,3 +826,14 @@ def test_lengths_of_inputs_of_a_layer_with_one_output(tmp_path: Path) -> None:
     changed = weight + up @ down
     wanted = changed * lengths / changed.norm(dim=0, keepdim=True)
     loras.check_same(tmp_path / "out.safetensors", {"a.q.weight": wanted}, 2)
+
+
+@pytest.mark.parametrize("other", ["module.{}", "_orig_mod.{}", "base_model.model.{}"])
+def test_a_base_that_has_one_tensor_by_two_names_is_refused(
+    other: str, tmp_path: Path
+) -> None:
+    name = f"{LAYER.removeprefix(PREFIX)}.weight"
+    state = {name: noise(8, 12), other.format(name): noise(8, 12, seed=1)}
+    assert "two tensors have one name without wrappers" in refused(
+        tmp_path, state, PAIR
+    )
