@@ -136,7 +136,7 @@ def merge(
 
 
 _OTHER_TOKENIZER = "OUT gets the tokenizer of BASE, and not the one beside this adapter"
-"""What is said where an adapter changes the number of tokens."""
+"""The warning where an adapter changes the number of tokens."""
 
 
 def _has_tokenizer(path: str) -> bool:

@@ -139,8 +139,8 @@ def _is_zero(ref: TensorRef) -> bool:
 
 
 def _refuse_lost_numbers(adapter: Adapter) -> None:
-    """Raise UnsupportedError for tensors with NaN or Inf that would take the place of
-    those of the base. Reads them.
+    """Raise UnsupportedError for NaN and Inf in tensors that would take the place of
+    tensors of the base. Reads them.
     """
     import numpy as np
 
@@ -487,7 +487,7 @@ def _merged_checkpoint(
 
 
 _UNTIED = ConfigValue("tie_word_embeddings", None, False)
-"""What config.json must say where a head is no more the embedding."""
+"""The value of config.json where a head is no more the embedding."""
 
 
 def _equals_embedding(head: Target, plan: Plan, embedding: str) -> bool:
@@ -535,7 +535,7 @@ def _has_tokens(name: str) -> bool:
 def _vocabulary_size(
     name: str, before: tuple[int, ...], after: tuple[int, ...]
 ) -> ConfigValue | None:
-    """What config.json must say of an embedding or a head with another number of
+    """The value of config.json for an embedding or a head with another number of
     tokens, or None for any other tensor.
     """
     if not _has_tokens(name) or before[1:] != after[1:] or not before:
