@@ -388,3 +388,36 @@ def test_names_of_programs_that_make_pictures(names: str, tmp_path: Path) -> Non
     )
     assert mine.keys() == theirs.keys()
     assert max(units(mine[name], tensor) for name, tensor in theirs.items()) <= 1
+
+
+def test_an_adapter_that_a_model_of_diffusers_saves_by_itself(tmp_path: Path) -> None:
+    """Its settings in the metadata have no part of a pipeline before them."""
+    model: Any = unet()
+    model.save_pretrained(tmp_path / "base")
+    torch.manual_seed(0)
+    model.add_adapter(
+        peft.LoraConfig(
+            r=8,
+            lora_alpha=16,
+            target_modules=CONVOLUTIONS[:3],
+            alpha_pattern={"to_k": 4},
+            init_lora_weights=False,
+        )
+    )
+    model.save_lora_adapter(tmp_path / "lora")
+    [adapter] = (tmp_path / "lora").iterdir()
+    out = tmp_path / "out.safetensors"
+
+    ckpt.merge(tmp_path / "base", adapter, out=out)
+
+    model.fuse_lora()
+    theirs = {
+        name.replace(".base_layer", ""): tensor
+        for name, tensor in model.state_dict().items()
+        if ".lora_" not in name
+    }
+    mine = safetensors.load_file(out)
+    assert mine.keys() == theirs.keys()
+    assert max(units(mine[name], tensor) for name, tensor in theirs.items()) <= 1
+    report = ckpt.diff(tmp_path / "base", out, adapter=adapter)
+    assert report.account is not None and not report.account.differs

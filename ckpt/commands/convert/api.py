@@ -113,7 +113,7 @@ def convert(
         options = options._replace(open=_opener_of_several(options))
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     options = with_like(options, like, section)._replace(dequantize=dequantize)
-    naming = _naming_stage(adapter_names, base, options)
+    naming = _naming_stage(source, adapter_names, base, options)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
         written = options.format or save.own_format(survey.checkpoint)
@@ -240,14 +240,18 @@ class _Naming(Protocol):
 
 
 def _naming_stage(
-    adapter_names: str | None, base: Input | None, options: WriteOptions
+    source: Input,
+    adapter_names: str | None,
+    base: Input | None,
+    options: WriteOptions,
 ) -> _Naming | None:
-    """Return the stage that --adapter-names asks for, or None. Raises UsageError."""
+    """Return the stage that --adapter-names asks for, or None. Raises CkptError."""
     if adapter_names is None:
         if base is not None:
             raise UsageError("--base goes with --adapter-names")
         return None
     made: _Naming = load_hook("adapters").Conversion(
+        source,
         adapter_names,
         base,
         options.limits,

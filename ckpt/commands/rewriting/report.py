@@ -4,6 +4,7 @@ what was changed.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -73,6 +74,21 @@ class Leftover(NamedTuple):
     nbytes: int | None = None
     hint: str | None = None
     is_value: bool = False
+
+
+class ConfigValue(NamedTuple):
+    """A value that config.json must have for the result: where `before` is given, in
+    place of that one alone.
+    """
+
+    key: str
+    before: Json
+    after: Json
+
+    @property
+    def text(self) -> str:
+        """The words of a row of what is left alone, behind a colon at its end."""
+        return f"{self.key} in config.json must say {json.dumps(self.after)}"
 
 
 class Share(NamedTuple):
@@ -188,7 +204,9 @@ class RewriteReport(NamedTuple):
     warnings: tuple[str, ...] = ()
     """The lines that the command writes to stderr."""
     carried: tuple[str, ...] = ()
-    """The names of the files that go along with the weights, as they are."""
+    """The names of the files that go along with the weights."""
+    config: tuple[ConfigValue, ...] = ()
+    """The values that config.json must have for the result, where it goes along."""
     code: tuple[str, ...] = ()
     """The lines of Python that load the same into a model, where they were
     asked for.

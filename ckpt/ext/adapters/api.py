@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from io import IOBase
@@ -14,7 +15,8 @@ from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.merge import adds_nothing, refuse_weights
 from ckpt.ext.adapters.merge import merge as job
-from ckpt.ext.adapters.plan import PACKINGS, Options
+from ckpt.ext.adapters.packing import packings_of
+from ckpt.ext.adapters.plan import Options
 from ckpt.ext.adapters.reader import Adapter, read_adapter
 from ckpt.model.errors import UsageError, about
 from ckpt.model.limits import Limits
@@ -27,7 +29,7 @@ from ckpt.surface.api.keywords import (
     keyword_texts,
     text_only,
 )
-from ckpt.surface.api.opening import Input, at_hand, path_of
+from ckpt.surface.api.opening import NAMELESS, Input, at_hand, path_of
 from ckpt.surface.api.rewriting import Talk, rewrite_checkpoint
 from ckpt.surface.api.rewriting import check as check_options
 from ckpt.surface.api.writing import as_format_of, options_of, with_format, with_last
@@ -44,7 +46,7 @@ def merge(
     *,
     weights: Sequence[float] | None = None,
     scale: float | None = None,
-    packing: str | None = None,
+    packing: Texts = (),
     exact: bool = False,
     sub: Texts = (),
     include: Texts = (),
@@ -65,10 +67,8 @@ def merge(
     in float64. `report.account` lists each layer. The other keywords are in `Writing`.
     Raises CkptError; UsageError where a tensor of an adapter has no place in the base.
     """
-    text_only(section=section, packing=packing)
-    known = next((way for way in PACKINGS if way == packing), None)
-    if packing is not None and known is None:
-        raise UsageError(f"--packing {packing}: not one of {' '.join(PACKINGS)}")
+    text_only(section=section)
+    named = packings_of(keyword_texts(packing))
     if scale is not None and not math.isfinite(scale):
         raise UsageError("--scale: not a finite number")
     given = _list_adapters(adapters)
@@ -76,7 +76,7 @@ def merge(
     request = Options(
         weights,
         scale,
-        known,
+        named,
         exact,
         [substitution(text).apply for text in keyword_texts(sub)],
     )
@@ -124,12 +124,28 @@ def merge(
                 survey, found, limits, request, section=section, drop_other=drop_other
             )
             found.clear()  # a hundred thousand layers, which writing has no need of
+            if with_config and any(row.key == "vocab_size" for row in report.config):
+                for path in filter(_has_tokenizer, map(path_of, given)):
+                    talk.about(path, [_OTHER_TOKENIZER])
             if options.format is None:
                 return report
             return as_format_of(report, options.format, limits, options.ranks)
 
         report = rewrite_checkpoint(opened, make, options)
     return report._replace(warnings=(*talk.lines, *report.warnings))
+
+
+_OTHER_TOKENIZER = "OUT gets the tokenizer of BASE, and not the one beside this adapter"
+"""The warning where an adapter changes the number of tokens."""
+
+
+def _has_tokenizer(path: str) -> bool:
+    """Tell whether the folder of an adapter of this machine holds a tokenizer."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+    return path not in NAMELESS and any(
+        os.path.isfile(os.path.join(folder, name)) for name in names
+    )
 
 
 def _list_adapters(adapters: Sequence[Input] | Input) -> list[Input]:

@@ -22,14 +22,16 @@ from ckpt.elements.fill import fill_buffer
 from ckpt.elements.sums import dot_product
 from ckpt.ext.adapters import products
 from ckpt.ext.adapters.base import Base
-from ckpt.ext.adapters.merge import new_tensor, plan_merge
+from ckpt.ext.adapters.merge import new_tensor, possible_plans
+from ckpt.ext.adapters.packing import Packing
 from ckpt.ext.adapters.plan import Options, Pair, Plan, Target
 from ckpt.ext.adapters.products import Computing, Term, Work, derived_place
 from ckpt.ext.adapters.reader import Adapter, has_free_scale
 from ckpt.ext.adapters.verdicts import MergeCheck, PairCheck, Sums, Verdict, verdict_of
 from ckpt.model.checkpoint import Entry
 from ckpt.model.dtypes import DType
-from ckpt.model.tensors import TensorRef, unwrap_dtensor
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import TensorRef, is_same_view, unwrap_dtensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,15 +54,17 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
     base = Base(entries, report.before.path)
     is_free = has_free_scale(adapter)
     options = Options(scale=1.0 if is_free else None)
-    plan = plan_merge(report.before, entries, [adapter], options)
     after = dict(zip(base.names, [row.after for row in rows], strict=True))
     after |= {row.name: row.after for row in report.rows if row.before is None}
-    checker = _Checker(plan, after, is_free=is_free)
-    for target in plan.targets:
-        checker.check(target)
-    pairs = tuple(
-        checker.pair_check(index, pair) for index, pair in enumerate(plan.pairs)
-    )
+    tried = [
+        _try_plan(packing, plan, after, is_free=is_free)
+        for packing, plan in possible_plans(report.before, entries, [adapter], options)
+    ]
+    best = max(tried, key=_closeness)
+    plan, pairs = best.plan, best.pairs
+    # Where nothing is merged, all packings fit as well as each other.
+    is_shown = sum(_closeness(one) == _closeness(best) for one in tried) == 1
+    packing = best.packing if len(tried) > 1 and is_shown else ()
     names = {id(target.entry) for target in plan.targets}
     new = {target.name for target in plan.targets if target.entry is None}
     others = [
@@ -69,6 +73,8 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
         if row.status in DIFFERS and id(row.before) not in names
     ]
     others = [row for row in others if row.before is not None or row.name not in new]
+    tied = _tied_rows(others, plan, after)
+    others = [row for row in others if id(row) not in tied]
     casts = [row for row in others if _is_cast(row)]
     rest = tuple((row.name, row.status) for row in others if row not in casts)
     types = {
@@ -79,13 +85,75 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
     check = MergeCheck(
         adapter.path,
         pairs,
-        tuple(checker.wholes),
+        best.wholes,
         rest,
         len(casts),
         tuple(sorted(types)),
         is_free,
+        packing,
     )
     return report._replace(account=check)
+
+
+def _tied_rows(
+    rows: Sequence[Row], plan: Plan, after: dict[str, Entry | None]
+) -> set[int]:
+    """The ids of the rows of tensors that are a merged one under another name in BASE,
+    and in MERGED too: they change together.
+    """
+    changed: dict[object, list[tuple[Target, TensorRef]]] = {}
+    for target in plan.targets:
+        ref = None if target.entry is None else unwrap_dtensor(target.entry.tensor)
+        if isinstance(ref, TensorRef):
+            changed.setdefault(ref.storage, []).append((target, ref))
+    found: set[int] = set()
+    for row in rows:
+        if row.before is None or row.after is None:
+            continue
+        one, two = (unwrap_dtensor(side.tensor) for side in (row.before, row.after))
+        if not isinstance(one, TensorRef) or not isinstance(two, TensorRef):
+            continue
+        for target, ref in changed.get(one.storage, ()):
+            entry = after.get(target.name)
+            other = None if entry is None else unwrap_dtensor(entry.tensor)
+            if not is_same_view(ref, one) or not isinstance(other, TensorRef):
+                continue
+            if other.shape == two.shape and _is_same(other, two):
+                found.add(id(row))
+    return found
+
+
+class _Tried(NamedTuple):
+    """The verdicts on all pairs, where tensors hold layers in one way."""
+
+    packing: tuple[Packing, ...]
+    plan: Plan
+    pairs: tuple[PairCheck, ...]
+    wholes: tuple[tuple[str, bool], ...]
+
+
+def _try_plan(
+    packing: tuple[Packing, ...],
+    plan: Plan,
+    after: dict[str, Entry | None],
+    *,
+    is_free: bool,
+) -> _Tried:
+    """Compare MERGED with what a plan makes."""
+    checker = _Checker(plan, after, is_free=is_free)
+    for target in plan.targets:
+        checker.check(target)
+    pairs = tuple(
+        checker.pair_check(index, pair) for index, pair in enumerate(plan.pairs)
+    )
+    return _Tried(packing, plan, pairs, tuple(checker.wholes))
+
+
+def _closeness(tried: _Tried) -> tuple[int, int]:
+    """The number of pairs that are merged, and of those that are told from others."""
+    verdicts = [pair.verdict for pair in tried.pairs]
+    known = [verdict for verdict in verdicts if verdict not in ("other", "part")]
+    return verdicts.count("merged"), len(known)
 
 
 def _is_cast(row: Row) -> bool:
@@ -136,7 +204,7 @@ class _Checker:
         is_number = isinstance(after, TensorRef) and after.dtype.name in AVERAGED
         if (
             not isinstance(after, TensorRef)
-            or not is_number
+            or not (is_number or target.work is None)
             or after.shape != ref.shape
         ):
             self._note_all(target, "lacking" if entry is None else "other")

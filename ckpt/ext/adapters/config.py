@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from ckpt.bytes.location import locate, read_file
 from ckpt.model.errors import UnsupportedError
 from ckpt.model.limits import Budget, Limits, parse_json
-from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, show
 from ckpt.surface.api.opening import NAMELESS
 
@@ -42,10 +42,12 @@ _FLAGS = ("use_rslora", "use_dora", "fan_in_fan_out")
 """The settings that are true or false. PEFT takes any text for true, also "false"."""
 
 
-class Settings(NamedTuple):
+class Settings:
     """The settings that decide what is added to which tensor."""
 
-    values: Mapping[str, Json]
+    def __init__(self, values: Mapping[str, Json]) -> None:
+        self.values = values
+        self._patterns: dict[str, Patterns] = {}
 
     def text(self, key: str) -> str | None:
         """A setting that is text."""
@@ -81,6 +83,16 @@ class Settings(NamedTuple):
             else []
         )
 
+    @cached_property
+    def saved_modules(self) -> set[str]:
+        """The modules that were trained as a whole."""
+        listed = self.values.get("modules_to_save")
+        return (
+            {text for text in listed if isinstance(text, str)}
+            if isinstance(listed, list)
+            else set()
+        )
+
     def rank_of(self, module: str) -> float | None:
         """The rank of a layer."""
         return self._pattern_value("rank_pattern", module, self.rank)
@@ -97,19 +109,13 @@ class Settings(NamedTuple):
     def _pattern_value(
         self, key: str, module: str, usual: float | None
     ) -> float | None:
-        patterns = self.values.get(key)
-        if not isinstance(patterns, dict):
+        values = self.values.get(key)
+        if not isinstance(values, dict) or not values:
             return usual
-        for pattern, value in patterns.items():
-            if not is_known(pattern):
-                problem = (
-                    f"{key} of {CONFIG} has {show(pattern, 60)}, an expression that is "
-                    "not evaluated"
-                )
-                raise UnsupportedError(problem, hint="names of layers in its place")
-            if is_end(pattern, module):
-                return number_in(value)
-        return usual
+        if key not in self._patterns:
+            self._patterns[key] = Patterns(key, values)
+        found = self._patterns[key].first_at_end(module)
+        return usual if found is None else number_in(values[found])
 
     def token_indices(self, module: str) -> list[int] | None:
         """The rows of an embedding that are trained, or None where they are not
@@ -119,8 +125,8 @@ class Settings(NamedTuple):
             "trainable_token_indices", self.values.get("token_indices")
         )
         if isinstance(noted, dict):
-            fitting = [rows for name, rows in noted.items() if is_end(name, module)]
-            noted = fitting[0] if fitting else None
+            found = Patterns("trainable_token_indices", noted).first_at_end(module)
+            noted = None if found is None else noted[found]
         if not isinstance(noted, list):
             return None
         return [row for row in noted if type(row) is int]
@@ -145,13 +151,78 @@ def is_end(pattern: str, module: str) -> bool:
     """
     if module == pattern or module.endswith(f".{pattern}"):
         return True
-    if re.fullmatch(r"[\w.]*", pattern) or not is_known(pattern):
+    if _PLAIN.fullmatch(pattern) or not is_known(pattern):
         return False
     begins = {0} | {place + 1 for place, letter in enumerate(module) if letter == "."}
     ends, _ = _match_choices(_TOKEN.findall(pattern), 0, module, begins)
     return len(module) in ends
 
 
+class Patterns:
+    """The patterns of a setting. The first one that is the end of a name counts."""
+
+    def __init__(self, key: str, patterns: Iterable[str]) -> None:
+        self._key = key
+        self._places = {pattern: place for place, pattern in enumerate(patterns)}
+        self._names = list(self._places)
+        self._expressions = [
+            place
+            for place, pattern in enumerate(self._names)
+            if not _PLAIN.fullmatch(pattern)
+        ]
+        self._left = _EVALUATED
+
+    def first_at_end(self, module: str) -> str | None:
+        """Return the first pattern that is the end of the name of a module, or None.
+
+        Raises UnsupportedError for an expression that is not evaluated, and for too
+        many of them.
+        """
+        ends = [module, *_ends_behind_dots(module)]
+        first = min(
+            (self._places[end] for end in ends if end in self._places),
+            default=len(self._names),
+        )
+        for place in self._expressions:
+            if place >= first:
+                break
+            pattern = self._names[place]
+            self._refuse_expression(pattern)
+            if is_end(pattern, module):
+                return pattern
+        return self._names[first] if first < len(self._names) else None
+
+    def _refuse_expression(self, pattern: str) -> None:
+        hint = "names of layers in its place"
+        if not is_known(pattern):
+            problem = (
+                f"{self._key} of {CONFIG} has {show(pattern, 60)}, an expression that "
+                "is not evaluated"
+            )
+            raise UnsupportedError(problem, hint=hint)
+        self._left -= 1
+        if self._left < 0:
+            problem = (
+                f"{self._key} of {CONFIG} has {len(self._expressions):,} expressions, "
+                "too many to try for each layer"
+            )
+            raise UnsupportedError(problem, hint=hint)
+
+
+def _ends_behind_dots(module: str) -> Iterator[str]:
+    """Yield what follows each dot of a name."""
+    place = module.find(".")
+    while place >= 0:
+        yield module[place + 1 :]
+        place = module.find(".", place + 1)
+
+
+_EVALUATED = 100_000
+"""The most times that expressions of a setting are tried: each takes up to a
+millisecond, and adapters have a few of them.
+"""
+_PLAIN = re.compile(r"[\w.]*")
+"""A pattern that is text alone."""
 _LONGEST = 200
 _TOKEN = re.compile(r"\(\?:|[()|^$]|(?:[\w.:]|\\[.d]|\[[\w-]+\])[+*?]?")
 """Parts of the expressions that names of layers need: a letter of a kind, perhaps
@@ -161,7 +232,7 @@ repeated, a group, a choice. `re` would take hours for some that a stranger writ
 
 def is_known(pattern: str) -> bool:
     """Tell whether an expression is one that is evaluated."""
-    if re.fullmatch(r"[\w.]*", pattern):
+    if _PLAIN.fullmatch(pattern):
         return True
     if len(pattern) > _LONGEST or "".join(_TOKEN.findall(pattern)) != pattern:
         return False
@@ -230,7 +301,7 @@ def settings_at(path: str, limits: Limits) -> Settings | None:
 
 def noted_settings(metadata: Mapping[str, str], limits: Limits) -> dict[str, Settings]:
     """Return the settings that diffusers notes in the metadata: the part of the
-    pipeline -> its settings.
+    pipeline -> its settings. A model that was saved by itself has the part ``.
     """
     text = metadata.get(_NOTED)
     if text is None:
@@ -238,7 +309,9 @@ def noted_settings(metadata: Mapping[str, str], limits: Limits) -> dict[str, Set
     parsed = parse_json(text.encode(), _NOTED, Budget(limits))
     parts: dict[str, dict[str, Json]] = {}
     for key, value in (parsed if isinstance(parsed, dict) else {}).items():
-        component, _, name = key.partition(".")
+        component, dot, name = key.partition(".")
+        if not dot:
+            component, name = "", key
         parts.setdefault(component, {})[name] = value
     return {component: Settings(values) for component, values in parts.items()}
 
@@ -247,9 +320,10 @@ def refuse_settings(settings: Settings, path: str) -> None:
     """Raise UnsupportedError for a method that is not LoRA, or for a base that the
     adapter changed itself.
     """
-    method = settings.text("peft_type")
+    method = settings.values.get("peft_type")
     if method is not None and method not in _METHODS:
-        problem = f"{CONFIG} says peft_type {show(method, 40)}, and only LoRA is merged"
+        named = show(str(method), 40)
+        problem = f"{CONFIG} says peft_type {named}, and only LoRA is merged"
         raise UnsupportedError(problem, path=path, hint="merge_and_unload() of PEFT")
     for key, variant in _VARIANTS.items():
         if settings.values.get(key):

@@ -9,7 +9,7 @@ from collections import Counter
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.account import names_text
 from ckpt.ext.adapters.config import listed_texts
-from ckpt.ext.adapters.merge import plan_merge
+from ckpt.ext.adapters.merge import possible_plans
 from ckpt.ext.adapters.plan import Options
 from ckpt.ext.adapters.reader import Adapter, has_free_scale, scale_of
 from ckpt.model.errors import CkptError
@@ -20,11 +20,14 @@ from ckpt.surface.api.advice import advise
 
 
 class Fit(NamedTuple):
-    """The fit of an adapter to a base: `why` it does not fit, or None."""
+    """The fit of an adapter to a base: `why` it does not fit, or None. Where the base
+    may hold layers in several ways, `merge` needs one of the `packings`.
+    """
 
     base: str
     why: str | None
     tensors: int
+    packings: tuple[tuple[str, ...], ...] = ()
 
     def to_json(self) -> dict[str, Json]:
         """The field `fits` of an adapter in the document `ckpt.inspect`."""
@@ -33,6 +36,7 @@ class Fit(NamedTuple):
             "fits": self.why is None,
             "why": self.why,
             "tensors": self.tensors,
+            "packings": [list(ways) for ways in self.packings],
         }
 
 
@@ -124,12 +128,16 @@ def _range_text(word: str, numbers: tuple[int, ...] | tuple[float, ...]) -> str:
 
 
 def _fit_text(fit: Fit) -> str:
-    if fit.why is None:
-        return (
-            f"fits {show(fit.base, None)}: {counted_noun(fit.tensors, 'tensor')} would "
-            "change"
-        )
-    return f"does not fit: {fit.why}"
+    if fit.why is not None:
+        return f"does not fit: {fit.why}"
+    text = (
+        f"fits {show(fit.base, None)}: {counted_noun(fit.tensors, 'tensor')} would "
+        "change"
+    )
+    if not fit.packings:
+        return text
+    ways = [" ".join(f"--packing {way}" for way in ways) for ways in fit.packings]
+    return f"{text}, with {' or '.join(ways)}"
 
 
 def describe_adapter(
@@ -192,10 +200,11 @@ def _fit_to_base(adapter: Adapter, base: Survey, limits: Limits) -> Fit:
     """
     options = Options(scale=1.0 if has_free_scale(adapter) else None)
     try:
-        plan = plan_merge(
+        plans = possible_plans(
             base.checkpoint, base.only_model(None).entries, [adapter], options
         )
     except CkptError as error:
         advise(error, base, limits)
         return Fit(base.path, error.said_of(base.path), 0)
-    return Fit(base.path, None, len(plan.targets))
+    packings = [packing for packing, _ in plans if packing]
+    return Fit(base.path, None, len(plans[0][1].targets), tuple(packings))

@@ -8,10 +8,12 @@ in one tensor, or each in its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from math import prod
 
 from ckpt.ext.adapters.base import EXPERT_PARTS, Base, Names
+from ckpt.ext.adapters.packing import SIDES, Packing, UnnamedPackingError, found_in
 from ckpt.ext.adapters.products import Factor, Span, Term
 from ckpt.ext.adapters.reader import Adapter, Layer
 from ckpt.model.errors import UsageError
@@ -46,6 +48,20 @@ class Experts:
         self._met = met
         self._taken: dict[str, str] = {}
         self._is_in_out: dict[str, bool] = {}
+        settings = adapter.settings
+        targets = [] if settings is None else settings.targets
+        self._targets = {target.rpartition(".")[2] for target in targets}
+        """The parameters that the settings name, without their modules."""
+
+    @cached_property
+    def _layers_of(self) -> dict[str, list[Layer]]:
+        """Module of the base -> the layers of the adapter that meet it."""
+        found: dict[str, list[Layer]] = {}
+        for layer in self._adapter.layers:
+            module = self._met.get(layer.key)
+            if module is not None:
+                found.setdefault(module, []).append(layer)
+        return found
 
     def is_parameter(self, layer: Layer) -> bool:
         """Tell whether a layer changes parameters of its module, and not a weight."""
@@ -55,13 +71,11 @@ class Experts:
         """The parameters of a module: its own, or those that its experts make up. Their
         ranks are not known yet.
         """
-        settings = self._adapter.settings
-        targets = settings.targets if settings is not None else []
         found = []
         for leaf in self._base.children.get(module, ()):
             name = f"{module}.{leaf}"
             shape = self._base.entry(name).tensor.shape
-            if len(shape) == 3 and _is_target(name, targets):
+            if len(shape) == 3 and self._is_target(name):
                 pieces = tuple(
                     (name, expert, 0, shape[1]) for expert in range(shape[0])
                 )
@@ -74,9 +88,13 @@ class Experts:
             found = [
                 one
                 for one in self._split_parameters(module)
-                if _is_target(one.name, targets)
+                if self._is_target(one.name)
             ]
         return found
+
+    def _is_target(self, name: str) -> bool:
+        """Tell whether the settings name a parameter, or none at all."""
+        return not self._targets or name.rpartition(".")[2] in self._targets
 
     def _split_parameters(self, module: str) -> Iterator[Parameter]:
         """Yield the parameters that a base holds as one tensor for each expert."""
@@ -131,7 +149,7 @@ class Experts:
                 False,
             )
 
-    def parameter_of(self, layer: Layer, packing: str | None) -> Parameter:
+    def parameter_of(self, layer: Layer, named: Sequence[Packing]) -> Parameter:
         """The parameter that a layer changes. Raises UsageError where none fits, and
         where two do.
         """
@@ -140,7 +158,7 @@ class Experts:
         for one in self._candidate_parameters(module):
             if self._taken.get(one.name, layer.module) == layer.module:
                 fitting += self._fitting(layer, one)
-        fitting = self._decide_way(module, fitting, packing)
+        fitting = self._decide_way(module, fitting, named)
         if len(fitting) != 1:
             self._refuse_layer(layer, module, fitting)
         found = fitting[0]
@@ -166,7 +184,7 @@ class Experts:
         return ways
 
     def _decide_way(
-        self, module: str, fitting: list[Parameter], packing: str | None
+        self, module: str, fitting: list[Parameter], named: Sequence[Packing]
     ) -> list[Parameter]:
         """The ways that are left: of a square matrix the one that was named, or that
         another layer of the module shows.
@@ -174,9 +192,8 @@ class Experts:
         if len(fitting) < 2:
             self._note_way(module, fitting)
             return fitting
-        wanted = {"in-out": True, "out-in": False}.get(
-            packing or "", self._is_in_out.get(module)
-        )
+        side = found_in(named, SIDES)
+        wanted = self._is_in_out.get(module) if side is None else side == "in-out"
         if wanted is None:
             wanted = self._shown(module)
         return (
@@ -191,9 +208,7 @@ class Experts:
 
     def _shown(self, module: str) -> bool | None:
         """The way that another layer of the same module fits, which is not square."""
-        for other in self._adapter.layers:
-            if self._met.get(other.key) != module:
-                continue
+        for other in self._layers_of.get(module, ()):
             ways = {
                 way.is_in_out
                 for one in self._candidate_parameters(module)
@@ -220,12 +235,8 @@ class Experts:
                 hint=hint,
             )
         if fitting:
-            problem = (
-                f"{show(names[0], 80)} may hold its experts in-out or out-in: both fit"
-            )
-            raise UsageError(
-                problem, path=path, hint="--packing in-out, or --packing out-in"
-            )
+            problem = f"{show(names[0], 80)} may hold its experts in-out or out-in"
+            raise UnnamedPackingError(problem, SIDES, path=path)
         shapes = f"{list(layer.up.shape)} and {list(layer.down.shape)}"
         there = [
             f"{show(one.name, 80)} {[one.experts, one.rows, one.columns]}"
@@ -238,13 +249,6 @@ class Experts:
             ),
             path=path,
         )
-
-
-def _is_target(name: str, targets: list[str]) -> bool:
-    return not targets or any(
-        name == target or name.endswith(f".{target.rpartition('.')[2]}")
-        for target in targets
-    )
 
 
 def refuse_square(layer: Layer, path: str) -> None:

@@ -11,13 +11,14 @@ from ckpt.commands.diff.diff import DiffReport
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.checks import check_merge
+from ckpt.ext.adapters.config import settings_at
 from ckpt.ext.adapters.conversion import check_place, rename_adapter, write_settings
 from ckpt.ext.adapters.description import Description, describe_adapter
-from ckpt.ext.adapters.reader import read_adapter
+from ckpt.ext.adapters.reader import read_adapter, refuse_damage
 from ckpt.model.errors import CkptError, about
 from ckpt.model.limits import Limits
 from ckpt.surface.api.advice import advise
-from ckpt.surface.api.opening import Input, at_hand
+from ckpt.surface.api.opening import Input, at_hand, path_of
 
 
 def explained_by(
@@ -30,6 +31,7 @@ def explained_by(
     with at_hand(adapter, limits, plugins=plugins) as opened:
         with about(opened.path):
             found = read_adapter(opened.survey, limits)
+            refuse_damage(found)
         try:
             return check_merge(report, found)
         except CkptError as error:
@@ -70,6 +72,7 @@ class Conversion:
 
     def __init__(
         self,
+        source: Input,
         names: str,
         base: Input | None,
         limits: Limits,
@@ -86,6 +89,11 @@ class Conversion:
         self._settings: str | None = None
         if names == "peft":
             check_place(out, force=force)
+        # Opening doubts damaged settings, and this refuses them: one of both is said.
+        path = path_of(source)
+        if os.path.exists(path):
+            with about(path):
+                settings_at(path, limits)
 
     def __call__(self, survey: Survey) -> RewriteReport:
         """Return the adapter in its new names. Raises UsageError, UnsupportedError."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ckpt.commands.rewriting.filling import Filling
 from ckpt.commands.rewriting.report import (
     Change,
+    ConfigValue,
     Leftover,
     RewriteReport,
     edited_checkpoint,
@@ -16,19 +17,28 @@ from ckpt.commands.rewriting.report import (
 )
 from ckpt.commands.slim.slim import slim
 from ckpt.elements.blocks import elements, in_whole_elements, is_dense, same_bytes
-from ckpt.elements.cast import CASTS, can_cast
+from ckpt.elements.cast import AVERAGED, CASTS, as_numbers, can_cast
 from ckpt.elements.computed import Computed, place_of
 from ckpt.evidence.scaled import config_of, find_scaled, groups_of
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.account import account_of
 from ckpt.ext.adapters.base import Base
-from ckpt.ext.adapters.plan import Options, Plan, Planner, Target
+from ckpt.ext.adapters.names import part_of
+from ckpt.ext.adapters.packing import Packing, UnnamedPackingError
+from ckpt.ext.adapters.plan import (
+    HEAD,
+    Options,
+    Plan,
+    Planner,
+    Target,
+    is_embedding,
+)
 from ckpt.ext.adapters.products import derived_place
 from ckpt.ext.adapters.reader import (
     GIVEN,
     Adapter,
     read_adapter,
-    tensor_of_entry,
+    stored_tensor,
 )
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.dtypes import DType, contiguous
@@ -67,11 +77,18 @@ def merge(
     if not adapters:
         inner = read_adapter(Survey(source), limits)
         source = without_adapter(source, inner, limits)
+        if not len(source.tensors):
+            hint = "ckpt merge BASE ADAPTER -o OUT"
+            raise UsageError(
+                "is an adapter alone, and holds no base", path=source.path, hint=hint
+            )
         adapters = [inner._replace(copies={}, wholes={})]
     plan = plan_merge(source, source.tensors, adapters, options)
     _refuse_unused_scale(plan, options)
+    for adapter in adapters:
+        _refuse_lost_numbers(adapter)
     plan, copies = _with_copies(plan, Base(source.tensors, source.path))
-    result, ties = _merged_checkpoint(source, plan, limits)
+    result, ties, wanted = _merged_checkpoint(source, plan, limits)
     return chosen._replace(
         command="merge",
         result=result,
@@ -84,6 +101,7 @@ def merge(
         left_alone=(*chosen.left_alone, *ties),
         unchanged_bytes=False,
         account=account_of(plan, options.weights, copies),
+        config=wanted,
     )
 
 
@@ -118,6 +136,29 @@ def _is_zero(ref: TensorRef) -> bool:
         if rest.strip(b"\0"):
             return False
     return True
+
+
+def _refuse_lost_numbers(adapter: Adapter) -> None:
+    """Raise UnsupportedError for NaN and Inf in tensors that would take the place of
+    tensors of the base. Reads them.
+    """
+    import numpy as np
+
+    for entry in (*adapter.wholes.values(), *adapter.tokens.values()):
+        with about(adapter.path):
+            ref = stored_tensor(entry)
+            if ref.dtype.name not in AVERAGED:
+                continue
+            blocks = in_whole_elements(elements(ref), ref.dtype.nbytes(1))
+            is_whole = all(
+                np.isfinite(as_numbers(block, ref.dtype)).all() for block in blocks
+            )
+        if not is_whole:
+            raise UnsupportedError(
+                f"{show(entry.name, 80)} holds NaN or Inf",
+                path=adapter.path,
+                hint="--exclude GLOB leaves it out",
+            )
 
 
 def refuse_weights(weights: Sequence[float] | None, count: int) -> None:
@@ -182,11 +223,48 @@ def plan_merge(
     except CkptError:
         if codes:
             raise _quantised_error(checkpoint.path, labels[0]) from None
+        _refuse_adapter(base)
         raise
     changed = [plan.untied.get(target.name, target.name) for target in plan.targets]
     if any(name in codes for name in changed):
         raise _quantised_error(checkpoint.path, labels[0])
     return plan
+
+
+def _refuse_adapter(base: Base) -> None:
+    """Raise UsageError for a base that holds nothing but an adapter."""
+    kinds = {part_of(name).kind for name in base.names}
+    if kinds & {"down", "embedding down"} and not kinds & {"whole", "base"}:
+        raise UsageError(
+            "is an adapter itself: BASE is the model that was trained with it",
+            path=base.path,
+        )
+
+
+def possible_plans(
+    checkpoint: Checkpoint,
+    entries: Sequence[Entry],
+    adapters: Sequence[Adapter],
+    options: Options,
+) -> list[tuple[tuple[Packing, ...], Plan]]:
+    """The plan of a merge, or where two packings fit and none was named, one for each,
+    with the packings that it takes. Raises UsageError, UnsupportedError.
+    """
+    try:
+        return [(options.packing, plan_merge(checkpoint, entries, adapters, options))]
+    except UnnamedPackingError as error:
+        ways = error.ways
+    plans: list[tuple[tuple[Packing, ...], Plan]] = []
+    refused: list[CkptError] = []
+    for way in ways:
+        named = options._replace(packing=(*options.packing, way))
+        try:
+            plans += possible_plans(checkpoint, entries, adapters, named)
+        except CkptError as error:
+            refused.append(error)
+    if not plans:
+        raise refused[0]
+    return plans
 
 
 def _quantised_error(path: str, label: str) -> UnsupportedError:
@@ -314,11 +392,17 @@ def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
     """The place of a tensor after the merge, with its dtype and its shape. The dtype of
     the base stays.
     """
-    whole = None if target.whole is None else tensor_of_entry(target.whole)
+    whole = None if target.whole is None else stored_tensor(target.whole)
     base = None if target.entry is None else unwrap_dtensor(target.entry.tensor)
     ref = whole if whole is not None else base
     assert isinstance(ref, TensorRef)
     dtype = base.dtype if isinstance(base, TensorRef) else ref.dtype
+    if ref.dtype != dtype and not can_cast(ref.dtype, dtype):
+        assert target.whole is not None
+        raise UnsupportedError(
+            f"{show(target.whole.name, 80)} is {ref.dtype.name}, which does not become "
+            f"{dtype.name}, as in the base"
+        )
     if target.work is not None:
         return derived_place(ref, target.work, dtype), dtype, ref.shape
     return place_of(ref, dtype), dtype, ref.shape
@@ -326,37 +410,61 @@ def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
 
 def _merged_checkpoint(
     source: Checkpoint, plan: Plan, limits: Limits
-) -> tuple[Checkpoint, list[Leftover]]:
+) -> tuple[Checkpoint, list[Leftover], tuple[ConfigValue, ...]]:
     """The checkpoint after the merge, and what else is to be known: tied tensors, and
-    tensors of another shape.
+    tensors of another shape. With the values that config.json must have for these.
     """
     filling = Filling()
     fresh: dict[str, TensorRef] = {}
     ties: list[Leftover] = []
-    sharing = _shared_names(source)
+    wanted: dict[ConfigValue, None] = {}
+    sharing = _shared_entries(source)
+    changed = {id(target.entry) for target in plan.targets}
     for target in plan.targets:
         place, dtype, shape = place_after(target)
         entry = target.entry
         if target.name in plan.untied:
             ties.append(Leftover(target.name, _untied_text(plan.untied[target.name])))
+            wanted[_UNTIED] = None
         embedding = plan.apart.get(target.name)
         if embedding is not None and not _equals_embedding(target, plan, embedding):
             ties.append(Leftover(target.name, _apart_text(embedding)))
+            wanted[_UNTIED] = None
         if entry is None:
             fresh[target.name] = new_tensor(place, dtype, shape, _first_device(source))
             continue
         ref = unwrap_dtensor(entry.tensor)
         assert isinstance(ref, TensorRef)
         if ref.shape != shape:
-            ties.append(Leftover(entry.name, _shape_change_text(ref.shape, shape)))
-        others = [name for name in sharing.get(ref.storage, ()) if name != entry.name]
+            value = _vocabulary_size(target.name, ref.shape, shape)
+            text = f"is {list(shape)}, and was {list(ref.shape)}"
+            if value is not None:
+                text = f"{text}: {value.text}"
+                wanted[value] = None
+            ties.append(Leftover(entry.name, text))
+        tied = [
+            other
+            for other in sharing.get(ref.storage, ())
+            if other is not entry and _overlap(other, entry)
+        ]
+        others = [other.name for other in tied]
         is_kept = (
             ref is entry.tensor
             and ref.shape == shape
             and is_dense(ref)
             and not (ref.neg or ref.conj)
         )
-        if is_kept:
+        rivals = [other for other in tied if id(other) in changed]
+        if rivals:
+            ties.append(Leftover(entry.name, _parted_text(rivals[0].name)))
+            stays = f"shared the memory of {entry.name}, and stays as in BASE"
+            ties += [
+                Leftover(other.name, stays) for other in tied if other not in rivals
+            ]
+            if _has_tokens(target.name):
+                wanted[_UNTIED] = None
+            fresh[entry.name] = new_tensor(place, dtype, shape, ref.device)
+        elif is_kept:
             filling.put(ref, place)
             ties += [
                 Leftover(
@@ -373,11 +481,13 @@ def _merged_checkpoint(
         else:
             fresh[entry.name] = new_tensor(place, dtype, shape, ref.device)
     if not fresh:
-        return filling.checkpoint(source, limits), ties
-    return replace(
-        edited_checkpoint(source, _root_of(source, filling, fresh), limits),
-        is_edited=True,
-    ), ties
+        return filling.checkpoint(source, limits), ties, tuple(wanted)
+    edited = edited_checkpoint(source, _root_of(source, filling, fresh), limits)
+    return replace(edited, is_edited=True), ties, tuple(wanted)
+
+
+_UNTIED = ConfigValue("tie_word_embeddings", None, False)
+"""The value of config.json where a head is no more the embedding."""
 
 
 def _equals_embedding(head: Target, plan: Plan, embedding: str) -> bool:
@@ -389,7 +499,7 @@ def _equals_embedding(head: Target, plan: Plan, embedding: str) -> bool:
         return False
     if target.work is not None or head.work is not None:
         return False
-    first, second = tensor_of_entry(head.whole), tensor_of_entry(target.whole)
+    first, second = stored_tensor(head.whole), stored_tensor(target.whole)
     if (first.shape, first.dtype) != (second.shape, second.dtype):
         return False
     return same_bytes(elements(first), elements(second))
@@ -399,37 +509,57 @@ def _apart_text(embedding: str) -> str:
     """The words for a head of the adapter that the base shares with an embedding."""
     return (
         f"is new: the adapter has it apart from {embedding}, which it was tied to: "
-        "tie_word_embeddings in config.json must say false"
+        f"{_UNTIED.text}"
     )
+
+
+def _parted_text(other: str) -> str:
+    """The words for a tensor that shared its memory with one that changes too."""
+    text = f"shared the memory of {other}, which changes too, and has its own now"
+    return f"{text}: {_UNTIED.text}" if _has_tokens(other) else text
 
 
 def _untied_text(embedding: str) -> str:
     """The words for a head that shared the tensor of an embedding."""
     return (
         f"is new: the adapter changes it, and {embedding}, which it was tied to, "
-        "stays: "
-        "tie_word_embeddings in config.json must say false"
+        f"stays: {_UNTIED.text}"
     )
 
 
-def _shape_change_text(before: tuple[int, ...], after: tuple[int, ...]) -> str:
-    """The words for a tensor of another shape: an embedding with more tokens."""
-    text = f"is {list(after)}, and was {list(before)}"
-    is_longer = before[1:] == after[1:] and before[:1] != after[:1]
-    return (
-        f"{text}: vocab_size in config.json must say {after[0]:,}"
-        if is_longer
-        else text
-    )
+def _has_tokens(name: str) -> bool:
+    """Tell whether a tensor has a row for each token: an embedding, or a head."""
+    return is_embedding(name) or name.rpartition(".")[0].endswith(HEAD)
 
 
-def _shared_names(source: Checkpoint) -> dict[Storage, list[str]]:
-    """The names of the tensors of each storage that several share."""
-    names: dict[Storage, list[str]] = {}
+def _vocabulary_size(
+    name: str, before: tuple[int, ...], after: tuple[int, ...]
+) -> ConfigValue | None:
+    """The value of config.json for an embedding or a head with another number of
+    tokens, or None for any other tensor.
+    """
+    if not _has_tokens(name) or before[1:] != after[1:] or not before:
+        return None
+    return ConfigValue("vocab_size", before[0], after[0])
+
+
+def _shared_entries(source: Checkpoint) -> dict[Storage, list[Entry]]:
+    """The tensors of each storage that several share."""
+    found: dict[Storage, list[Entry]] = {}
     for entry in source.tensors:
         if isinstance(entry.tensor, TensorRef):
-            names.setdefault(entry.tensor.storage, []).append(entry.name)
-    return {storage: row for storage, row in names.items() if len(row) > 1}
+            found.setdefault(entry.tensor.storage, []).append(entry)
+    return {storage: row for storage, row in found.items() if len(row) > 1}
+
+
+def _overlap(one: Entry, two: Entry) -> bool:
+    """Tell whether two tensors of one storage share bytes of it: parts of a fused
+    tensor do not.
+    """
+    first, second = unwrap_dtensor(one.tensor), unwrap_dtensor(two.tensor)
+    assert isinstance(first, TensorRef) and isinstance(second, TensorRef)
+    begin, end = first.extent
+    return begin < second.extent[1] and second.extent[0] < end
 
 
 def _first_device(source: Checkpoint) -> str | None:

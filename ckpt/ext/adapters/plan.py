@@ -16,6 +16,13 @@ from typing import Literal
 from ckpt.elements.cast import AVERAGED
 from ckpt.ext.adapters.base import Base, Names, Shift, met_flat_names, met_names
 from ckpt.ext.adapters.experts import Experts, expert_terms, refuse_square
+from ckpt.ext.adapters.packing import (
+    ORDERS,
+    SIDES,
+    Packing,
+    UnnamedPackingError,
+    found_in,
+)
 from ckpt.ext.adapters.pipelines import Part, aliased_part, flat_aliases, rows_of_part
 from ckpt.ext.adapters.products import (
     Factor,
@@ -42,12 +49,7 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef, unwrap_dtensor
 from ckpt.model.text import counted_noun, show, show_folded_names
 
-Packing = Literal["concatenated", "interleaved", "in-out", "out-in"]
 Method = Literal["LoRA", "DoRA"]
-PACKINGS: tuple[Packing, ...] = ("concatenated", "interleaved", "in-out", "out-in")
-"""The ways in which a tensor holds several: one after the other, or row by row in turn;
-and a tensor of experts lies.
-"""
 _LISTED = 3
 _OF_PICTURES = ("kohya", "diffusers", "ComfyUI")
 """The programs whose adapters name the layers of a pipeline of diffusers."""
@@ -60,7 +62,7 @@ class Options(NamedTuple):
 
     weights: Sequence[float] | None = None
     scale: float | None = None
-    packing: Packing | None = None
+    packing: tuple[Packing, ...] = ()
     is_exact: bool = False
     rules: Sequence[Callable[[str], str]] = ()
 
@@ -112,7 +114,7 @@ class Plan(NamedTuple):
     """
 
 
-_HEAD = "lm_head"
+HEAD = "lm_head"
 """The layer that a base without a tensor of its own shares with the embedding."""
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
 
@@ -313,17 +315,20 @@ class Planner:
         alone: added to the embedding, it would change the input too.
         """
         name = f"{module}.weight"
-        if module.rpartition(".")[2] != _HEAD or layer.is_embedding:
+        if module.rpartition(".")[2] != HEAD or layer.is_embedding:
             return False
         shape = (layer.up.shape[0], layer.down.shape[1])
-        found = [own for own in self._base.names if _is_embedding(own)]
-        if len(found) != 1 or self._base.entry(found[0]).tensor.shape != shape:
+        found = [own for own in self._base.names if is_embedding(own)]
+        if len(found) != 1:
+            return False
+        other = self._changes.get(found[0])
+        resized = None if other is None else other.whole
+        own = resized or self._base.entry(found[0])
+        if own.tensor.shape != shape:
             return False
         change = self._tensor_change(name)
-        if change.whole is None:  # it may be resized by the adapter
-            other = self._changes.get(found[0])
-            own = None if other is None else other.whole
-            change.whole = own or self._base.entry(found[0])
+        if change.whole is None:
+            change.whole = own
             self._untied[name] = found[0]
         return True
 
@@ -447,8 +452,9 @@ class Planner:
         """
         if layer.is_embedding:
             return True
-        if self._options.packing in ("in-out", "out-in"):
-            return self._options.packing == "in-out"
+        named = found_in(self._options.packing, SIDES)
+        if named is not None:
+            return named == "in-out"
         settings = adapter.settings_of(layer)
         is_turned = settings is not None and settings.flag("fan_in_fan_out")
         if self._shown_ways is None:
@@ -459,13 +465,9 @@ class Planner:
         if True in shown and (not is_turned or False in shown):
             problem = (
                 f"{show(layer.name, 80)} is square, and may lie as (in, out) or (out, "
-                "in): both fit"
+                "in)"
             )
-            raise UsageError(
-                problem,
-                path=self._base.path,
-                hint="--packing in-out, or --packing out-in",
-            )
+            raise UnnamedPackingError(problem, SIDES, path=self._base.path)
         return is_turned
 
     def _find_shown_ways(self, adapter: Adapter) -> set[bool]:
@@ -533,12 +535,7 @@ class Planner:
         shape = self._target_shape(name, adapter)
         rows, columns = shape[0], prod(shape[1:])
         is_turned = self._lies_turned(layer, shape, adapter)
-        by_input = (
-            len(ref.shape) > 1
-            and ref.shape[0] == 1
-            and ref.shape[1] == columns
-            and rows != 1
-        )
+        by_input = len(ref.shape) > 1 and ref.shape[0] == 1 and ref.shape[1] == columns
         if adapter.style == "PEFT":
             by_input = False
         axis: Literal["rows", "columns"] = (
@@ -605,20 +602,14 @@ class Planner:
     def _named_packing(
         self, layer: Layer, weight: str, ways: tuple[Packing, Packing]
     ) -> Packing:
-        """The packing that was named. Raises UsageError where none was, for
-        both fit.
-        """
-        if self._options.packing in ways:
-            return self._options.packing
+        """The packing that was named. Raises UnnamedPackingError where none was."""
+        named = found_in(self._options.packing, ways)
+        if named is not None:
+            return named
         problem = (
-            f"{show(weight, 80)} may hold {show(layer.name, 80)} {ways[0]} or "
-            f"{ways[1]}: both fit"
+            f"{show(weight, 80)} may hold {show(layer.name, 80)} {ways[0]} or {ways[1]}"
         )
-        raise UsageError(
-            problem,
-            path=self._base.path,
-            hint=f"--packing {ways[0]}, or --packing {ways[1]}",
-        )
+        raise UnnamedPackingError(problem, ways, path=self._base.path)
 
     def _add_in_fused(
         self,
@@ -636,7 +627,7 @@ class Planner:
         shape = self._target_shape(weight, adapter)
         left, right = factors_of(layer)
         place, count = siblings.index(module), len(siblings)
-        packing = self._named_packing(layer, weight, ("concatenated", "interleaved"))
+        packing = self._named_packing(layer, weight, ORDERS)
         if packing == "interleaved" and count > 2:
             raise UnsupportedError(
                 (
@@ -702,7 +693,7 @@ class Planner:
         """Plan a fused layer that the base holds in several tensors."""
         left, right = factors_of(layer)
         shapes = [self._target_shape(name, adapter) for name in parts]
-        packing = self._named_packing(layer, parts[0], ("concatenated", "interleaved"))
+        packing = self._named_packing(layer, parts[0], ORDERS)
         total = sum(shape[0] for shape in shapes)
         if total != left.shape[0] or any(
             shape[1:] != (right.shape[1],) for shape in shapes
@@ -752,14 +743,10 @@ class Planner:
         if not (is_out_in or is_in_out) or number >= shape[0]:
             self._refuse_shape(adapter, layer, weight, shape)
         if is_out_in and is_in_out:
-            is_in_out = (
-                self._named_packing(layer, weight, ("in-out", "out-in")) == "in-out"
-            )
+            is_in_out = self._named_packing(layer, weight, SIDES) == "in-out"
         is_turned = 0
         if count > 1:
-            packing = self._named_packing(
-                layer, weight, ("concatenated", "interleaved")
-            )
+            packing = self._named_packing(layer, weight, ORDERS)
             is_turned = int(packing == "interleaved")
         own = Span(place, outer, count) if is_turned else Span(place * outer, outer)
         first = number * shape[1]
@@ -784,7 +771,7 @@ class Planner:
         settings = adapter.settings_of(layer)
         if (
             not (settings is not None and settings.is_from_peft)
-            and self._options.packing is None
+            and not self._options.packing
         ):
             refuse_square(layer, self._base.path)
         scale = scale_of(adapter, layer, found.rank, self._options.scale)
@@ -830,10 +817,10 @@ class Planner:
         with a tensor of its own, and for any other tensor.
         """
         module, _, part = name.rpartition(".")
-        is_head = part == "weight" and module.rpartition(".")[2] == _HEAD
+        is_head = part == "weight" and module.rpartition(".")[2] == HEAD
         if not is_head or name in self._base.indices:
             return None
-        found = [own for own in self._base.names if _is_embedding(own)]
+        found = [own for own in self._base.names if is_embedding(own)]
         return found[0] if len(found) == 1 else None
 
     def _name_of(self, name: str, shifts: Sequence[Shift]) -> str | None:
@@ -850,14 +837,12 @@ class Planner:
         say that it is new.
         """
         settings = adapter.settings
-        saved = settings.values.get("modules_to_save") if settings is not None else None
-        modules = (
-            [module for module in saved if isinstance(module, str)]
-            if isinstance(saved, list)
-            else []
-        )
-        above = name.rpartition(".")[0]
-        if any(above == module or f".{module}." in f".{above}." for module in modules):
+        saved = None if settings is None else settings.saved_modules
+        words = name.split(".")[:-1]
+        ends = range(len(words), 0, -1)
+        if saved and any(
+            ".".join(words[first:end]) in saved for end in ends for first in range(end)
+        ):
             return
         near = self._base.near(name)
         raise UsageError(
@@ -985,7 +970,7 @@ def _refuse_lengthless(adapter: Adapter) -> None:
         raise UsageError(problem, path=adapter.path)
 
 
-def _is_embedding(name: str) -> bool:
+def is_embedding(name: str) -> bool:
     """Tell whether a name belongs to the embedding of a language model."""
     return any(name == end or name.endswith(f".{end}") for end in _EMBEDDINGS)
 

@@ -8,6 +8,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from ckpt.bytes.executor import current_executor
+from ckpt.elements.audit import are_damaged
 from ckpt.elements.blocks import elements
 from ckpt.elements.cast import AVERAGED, few, has_numbers
 from ckpt.evidence.survey import Survey
@@ -20,7 +22,12 @@ from ckpt.ext.adapters.config import (
 )
 from ckpt.ext.adapters.names import Kind, Part, Style, layer_of, method_of, part_of
 from ckpt.model.checkpoint import Entry
-from ckpt.model.errors import UnsupportedError, UsageError, about
+from ckpt.model.errors import (
+    DamagedDataError,
+    UnsupportedError,
+    UsageError,
+    about,
+)
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
@@ -146,15 +153,23 @@ def tensor_of_entry(entry: Entry) -> TensorRef:
     """The strided tensor of an entry. Raises UnsupportedError for another one, and for
     one without numbers.
     """
+    tensor = stored_tensor(entry)
+    if tensor.dtype.name not in AVERAGED:
+        raise UnsupportedError(
+            f"{show(entry.name, 80)} is {tensor.dtype.name}, and has no numbers to add"
+        )
+    return tensor
+
+
+def stored_tensor(entry: Entry) -> TensorRef:
+    """The strided tensor of an entry, whatever its dtype. Raises UnsupportedError for
+    another one, and for one without data.
+    """
     tensor = unwrap_dtensor(entry.tensor)
     if not isinstance(tensor, TensorRef):
         raise UnsupportedError(
             f"{show(entry.name, 80)} is {entry.tensor.layout}, and has no numbers to "
             "add"
-        )
-    if tensor.dtype.name not in AVERAGED:
-        raise UnsupportedError(
-            f"{show(entry.name, 80)} is {tensor.dtype.name}, and has no numbers to add"
         )
     if tensor.numel and tensor.storage.place is None:
         raise UnsupportedError(f"{show(entry.name, 80)} is on meta, without data")
@@ -219,6 +234,26 @@ def read_adapter(
         len(entries),
         tuple(left),
     )
+
+
+def refuse_damage(adapter: Adapter) -> None:
+    """Raise DamagedDataError for tensors of an adapter whose bytes do not match the
+    checksums of its file. Reads a file that has checksums.
+    """
+    entries = [
+        *(entry for layer in adapter.layers for entry in layer.parts.values()),
+        *adapter.wholes.values(),
+        *adapter.tokens.values(),
+    ]
+    answers = are_damaged([entry.tensor for entry in entries], current_executor())
+    bad = [entry.name for entry, is_bad in zip(entries, answers, strict=True) if is_bad]
+    if bad:
+        verb = "is" if len(bad) == 1 else "are"
+        raise DamagedDataError(
+            f"{show_folded_names(bad, 3)} {verb} damaged: the bytes do not match the "
+            "recorded checksum",
+            path=adapter.path,
+        )
 
 
 _COMPONENTS = (

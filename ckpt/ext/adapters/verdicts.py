@@ -138,6 +138,8 @@ class MergeCheck(NamedTuple):
     casts: int
     types: tuple[tuple[str, str], ...]
     is_free: bool
+    packing: tuple[str, ...] = ()
+    """The packings that MERGED has, where BASE may hold layers in several ways."""
 
     @property
     def differs(self) -> bool:
@@ -163,6 +165,7 @@ class MergeCheck(NamedTuple):
                     {"name": name, "status": status} for name, status in self.others
                 ],
                 "cast": self.casts,
+                "packing": list(self.packing),
             }
         }
 
@@ -171,11 +174,14 @@ class MergeCheck(NamedTuple):
         out = hanging_lines([], self._merge_headline(), width, 2, "head")
         for text in self._group_texts():
             out += hanging_lines([("  ", "")], text, width, 4)
+        if self.packing:
+            out += hanging_lines([], f"packing: {', '.join(self.packing)}", width, 2)
         if self.wholes:
             lost = [name for name, is_there in self.wholes if not is_there]
+            verb = "is that" if len(self.wholes) == 1 else "are those"
             text = (
                 f"replaced: {len(self.wholes) - len(lost)} of "
-                f"{counted_noun(len(self.wholes), 'tensor')} are those of the adapter"
+                f"{counted_noun(len(self.wholes), 'tensor')} {verb} of the adapter"
             )
             out += hanging_lines(
                 [],

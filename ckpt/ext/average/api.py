@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, cast
 
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
+from ckpt.formats import save
 from ckpt.model.errors import FolderError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import natural_sort_key
 from ckpt.model.text import and_more, counted_noun, show
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
+from ckpt.surface.api.config_files import with_folder_hint
 from ckpt.surface.api.keywords import Texts, doubt_lines, keyword_texts, text_only
 from ckpt.surface.api.opening import NAMELESS, Input, at_hand, path_of
 from ckpt.surface.api.rewriting import Talk, WriteOptions, rewrite_checkpoint
@@ -39,13 +41,15 @@ def average(
     include: Texts = (),
     exclude: Texts = (),
     section: str | None = None,
+    with_config: bool = False,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
     """Average the models of checkpoints of one training, or of the `last` numbered ones
     of a folder.
 
     The mean has the names, the order and the dtypes of the last one. `ratios` weigh
-    them. The other keywords are in `Writing`. Raises CkptError.
+    them. `with_config` makes `out` a folder with config.json and the tokenizer of the
+    last one beside the weights. The other keywords are in `Writing`. Raises CkptError.
     """
     from ckpt.ext.average.average import Options, shares_of
     from ckpt.ext.average.average import average as job
@@ -95,7 +99,11 @@ def average(
         for other in given[:-1]:
             for line in doubt_lines(other.checkpoint):
                 talk(line)
-        options = with_last(options, given[-1].checkpoint)
+        if with_config:
+            options = options._replace(format=save.SHARD_FORMAT, with_config=True)
+        else:
+            with with_folder_hint(given[-1].path, options.out):
+                options = with_last(options, given[-1].checkpoint)
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
             report = job(

@@ -18,6 +18,7 @@ from ckpt.commands.rewriting.report import (
     Change,
     Leftover,
     RewriteReport,
+    with_own_option,
 )
 from ckpt.commands.slim.slim import slim
 from ckpt.elements.blocks import elements, memory_order, permute_dims, same_bytes
@@ -169,7 +170,7 @@ def average(
             *planned.changes(),
             *(change for change in chosen.changes if change.kind != "kept"),
         ),
-        left_out=(*chosen.left_out, *theirs_too),
+        left_out=(*with_own_option(chosen.left_out), *theirs_too),
         left_alone=(*chosen.left_alone, *planned.kept),
         unchanged_bytes=False,
         sources=sources,

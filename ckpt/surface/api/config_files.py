@@ -15,13 +15,18 @@ from contextlib import contextmanager
 from ckpt.bytes import target
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import Location, locate, read_file
-from ckpt.commands.rewriting.report import Leftover, RewriteReport
+from ckpt.commands.rewriting.report import (
+    Change,
+    ConfigValue,
+    Leftover,
+    RewriteReport,
+)
 from ckpt.formats import save
 from ckpt.formats.format import CHECKPOINTS
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import pasted_path, show
+from ckpt.model.text import Json, pasted_path, show
 
 _CARRIED = re.compile(
     r"""
@@ -69,8 +74,12 @@ def weights_place(path: str, out: str | None, format: str) -> str:
         )
     is_file = os.path.lexists(out) or out.endswith((*CHECKPOINTS, ".json"))
     if is_file and not os.path.isdir(out):
-        folder = pasted_path(os.path.dirname(out) or os.path.splitext(out)[0])
-        hint = None if folder is None else f"-o {folder}"
+        named = os.path.dirname(out) or os.path.splitext(out)[0]
+        folder = pasted_path(named)
+        is_taken = folder is None or (
+            os.path.lexists(named) and not os.path.isdir(named)
+        )
+        hint = None if is_taken else f"-o {folder}"
         raise UsageError("--with-config: OUT is a folder", path=out, hint=hint)
     names = _folder_of(path).names()
     stem = next(
@@ -126,6 +135,69 @@ def other_dtypes(files: Sequence[ConfigFile], report: RewriteReport) -> list[Lef
             )
             rows.append(Leftover(file.name, text, hint=f"set its dtype to {cast[0]}"))
     return rows
+
+
+def with_config_values(
+    files: Sequence[ConfigFile], report: RewriteReport
+) -> tuple[list[ConfigFile], RewriteReport]:
+    """The files with the values that config.json must have for the result, and the
+    report that says so.
+    """
+    made: list[ConfigFile] = []
+    for file in files:
+        for wanted in report.config if file.name == "config.json" else ():
+            found = _set_value(file.content, wanted)
+            if found is None:
+                continue
+            content, before = found
+            file = file._replace(content=content)
+            report = _with_value_set(report, wanted, before)
+        made.append(file)
+    return made, report
+
+
+def _with_value_set(
+    report: RewriteReport, wanted: ConfigValue, before: Json
+) -> RewriteReport:
+    """The report after a value of config.json was set: nobody has to do it by hand."""
+    change = Change(
+        "value",
+        None if before is None else json.dumps(before),
+        json.dumps(wanted.after),
+        1,
+        "",
+        name=f"config.json: {wanted.key}",
+    )
+    end = f": {wanted.text}"
+    rows = [row._replace(what=row.what.removesuffix(end)) for row in report.left_alone]
+    return report._replace(changes=(*report.changes, change), left_alone=tuple(rows))
+
+
+def _set_value(content: bytes, wanted: ConfigValue) -> tuple[bytes, Json] | None:
+    """A config.json with a value, and what it said before; or None where that has no
+    place in it.
+
+    A model of several parts has the values of its text model in a part of their own.
+    """
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    inner = document.get("text_config")
+    parts = [document, inner] if isinstance(inner, dict) else [document]
+    places = [part for part in parts if wanted.key in part]
+    if wanted.before is not None:
+        places = [part for part in places if part[wanted.key] == wanted.before]
+    elif not places:
+        places = [document]
+    if not places:
+        return None
+    before = places[0].get(wanted.key)
+    for part in places:
+        part[wanted.key] = wanted.after
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode(), before
 
 
 def _dtype_of(content: bytes) -> str | None:

@@ -683,7 +683,11 @@ def _rewrite_survey(
         _tell_code(report, effects, talk)
     carried: list[ConfigFile] = []
     if options.with_config and options.out is not None:
-        from ckpt.surface.api.config_files import config_files, other_dtypes
+        from ckpt.surface.api.config_files import (
+            config_files,
+            other_dtypes,
+            with_config_values,
+        )
 
         folder = os.path.dirname(options.out)
         carried, code = config_files(
@@ -691,6 +695,8 @@ def _rewrite_survey(
         )
         if options.dequantize:
             carried, report = load_hook("quantised").with_plain_configs(carried, report)
+        if report.config:
+            carried, report = with_config_values(carried, report)
         names = tuple(row.name for row in carried)
         keys = {
             str(member.key) for member in checkpoint.members if member.file in names

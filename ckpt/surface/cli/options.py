@@ -501,15 +501,14 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
                 "no alpha."
             ),
         ),
-        text(
+        texts(
             "--packing",
             "WAY",
             "merge",
             (
                 "Say how a tensor holds several layers, where two ways fit: "
-                "concatenated or interleaved, in-out or out-in."
+                "concatenated or interleaved, in-out or out-in. Repeatable."
             ),
-            words=("concatenated", "interleaved", "in-out", "out-in"),
         ),
         flag(
             "--exact",
@@ -801,7 +800,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--with-config",
-            "slim convert* merge",
+            "slim convert* average merge",
             (
                 "Make OUT a folder, with config.json and the tokenizer from beside the "
                 "weights."

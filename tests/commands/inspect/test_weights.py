@@ -415,6 +415,40 @@ def test_the_part_of_a_rank(tmp_path: Path) -> None:
     )
 
 
+def adapter_in_training(values: torch.Tensor, between: str) -> scaled.Tensors:
+    """An adapter as PEFT holds it while it trains, with the name of the adapter behind
+    the module; or as it saves it.
+    """
+    start = "base_model.model.model.layers"
+    return {
+        f"{start}.{layer}.self_attn.q_proj.lora_{letter}.{between}weight": values
+        for layer in range(3)
+        for letter in "AB"
+    }
+
+
+@pytest.mark.parametrize("between", ["", "default.", "my_adapter."])
+def test_the_part_of_an_adapter_that_a_rank_keeps(between: str, tmp_path: Path) -> None:
+    """The matrices are lists: with or without the name of the adapter behind them."""
+    pieces = adapter_in_training(torch.randn(5), between)
+    (row,) = findings(pieces, tmp_path, "flat-parameters", "no-weights")
+    assert row.code == "flat-parameters" and set(row.tensors) == set(pieces)
+    ones = adapter_in_training(torch.ones(1), between)
+    (row,) = findings(ones, tmp_path, "no-weights")
+    assert "6 of 6 parameters have one element" in row.message
+    whole = adapter_in_training(torch.randn(5, 5), between)
+    assert not findings(whole, tmp_path, "flat-parameters", "no-weights")
+
+
+@pytest.mark.parametrize("module", ["lora_x", "q_proj"])
+def test_lists_behind_other_modules_are_no_part_of_a_rank(
+    module: str, tmp_path: Path
+) -> None:
+    names = [f"layers.{layer}.{module}.norm.weight" for layer in range(6)]
+    lists = {name: torch.randn(5) for name in names}
+    assert not findings(lists, tmp_path, "flat-parameters", "no-weights")
+
+
 def test_weights_in_eight_bits_are_counted(tmp_path: Path) -> None:
     """They stand beside their scales; the norms are a hundredth of them."""
     model: dict[str, torch.Tensor] = {}

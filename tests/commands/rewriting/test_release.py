@@ -576,3 +576,6 @@ def test_a_file_in_the_place_of_a_folder_is_told_its_folder(tmp_path: Path) -> N
     done = inside(*words, "-o", "made/model.safetensors", cwd=tmp_path)
     assert done.code == 2 and done.complaints[0].endswith("OUT is a folder (-o made)")
     assert inside(*words, "-o", "made", cwd=tmp_path).code == 0
+    (tmp_path / "taken").write_text("a file")
+    done = inside(*words, "-o", "taken", "--force", cwd=tmp_path)
+    assert done.code == 2 and done.complaints[0].endswith("OUT is a folder")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import loras
 import oracle
+import process
 import pytest
 import torch
 from inside import inside
@@ -238,3 +239,33 @@ def test_what_is_not_certain_is_refused(folder: Path) -> None:
             adapter_names="peft",
             out=folder / "x.safetensors",
         )
+
+
+@pytest.mark.parametrize("names", ["kohya", "peft"])
+@pytest.mark.parametrize("source", ["peft", "peft/adapter_model.safetensors"])
+def test_damaged_settings_are_one_line(source: str, names: str, folder: Path) -> None:
+    """Opening a folder doubts them too, and a refusal is one line."""
+    (folder / "peft" / "adapter_config.json").write_text('{"r": 4, "lora_alpha": }')
+    words = ("convert", source, "--adapter-names", names, "-o", "x.safetensors")
+
+    done = process.ckpt(*words, cwd=folder)
+
+    assert done.code == 2 and not done.out and done.err.count(b"\n") == 1
+    assert b"damaged adapter_config.json: expecting value" in done.err
+    assert not (folder / "x.safetensors").exists()
+
+
+def test_no_settings_beside_a_file_that_is_not_there_are_blamed(folder: Path) -> None:
+    (folder / "peft" / "adapter_config.json").write_text("{")
+    words = (
+        "convert",
+        "peft/none.safetensors",
+        "--adapter-names",
+        "kohya",
+        "-o",
+        "x.pth",
+    )
+
+    done = process.ckpt(*words, cwd=folder)
+
+    assert done.code == 2 and b"no such file" in done.err

@@ -4,6 +4,7 @@ formats, dtypes and sizes of blocks.
 
 from __future__ import annotations
 
+import json
 import platform
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import oracle
 import process
 import pytest
 import torch
+from inside import inside
 from loras import PREFIX, State, noise
 from safetensors.torch import load_file
 
@@ -321,6 +323,88 @@ def test_embeddings_their_rows_and_added_tokens(tmp_path: Path) -> None:
     ]
 
 
+CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({"vocab_size": 30, "a": 1}, {"vocab_size": 32, "a": 1}),
+    "of a text model": (
+        {"text_config": {"vocab_size": 30}, "vision_config": {"vocab_size": 30}},
+        {"text_config": {"vocab_size": 32}, "vision_config": {"vocab_size": 30}},
+    ),
+    "of another size": ({"vocab_size": 31}, {"vocab_size": 31}),
+    "without it": ({"n_tokens": 30}, {"n_tokens": 30}),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_added_tokens_change_the_config_that_goes_along(
+    config: str, tmp_path: Path
+) -> None:
+    before, after = CONFIGS[config]
+    state = loras.base()
+    base = tmp_path / "base"
+    base.mkdir()
+    loras.save_base(state, base / "model.safetensors")
+    (base / "config.json").write_text(json.dumps(before))
+    adapter = loras.pairs(loras.linear(state))
+    names = ("lm_head.weight", "model.embed_tokens.weight")
+    adapter |= {f"{PREFIX}{name}": noise(32, 12, seed=3) for name in names}
+    loras.save_adapter(adapter, tmp_path / "adapter")
+    words = ("merge", "base", "adapter", "-o", "merged", "--with-config")
+
+    done = inside(*words, cwd=tmp_path)
+
+    assert done.code == 0, done.err
+    assert json.loads((tmp_path / "merged" / "config.json").read_text()) == after
+    said = done.out.decode()
+    is_set = before != after
+    assert ("config.json: vocab_size: 30 → 32" in said) == is_set
+    assert ("vocab_size in config.json must say 32" in said) != is_set
+    assert said.count("is [32, 12], and was [30, 12]") == 2
+    (tmp_path / "adapter" / "tokenizer.json").write_text("{}")
+    done = inside(*words, "--force", cwd=tmp_path)
+    line = "ckpt: adapter: OUT gets the tokenizer of BASE, and not the one beside this"
+    assert done.code == 0 and line in done.err.decode()
+
+
+def test_other_longer_tensors_say_nothing_of_the_vocabulary(tmp_path: Path) -> None:
+    state = {**loras.base(), "score.weight": noise(2, 12)}
+    adapter = loras.pairs(loras.linear(state))
+    adapter[f"{PREFIX}score.weight"] = noise(3, 12)
+    base = loras.save_base(state, tmp_path / "base.safetensors")
+    folder = loras.save_adapter(adapter, tmp_path / "adapter")
+
+    report = ckpt.merge(base, folder, dry_run=True)
+
+    assert [(row.name, row.what) for row in report.left_alone] == [
+        ("score.weight", "is [3, 12], and was [2, 12]")
+    ]
+
+
+@pytest.mark.parametrize("said", [{"tie_word_embeddings": True}, {}])
+def test_a_head_of_its_own_is_not_tied_in_the_config_that_goes_along(
+    said: dict[str, bool], tmp_path: Path
+) -> None:
+    state = loras.base()
+    head = state.pop("lm_head.weight")
+    base = tmp_path / "base"
+    base.mkdir()
+    loras.save_base(state, base / "model.safetensors")
+    (base / "config.json").write_text(json.dumps({**said, "vocab_size": 30}))
+    adapter = loras.pairs({"lm_head.weight": head})
+    loras.save_adapter(adapter, tmp_path / "adapter")
+
+    done = inside(
+        "merge", "base", "adapter", "-o", "out", "--with-config", cwd=tmp_path
+    )
+
+    assert done.code == 0, done.err
+    found = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert found == {"tie_word_embeddings": False, "vocab_size": 30}
+    text = done.out.decode()
+    change = "true → false" if said else "false, added"
+    assert f"config.json: tie_word_embeddings: {change}" in text
+    assert "must say" not in text and "which it was tied to, stays" in text
+
+
 @pytest.mark.parametrize("elements", [1, 60, 1 << 18])
 def test_rows_of_tokens_at_the_ends_of_blocks(
     elements: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -517,6 +601,24 @@ def test_parameters_of_experts_that_the_base_holds_one_by_one(tmp_path: Path) ->
         },
         expected,
     )
+
+
+@pytest.mark.parametrize("more", [1, -1])
+@pytest.mark.parametrize("expert", range(EXPERTS))
+def test_experts_of_two_sizes_are_no_parameter(
+    expert: int, more: int, tmp_path: Path
+) -> None:
+    adapter = expert_adapter()
+    added = {
+        f"layers.0.mlp.experts.{name}": tensor
+        for name, tensor in expert_products(adapter).items()
+    }
+    state = apart({name: torch.zeros_like(tensor) for name, tensor in added.items()})
+    for leaf in ("gate_proj", "up_proj"):
+        name = f"layers.0.mlp.experts.{expert}.{leaf}.weight"
+        state[name] = noise(INNER + more, HIDDEN)
+    with pytest.raises(ckpt.UsageError, match=r"which fits none of|lacks 1 layer"):
+        merged(tmp_path, state, adapter, CONFIG)
 
 
 def test_two_packings_of_experts_are_refused_until_one_is_named(tmp_path: Path) -> None:
@@ -743,6 +845,37 @@ def test_a_checkpoint_of_training_is_an_adapter_and_a_base(
         ckpt.merge(other, tmp_path / "last.ckpt", scale=2, dry_run=True)
 
 
+def test_a_module_that_was_trained_as_a_whole_in_a_checkpoint_of_training(
+    tmp_path: Path,
+) -> None:
+    state = loras.base()
+    adapter = loras.pairs(loras.linear(state))
+    whole: Any = training(state, adapter)
+    frozen = whole.pop(f"{PREFIX}lm_head.weight")
+    trained = noise(30, 12, seed=55)
+    # The order in which PEFT has them, and the other one.
+    for number, names in enumerate((("original", "saved"), ("saved", "original"))):
+        head = {
+            "original": (f"{PREFIX}lm_head.original_module.weight", frozen),
+            "saved": (f"{PREFIX}lm_head.modules_to_save.default.weight", trained),
+        }
+        last = tmp_path / f"last{number}.ckpt"
+        torch.save({**whole, **dict(head[name] for name in names)}, last)
+        base = loras.save_base(state, tmp_path / "base.safetensors")
+        expected = {**loras.merged(state, adapter), "lm_head.weight": trained}
+        out = tmp_path / "out.safetensors"
+
+        report = ckpt.merge(base, last, scale=2, out=out, force=True)
+        loras.check_same(out, expected)
+        account = report.account
+        assert account is not None
+        source = account.to_json()["adapters"][0]  # type: ignore[index, call-overload]
+        assert source["replaced"] == ["lm_head.weight"]
+        assert source["copies"] == len(state) - 1
+        ckpt.merge(last, scale=2, out=out, force=True)
+        loras.check_same(out, expected)
+
+
 FORMATS = ["a.pth", "a.safetensors", "a.dcp", "shards"]
 
 
@@ -858,6 +991,43 @@ def test_a_head_that_the_base_shares_with_its_embedding_gets_a_tensor(
         ckpt.merge(base, loras.save_adapter(only, tmp_path / "only"), dry_run=True)
 
 
+@pytest.mark.parametrize("tokens", [30, 33])
+def test_a_tied_head_has_what_became_of_the_embedding(
+    tokens: int, tmp_path: Path
+) -> None:
+    """The head was the embedding in training: the new one, perhaps with more tokens."""
+    state = loras.base()
+    del state["lm_head.weight"]
+    trained = noise(tokens, 12, seed=81)
+    adapter = loras.pairs({"lm_head.weight": trained})
+    adapter[f"{PREFIX}model.embed_tokens.weight"] = trained
+    expected = {
+        **state,
+        "model.embed_tokens.weight": trained,
+        "lm_head.weight": trained + loras.delta(adapter, "lm_head", 2.0),
+    }
+    check(merged(tmp_path, state, adapter), expected)
+
+
+@pytest.mark.parametrize("size", [6, 8])
+def test_dora_on_convolutions_of_one_element(size: int, tmp_path: Path) -> None:
+    """PEFT has a length for each output, also where there are as many inputs."""
+    weight = noise(6, size, 1, 1)
+    adapter = {
+        f"{PREFIX}conv.lora_A.weight": noise(4, size, 1, 1, seed=1),
+        f"{PREFIX}conv.lora_B.weight": noise(6, 4, 1, 1, seed=2),
+        f"{PREFIX}conv.lora_magnitude_vector": noise(1, 6, 1, 1, seed=3).abs() + 1,
+    }
+    product = (
+        noise(6, 4, 1, 1, seed=2)[..., 0, 0] @ noise(4, size, 1, 1, seed=1)[..., 0, 0]
+    )
+    changed = weight + 2 * product[..., None, None]
+    lengths = changed.flatten(1).norm(dim=1)[:, None, None, None]
+    wide = adapter[f"{PREFIX}conv.lora_magnitude_vector"].reshape(6, 1, 1, 1)
+    found = merged(tmp_path, {"conv.weight": weight}, adapter, {"use_dora": True})
+    check(found, {"conv.weight": changed * wide / lengths})
+
+
 @pytest.mark.parametrize("embedding", ["of the base", "equal", "other", "with LoRA"])
 def test_a_head_that_was_trained_as_a_whole_is_no_more_tied(
     embedding: str, tmp_path: Path
@@ -928,3 +1098,21 @@ def test_what_is_beyond_the_range_of_the_base_is_counted(tmp_path: Path) -> None
     path = loras.save_base(mixed, tmp_path / "mixed.safetensors")
     done = process.ckpt("merge", path, folder, "-o", out, "--force")
     assert b"because the dtype of their tensors cannot represent" in done.out
+
+
+def test_what_was_infinite_before_is_not_counted(tmp_path: Path) -> None:
+    inf = float("inf")
+    state = {"w.weight": torch.tensor([[inf, 3e38], [1.0, 1.0]])}
+    adapter = {
+        f"{PREFIX}w.lora_A.weight": torch.tensor([[0.0, 1.0]]),
+        f"{PREFIX}w.lora_B.weight": torch.tensor([[3e38], [0.0]]),
+    }
+    path = loras.save_base(state, tmp_path / "base.safetensors")
+    folder = loras.save_adapter(adapter, tmp_path / "adapter", r=1, lora_alpha=1)
+    out = tmp_path / "out.safetensors"
+
+    report = ckpt.merge(path, folder, out=out)
+
+    assert report.saved is not None and report.saved.overflowed == 1
+    wanted = torch.tensor([[inf, inf], [1.0, 1.0]])
+    assert torch.equal(load_file(out)["w.weight"], wanted)

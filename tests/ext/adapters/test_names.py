@@ -207,12 +207,15 @@ def test_the_names_of_programs_that_make_pictures(
     loras.check_same(tmp_path / "out.safetensors", wanted, 2)
 
 
-def test_the_settings_of_diffusers_in_the_metadata(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begin", ["unet.", ""])
+def test_the_settings_of_diffusers_in_the_metadata(begin: str, tmp_path: Path) -> None:
+    """A model that is saved by itself has no part of a pipeline before them."""
     base = loras.save_base(UNET, tmp_path / "unet.safetensors")
-    settings = {"unet.r": 2, "unet.lora_alpha": 5, "unet.alpha_pattern": {"to_q": 1}}
-    metadata = {"lora_adapter_metadata": json.dumps(settings)}
+    settings = {"r": 2, "lora_alpha": 5, "alpha_pattern": {"to_q": 1}}
+    noted = {f"{begin}{key}": value for key, value in settings.items()}
+    metadata = {"lora_adapter_metadata": json.dumps(noted)}
     save_file(
-        dotted("unet.", "lora_A", "lora_B", False),
+        dotted(begin, "lora_A", "lora_B", False),
         tmp_path / "lora.safetensors",
         metadata=metadata,
     )
@@ -561,6 +564,8 @@ def test_methods_of_lycoris_are_refused_by_their_names(
     [
         (("a1.weight", "a2.weight", "b1.weight"), ", of GLoRA: only"),
         (("w_norm", "b_norm"), ", of trained norms: only"),
+        (("w_norm",), ", of trained norms: only"),
+        (("b_norm",), ", of trained norms: only"),
         (("reshape_weight",), "q.reshape_weight: only LoRA"),
     ],
 )
@@ -780,4 +785,55 @@ def test_config_goes_along_into_a_folder(tmp_path: Path) -> None:
     assert (tmp_path / "merged" / "config.json").is_file()
     loras.check_same(
         tmp_path / "merged" / "model.safetensors", loras.merged(state, adapter), 2
+    )
+
+
+@pytest.mark.parametrize(("alpha", "scale"), [(-3.0, -1.5), (0.0, 0.0)])
+def test_a_recorded_alpha_may_be_negative(
+    alpha: float, scale: float, tmp_path: Path
+) -> None:
+    adapter = {
+        name: torch.tensor(alpha) if name.endswith(".alpha") else tensor
+        for name, tensor in kohya().items()
+    }
+    base = loras.save_base(UNET, tmp_path / "unet.safetensors")
+    save_file(adapter, tmp_path / "lora.safetensors")
+
+    ckpt.merge(base, tmp_path / "lora.safetensors", out=tmp_path / "out.safetensors")
+
+    loras.check_same(tmp_path / "out.safetensors", expected(scale), 2)
+
+
+def test_an_alpha_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    for alpha in (torch.tensor(3j), torch.ones(2), torch.tensor(float("nan"))):
+        adapter = {
+            name: alpha.clone() if name.endswith(".alpha") else tensor
+            for name, tensor in kohya().items()
+        }
+        assert ".alpha is not a number" in refused(tmp_path, UNET, adapter)
+
+
+def test_lengths_of_inputs_of_a_layer_with_one_output(tmp_path: Path) -> None:
+    weight, down, up = noise(1, 6), noise(2, 6, seed=1), noise(1, 2, seed=2)
+    lengths = noise(1, 6, seed=3).abs() + 1
+    base = loras.save_base({"a.q.weight": weight}, tmp_path / "base.safetensors")
+    layer = {"lora_down.weight": down, "lora_up.weight": up, "dora_scale": lengths}
+    state = {f"lora_unet_a_q.{part}": tensor for part, tensor in layer.items()}
+    save_file(state, tmp_path / "lora.safetensors")
+
+    ckpt.merge(base, tmp_path / "lora.safetensors", out=tmp_path / "out.safetensors")
+
+    changed = weight + up @ down
+    wanted = changed * lengths / changed.norm(dim=0, keepdim=True)
+    loras.check_same(tmp_path / "out.safetensors", {"a.q.weight": wanted}, 2)
+
+
+@pytest.mark.parametrize("other", ["module.{}", "_orig_mod.{}", "base_model.model.{}"])
+def test_a_base_that_has_one_tensor_by_two_names_is_refused(
+    other: str, tmp_path: Path
+) -> None:
+    name = f"{LAYER.removeprefix(PREFIX)}.weight"
+    state = {name: noise(8, 12), other.format(name): noise(8, 12, seed=1)}
+    assert "two tensors have one name without wrappers" in refused(
+        tmp_path, state, PAIR
     )

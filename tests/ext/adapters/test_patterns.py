@@ -75,6 +75,7 @@ def test_a_number_that_no_float_holds_is_none(
     save_file(factors, tmp_path / "adapter_model.safetensors")
     (tmp_path / "adapter_config.json").write_text(json.dumps({**usual, **settings}))
     assert number_in(LARGE) is None and number_in(-LARGE) is None
+    assert number_in(float("inf")) is None and number_in(True) is None
     done = ckpt("inspect", str(tmp_path))
     assert b"bug in ckpt" not in done.err and b"Traceback" not in done.err
     assert done.code in (0, 1)

@@ -12,6 +12,7 @@ import rewriting
 import torch
 from inside import inside
 from process import check_error, ckpt
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ckpt.formats import save
@@ -382,3 +383,53 @@ def test_a_plan_reads_no_floats(folder: Path) -> None:
         inside("average", "epoch_1.pth", "epoch_2.pth", "--dry-run", cwd=folder).code
         == 0
     )
+
+
+def a_model(folder: Path, value: float) -> Path:
+    """A folder as transformers saves it."""
+    folder.mkdir()
+    save_file({"w": torch.full((4, 4), value)}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"hidden_size": value}))
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def test_config_and_tokenizer_of_the_last_one_go_along(tmp_path: Path) -> None:
+    for value in (1, 2):
+        a_model(tmp_path / f"checkpoint-{value}", float(value))
+    words = ("average", "checkpoint-1", "checkpoint-2")
+
+    done = inside(*words, "-o", "mean", "--with-config", cwd=tmp_path)
+
+    assert done.code == 0 and not done.err, done.err
+    assert b"carried along: config.json, tokenizer.json" in done.out
+    mean = tmp_path / "mean"
+    assert torch.equal(
+        load_file(mean / "model.safetensors")["w"], torch.full((4, 4), 1.5)
+    )
+    assert json.loads((mean / "config.json").read_text()) == {"hidden_size": 2.0}
+    assert {path.name for path in mean.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    }
+    done = inside(*words, "-o", "mean.safetensors", cwd=tmp_path)
+    assert b"(-o FOLDER --with-config keeps config.json" in done.out
+    done = inside(*words, "-o", "other", cwd=tmp_path)
+    assert done.code == 2 and b"-o other/ --with-config" in done.err
+    done = inside(*words, "-o", "x", "--last", "1", "--with-config", cwd=tmp_path)
+    assert done.code == 2
+
+
+@pytest.mark.parametrize("out", ["checkpoint-1", "checkpoint-2"])
+def test_no_folder_of_an_input_gets_the_mean(out: str, tmp_path: Path) -> None:
+    for value in (1, 2):
+        a_model(tmp_path / f"checkpoint-{value}", float(value))
+    words = ("average", "checkpoint-1", "checkpoint-2", "-o", out, "--with-config")
+
+    done = inside(*words, "--force", cwd=tmp_path)
+
+    assert done.code == 2 and done.err.count(b"\n") == 1, done.err
+    for value in (1, 2):
+        weights = load_file(tmp_path / f"checkpoint-{value}" / "model.safetensors")
+        assert torch.equal(weights["w"], torch.full((4, 4), float(value)))
