@@ -150,9 +150,18 @@ SCHEMES: tuple[Scheme, ...] = (
     ),
     Scheme(
         "quanto",
+        "weight._data",
+        frozenset(("int8",)) | FLOAT8,
+        integers.plan_quanto,
+        {"scale": ("weight._scale",)},
+        ("scale",),
+        aside=_ACTIVATIONS,
+    ),
+    Scheme(
+        "quanto",
         "._data",
-        frozenset(("int8",)),
-        integers.plan_int8,
+        frozenset(("int8",)) | FLOAT8,
+        integers.plan_quanto,
         {"scale": ("._scale",)},
         ("scale",),
         "",
@@ -183,6 +192,15 @@ SCHEMES: tuple[Scheme, ...] = (
         {"scale": (".scale",), "zero_point": (".zero_point",)},
         ("scale",),
         "",
+    ),
+    # Those that torchao makes for safetensors: `a._weight_qdata` is of `a.weight`.
+    Scheme(
+        "torchao",
+        "_weight_qdata",
+        frozenset(("int8",)) | FLOAT8,
+        integers.plan_torchao,
+        {"scale": ("_weight_scale",), "zero_point": ("_weight_zero_point",)},
+        ("scale",),
     ),
     Scheme(
         "torchao",
