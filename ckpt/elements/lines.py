@@ -46,6 +46,16 @@ _TIMES = 4.0
 """The multiple of the usual error, as a square. Rounding to zero makes three times the
 usual one.
 """
+_GONE = 1e-4
+"""The share of its base, as a square, below which a line is gone: all of it is zero,
+or nearly so.
+"""
+_NEARLY = 0.5
+"""The share of a small usual line, as a square, that a line has which is not small."""
+_EVEN = 16.0
+"""The largest line beside the middle of all, as a square, where no line can have taken
+the scale of others, which rounds these to zero.
+"""
 _MANY = 16
 """The fewest elements that make the norm of a line, were they alike."""
 _WINDOW = 16
@@ -206,15 +216,31 @@ class Sums(NamedTuple):
         # No error of 2 bits is so large that it turns a line around.
         least = max(_TURNED, _SURE / sqrt(length))
         odd = set(np.nonzero(is_apart & (cosines < -least))[0].tolist())
+        is_gone = is_apart & (self.ours <= _GONE * self.theirs)
         groups = np.zeros(len(cosines), np.intp) if groups is None else groups
         for group in np.unique(groups[is_apart]):
             members = groups == group
-            usual = self.error[members & (cosines >= _ALIKE)]
+            usual_ones = members & (cosines >= _ALIKE)
+            usual = self.error[usual_ones]
             if len(usual) >= _FEWEST:
                 most = _TIMES * float(np.quantile(usual, 0.95))
                 is_odd = members & is_apart & (self.error > most)
+                is_odd |= is_gone & self._cannot_go(members, usual_ones)
                 odd.update(np.nonzero(is_odd)[0].tolist())
         return sorted(odd)
+
+    def _cannot_go(self, members: Array, usual: Array) -> Array:
+        """Tell which members of a group have the size of the usual ones, and so no
+        reason to become zero.
+        """
+        import numpy as np
+
+        sizes = self.theirs[members]
+        if float(sizes.max()) > _EVEN * float(np.median(sizes)):
+            return np.zeros(len(members), bool)
+        least = _NEARLY * float(np.quantile(self.theirs[usual], 0.05))
+        cannot: Array = members & (self.theirs >= least)
+        return cannot
 
 
 def odd_lines(sums: LineSums, base: TensorRef, test: LineTest) -> OddLines:
