@@ -241,9 +241,9 @@ def test_one_row_of_other_values_is_named(ckpt: Run, tmp_path: Path) -> None:
     assert "Of it 1 of 512 rows is another one: 300." in text
 
 
-@pytest.mark.parametrize("factor", [0.25, 4])
+@pytest.mark.parametrize("factor", [0.5, 2, 4])
 def test_one_stale_scale_is_named(ckpt: Run, tmp_path: Path, factor: float) -> None:
-    """A block of 256 of 65,536 elements: the norm of all hardly sees it."""
+    """It is of one block of 256, and the norm of 65,536 hardly sees it."""
     torch.manual_seed(9)
     state = model()
     name = "model.layers.1.self_attn.q_proj.weight"
@@ -255,6 +255,7 @@ def test_one_stale_scale_is_named(ckpt: Run, tmp_path: Path, factor: float) -> N
     data = quantised(changed(state, name, turned))
     text = said_of(ckpt, written(tmp_path, state, data), 1)
     assert f"blk.1.attn_q.weight is not {name}" in text
+    assert "Of it 1 of 256 rows has another scale:" in text
 
 
 def test_another_model_is_said_once(ckpt: Run, tmp_path: Path) -> None:
