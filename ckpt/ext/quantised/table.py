@@ -43,7 +43,7 @@ SCHEMES: tuple[Scheme, ...] = (
         "",
         FLOAT8,
         floats.plan_float8,
-        {"scale": ("_scale_inv", "_scale")},
+        {"scale": ("_scale_inv", "_scale"), "zero_point": ("_zero_point",)},
         ("scale",),
         weight="",
     ),

@@ -16,8 +16,10 @@ from safetensors.torch import save_file
 import ckpt as library
 
 LEVELS = torch.tensor(
-    [-1.0, -0.7, -0.53, -0.39, -0.28, -0.18, -0.09, 0.0]
-    + [0.08, 0.16, 0.25, 0.34, 0.44, 0.56, 0.72, 1.0]
+    [
+        *(-1.0, -0.7, -0.53, -0.39, -0.28, -0.18, -0.09, 0.0),
+        *(0.08, 0.16, 0.25, 0.34, 0.44, 0.56, 0.72, 1.0),
+    ]
 )
 """Levels such as those of NF4."""
 
@@ -64,7 +66,7 @@ def words_with_zeros(weight: torch.Tensor, group: int = 32) -> Tensors:
 
 def gptq(weight: torch.Tensor, bits: int = 4, group: int = 64) -> Tensors:
     """Rounding in groups of columns, of which the last one may be short."""
-    rows, columns = weight.shape
+    columns = weight.shape[1]
     most = (1 << bits - 1) - 1
     order = torch.arange(columns) // group
     largest = torch.stack(
