@@ -492,6 +492,7 @@ def test_two_files_of_one_scheme_are_compared_as_they_are(tmp_path: Path) -> Non
     report = library.diff(one, other)
     assert report.same
     assert report.account is None
+    assert "a.qweight" in {row.name for row in report.rows}
 
 
 def test_values_of_the_weights(ckpt: Run, tmp_path: Path) -> None:
