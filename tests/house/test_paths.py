@@ -100,7 +100,6 @@ LIMITS = [
     "elements.lines._IN_STEP",
     "elements.lines._LEAST",
     "elements.lines._MANY",
-    "elements.lines._SHARE",
     "elements.lines._SURE",
     "elements.lines._TURNED",
     "ext.gguf.changes._EXPERTS",
