@@ -190,8 +190,12 @@ REFUSED = {
         "dcp of two ranks",
         "dcp-hf",
         "trainer",
+        "gguf",
     },
-    "rename": {"torchscript"},
+    "rename": {"torchscript", "gguf"},
+    "slim": {"gguf"},
+    "salvage": {"gguf"},
+    "merge": {"gguf"},
 }
 """What a format has no place for: devices, names that are not code."""
 STAY = {"safetensors", "sharded", "no index", "trainer", "dcp-hf"}

@@ -563,7 +563,7 @@ def _settle_difference(
     difference.settle()
     if difference.lines is not None and lines is not None:
         difference.odd = OddLines()
-        if difference.lines.may_be_odd:
+        if difference.lines.may_be_odd(lines):
             sums = _all_line_sums(*sides, lines)
             difference.odd = odd_lines(sums, sides[lines.base], lines)
         # The lines that are found go to another process, not the sums.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import compress
-from math import prod, sqrt
+from math import log, prod, sqrt
 from typing import TYPE_CHECKING, Any
 
 from ckpt.elements.blocks import elements
@@ -46,6 +46,24 @@ _TIMES = 4.0
 """The multiple of the usual error, as a square. Rounding to zero makes three times the
 usual one.
 """
+_GONE = 1e-4
+"""The share of its base, as a square, below which a line is gone: all of it is zero,
+or nearly so.
+"""
+_NEARLY = 0.5
+"""The share of a small usual line, as a square, that a line has which is not small."""
+_EVEN = 16.0
+"""The largest line beside the middle of all, as a square, where no line can have taken
+the scale of others, which rounds these to zero.
+"""
+_IN_STEP = 0.9
+"""The least cosine of a line that is its base times a factor."""
+_FACTOR = log(1.8)
+"""The least logarithm of such a factor beside the one that is usual."""
+_FACTOR_SHARE = 0.44
+"""The least error of such a line, as a share of its norm."""
+_SMALL = 1e-3
+"""The size of a line beside the middle of all, below which its scale has few bits."""
 _MANY = 16
 """The fewest elements that make the norm of a line, were they alike."""
 _WINDOW = 16
@@ -63,10 +81,12 @@ class OddLines(NamedTuple):
     rows: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()
     shape: tuple[int, int] = (0, 0)
+    scaled: tuple[int, ...] = ()
+    """The rows that are alike but for a factor."""
 
     @property
     def is_empty(self) -> bool:
-        return not self.rows and not self.columns
+        return not self.rows and not self.columns and not self.scaled
 
     @property
     def text(self) -> str:
@@ -78,6 +98,11 @@ class OddLines(NamedTuple):
                 verb = "is another one" if len(numbers) == 1 else "are others"
                 listed = and_more([str(number) for number in numbers], _LISTED)
                 texts.append(f"{len(numbers):,} of {count:,} {kind}s {verb}: {listed}")
+        if self.scaled:
+            verb = "has another scale" if len(self.scaled) == 1 else "have other scales"
+            listed = and_more([str(number) for number in self.scaled], _LISTED)
+            share = f"{len(self.scaled):,} of {self.shape[0]:,} rows"
+            texts.append(f"{share} {verb}: {listed}")
         return ", ".join(texts)
 
 
@@ -88,12 +113,13 @@ class LineTest(NamedTuple):
     `read_groups` returns the number of the group of each column that has one scale,
     where these columns do not lie beside each other. `look` returns what else is to be
     known of the tensor, with the same pass over it. Both may be called in another
-    process.
+    process. With `sees_factors` a row that is its base times a factor is odd too.
     """
 
     base: int
     read_groups: Callable[[], Array | None] | None = None
     look: Callable[[], object] | None = None
+    sees_factors: bool = False
 
     def has_lines(self, shape: tuple[int, ...]) -> bool:
         """Tell whether a shape has lines that are long enough, and enough of them.
@@ -160,21 +186,24 @@ class LineSums:
         self.by_row[place, row : row + height] += np.einsum("ij->i", squares)
         self.by_column[place, column : column + width] += squares.sum(0)
 
-    @property
-    def may_be_odd(self) -> bool:
+    def may_be_odd(self, test: LineTest) -> bool:
         """Tell whether a line has an error as large as one that has nothing in common
         with the base: the others need no sums of both tensors.
         """
-        for sums in (self.by_row.astype("<f8"), self.by_column):
+        of_rows = _FACTOR_SHARE if test.sees_factors else _SHARE
+        for sums, share in (
+            (self.by_row.astype("<f8"), of_rows),
+            (self.by_column, _SHARE),
+        ):
             error, base = sums[0], sums[self._base]
-            if bool((_is_far(error, base)).any()):
+            if bool((_is_far(error, base, share)).any()):
                 return True
         return False
 
 
-def _is_far(error: Array, base: Array) -> Array:
+def _is_far(error: Array, base: Array, share: float = _SHARE) -> Array:
     """Tell of lines whether their squared error is as large as an odd one's."""
-    is_far: Array = (error > _SHARE**2 * base) & (base > 0)
+    is_far: Array = (error > share**2 * base) & (base > 0)
     return is_far
 
 
@@ -206,15 +235,50 @@ class Sums(NamedTuple):
         # No error of 2 bits is so large that it turns a line around.
         least = max(_TURNED, _SURE / sqrt(length))
         odd = set(np.nonzero(is_apart & (cosines < -least))[0].tolist())
+        is_gone = is_apart & (self.ours <= _GONE * self.theirs)
         groups = np.zeros(len(cosines), np.intp) if groups is None else groups
         for group in np.unique(groups[is_apart]):
             members = groups == group
-            usual = self.error[members & (cosines >= _ALIKE)]
+            usual_ones = members & (cosines >= _ALIKE)
+            usual = self.error[usual_ones]
             if len(usual) >= _FEWEST:
                 most = _TIMES * float(np.quantile(usual, 0.95))
                 is_odd = members & is_apart & (self.error > most)
+                is_odd |= is_gone & self._cannot_go(members, usual_ones)
                 odd.update(np.nonzero(is_odd)[0].tolist())
         return sorted(odd)
+
+    def scaled_lines(self) -> list[int]:
+        """Return the lines that are their base times a factor, which few others
+        have.
+        """
+        import numpy as np
+
+        with np.errstate(all="ignore"):
+            products = (self.ours + self.theirs - self.error) / 2
+            cosines = products / np.sqrt(self.ours * self.theirs)
+            sizes = np.log(products / self.theirs)
+        is_alike = (cosines >= _IN_STEP) & np.isfinite(sizes)
+        if np.count_nonzero(is_alike) < _FEWEST:
+            return []
+        least = _SMALL**2 * float(np.median(self.theirs[is_alike]))
+        is_odd = is_alike & (self.theirs >= least)
+        is_odd &= np.abs(sizes - np.median(sizes[is_alike])) > _FACTOR
+        lines: list[int] = np.nonzero(is_odd)[0].tolist()
+        return lines
+
+    def _cannot_go(self, members: Array, usual: Array) -> Array:
+        """Tell which members of a group have the size of the usual ones, and so no
+        reason to become zero.
+        """
+        import numpy as np
+
+        sizes = self.theirs[members]
+        if float(sizes.max()) > _EVEN * float(np.median(sizes)):
+            return np.zeros(len(members), bool)
+        least = _NEARLY * float(np.quantile(self.theirs[usual], 0.05))
+        cannot: Array = members & (self.theirs >= least)
+        return cannot
 
 
 def odd_lines(sums: LineSums, base: TensorRef, test: LineTest) -> OddLines:
@@ -236,9 +300,12 @@ def odd_lines(sums: LineSums, base: TensorRef, test: LineTest) -> OddLines:
     of_columns = Sums(*[sums.by_column[index] for index in order])
     odd_rows = of_rows.odd_lines(None, columns)
     odd_columns = of_columns.odd_lines(groups, rows)
-    if not odd_rows and not odd_columns:
+    scaled = of_rows.scaled_lines() if test.sees_factors else []
+    if not odd_rows and not odd_columns and not scaled:
         return OddLines()
-    found = OddLines(tuple(odd_rows), tuple(odd_columns), (rows, columns))
+    found = OddLines(
+        tuple(odd_rows), tuple(odd_columns), (rows, columns), tuple(scaled)
+    )
     return _of_many_elements(found, base, max(1, CHUNK // columns))
 
 
@@ -258,12 +325,13 @@ def _of_many_elements(odd: OddLines, base: TensorRef, step: int) -> OddLines:
             by_row.append(np.stack([squares.sum(1), fourths.sum(1)]))
             of_columns[0] += squares[:, columns].sum(0)
             of_columns[1] += fourths[:, columns].sum(0)
-    of_rows = np.concatenate(by_row, axis=1).astype("<f8")[:, list(odd.rows)]
-    are_rows_kept = has_many_elements(of_rows[0], of_rows[1])
+    of_rows = np.concatenate(by_row, axis=1).astype("<f8")
+    are_kept = has_many_elements(of_rows[0], of_rows[1])
     are_columns_kept = has_many_elements(of_columns[0], of_columns[1])
     return odd._replace(
-        rows=tuple(compress(odd.rows, are_rows_kept)),
+        rows=tuple([row for row in odd.rows if are_kept[row]]),
         columns=tuple(compress(columns, are_columns_kept)),
+        scaled=tuple([row for row in odd.scaled if are_kept[row]]),
     )
 
 

@@ -11,6 +11,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 from harness import opened
 from hostile import BOMBS, CASES
@@ -102,6 +103,17 @@ def zips() -> Iterator[bytes]:
 def legacy() -> Iterator[bytes]:
     """Files of torch before 1.6."""
     return (data for data in _files() if is_legacy(data))
+
+
+QUANTISED = Path(__file__).resolve().parents[1] / "quantised_files"
+
+
+def quantised() -> Iterator[bytes]:
+    """Layers of each scheme, as their libraries write them."""
+    for path in sorted(QUANTISED.glob("*.safetensors")):
+        data = path.read_bytes()
+        if len(data) <= MOST:
+            yield data
 
 
 def safetensors() -> Iterator[bytes]:

@@ -58,6 +58,8 @@ from ckpt.ext.lint import lint, settings
 from ckpt.ext.lint.baseline import baseline_of
 from ckpt.ext.lint.text import lint_lines
 from ckpt.ext.live import model as factory
+from ckpt.ext.quantised.facts import Facts
+from ckpt.ext.quantised.find import match_entries
 from ckpt.ext.remote import connections
 from ckpt.ext.remote import http as web
 from ckpt.ext.remote.store import BusyError, ChangedError
@@ -293,6 +295,30 @@ def gguf(data: bytes) -> None:
             )
     for value in survey.checkpoint.values[:4]:
         get(survey, [value.name], LIMITS)
+
+
+def quantised(data: bytes) -> None:
+    """The logical tensors of a file: each has the bytes that its shape says, and a
+    refusal is one of ckpt.
+    """
+    with watched():
+        survey = looked(lambda: opened("x.safetensors", data))
+    if survey is None or survey.checkpoint.format != "safetensors":
+        return
+    try:
+        found = match_entries(survey.checkpoint.tensors, Facts(), for_values=True)
+        for row in found.logical:
+            row.to_json()
+            if row.numel > 65_536:
+                continue
+            ref = row.decoded()
+            numbers = b"".join(elements(ref))
+            check(
+                len(numbers) == ref.dtype.nbytes(row.numel),
+                "a weight has other bytes than its shape says",
+            )
+    except CkptError as error:
+        refused(error)
 
 
 def _in_torch(dtype: str, shape: list[int]) -> tuple[int, ...]:
@@ -897,6 +923,7 @@ TARGETS: dict[str, Target] = {
     "zip": Target(archive, seeds.zips, mutate.zips),
     "legacy": Target(legacy, seeds.legacy, mutate.streams),
     "safetensors": Target(safetensors, seeds.safetensors, mutate.headers),
+    "quantised": Target(quantised, seeds.quantised, mutate.headers),
     "gguf": Target(gguf, seeds.ggufs, mutate.fields),
     "index": Target(shards, seeds.indexes, mutate.documents),
     "metadata": Target(metadata, seeds.metadata, mutate.pickles, needs_torch=True),

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ggufs
 import torch
 from safetensors.torch import save_file
 
@@ -193,6 +194,25 @@ def _optimizer(folder: Path, size: Size) -> Path:
     return folder / "a.pth"
 
 
+_GGUF_TYPES = {torch.float32: 0, torch.float16: 1, torch.int64: 27}
+"""The types of the weights -> their numbers in GGUF."""
+
+
+def _gguf(folder: Path, size: Size) -> Path:
+    rows = [
+        ggufs.Tensor(
+            name,
+            tuple(reversed(tensor.shape)),
+            _GGUF_TYPES[tensor.dtype],
+            tensor.numpy().tobytes(),
+        )
+        for name, tensor in weights(size).items()
+    ]
+    pairs = [("general.architecture", "str", "llama")]
+    (folder / "a.gguf").write_bytes(ggufs.gguf(pairs, rows))
+    return folder / "a.gguf"
+
+
 class _Script(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -295,6 +315,7 @@ SOURCES = [
     Source("dcp", _dcp, True),
     Source("nemo", _nemo, True, is_flat=True),
     Source("trainer", _trainer, False, is_flat=True),
+    Source("gguf", _gguf, False, is_flat=True),
     Source("torchscript", _script, True, is_flat=True, most=64),
 ]
 

@@ -254,6 +254,31 @@ def int8(*, has_zeros: bool = False) -> tuple[Tensors, torch.Tensor]:
     return made, wide * scale
 
 
+def quanto(dtype: torch.dtype = torch.int8) -> tuple[Tensors, torch.Tensor]:
+    """quanto, which writes scales of activations beside every layer."""
+    codes = torch.randint(-127, 128, (48, 64), dtype=torch.int8)
+    if dtype == FP8:
+        codes = (torch.randn(48, 64) * 40).to(FP8)
+    scale = (torch.rand(48, 1) * 0.02).bfloat16()
+    one = torch.tensor(1.0)
+    made = {"weight._data": codes, "weight._scale": scale}
+    made |= {"input_scale": one, "output_scale": one.clone()}
+    return made, codes.bfloat16() * scale
+
+
+def torchao_flat(*, has_zeros: bool = False) -> tuple[Tensors, torch.Tensor]:
+    """The parts that torchao makes of a weight for safetensors."""
+    codes = torch.randint(-128, 128, (48, 64), dtype=torch.int8)
+    scale = (torch.rand(48, 2) * 0.02).bfloat16()
+    made = {"_weight_qdata": codes, "_weight_scale": scale}
+    wide = codes.bfloat16()
+    if has_zeros:
+        zeros = torch.randint(-100, 100, (48, 2), dtype=torch.int8)
+        made["_weight_zero_point"] = zeros
+        wide = (codes.int() - zeros.int().repeat_interleave(32, 1)).bfloat16()
+    return made, wide * scale.repeat_interleave(32, 1)
+
+
 # --- bitsandbytes ---------------------------------------------------------------------
 
 
@@ -395,6 +420,13 @@ LAYERS: dict[str, tuple[Layer, str]] = {
     ),
     "int8": (int8, "8 bits (int8, a scale for each row)"),
     "int8 zeros": (lambda: int8(has_zeros=True), "8 bits (int8, a scale for each row)"),
+    "quanto": (quanto, "8 bits (int8, a scale for each row)"),
+    "quanto float8": (lambda: quanto(FP8), "float8 with a scale for each row"),
+    "torchao": (torchao_flat, "8 bits (torchao, groups of 32)"),
+    "torchao zeros": (
+        lambda: torchao_flat(has_zeros=True),
+        "8 bits (torchao, groups of 32)",
+    ),
     "LLM.int8": (llm_int8, "8 bits (LLM.int8, a scale for each row)"),
     **{
         f"hqq {bits}": (partial(hqq, bits), f"{bits} bits (HQQ, groups of 32)")

@@ -22,6 +22,11 @@ _CANNOT_TELL = (
     "Unused, detached, frozen, or too small a step: these files cannot say which "
     "(ckpt.snapshot does)."
 )
+_ONLY_MATRICES = (
+    "Only matrices changed, and no vector: so it is with weights that were quantised "
+    "and taken back, and with a merged adapter. "
+    f"Else {_CANNOT_TELL[:1].lower()}{_CANNOT_TELL[1:]}"
+)
 
 
 def findings(
@@ -184,7 +189,7 @@ def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]
         follows = (
             f"Both files are at {step}, so they do not show what a step changes."
             if step
-            else _CANNOT_TELL
+            else _reasons_nobody_recorded(rows, changed)
         )
         yield Finding(
             "frozen", text, _row_names(named), raised="info", consequence=follows
@@ -204,6 +209,24 @@ def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]
             raised="info",
             consequence=f"{may} not say.",
         )
+
+
+def _reasons_nobody_recorded(rows: Sequence[Row], changed: Sequence[Row]) -> str:
+    """Return what may be the reason that parameters did not change, where no file
+    records it. A training changes vectors too.
+    """
+    has_optimizer = any(row.role.role == "optimizer" for row in rows)
+    sizes = [len(row.after.tensor.shape) for row in changed if row.after is not None]
+    vectors = [
+        row
+        for row in _parameter_rows(rows)
+        if row.status == "same"
+        and row.after is not None
+        and len(row.after.tensor.shape) == 1
+    ]
+    if has_optimizer or not vectors or len(sizes) < 2 or min(sizes) < 2:
+        return _CANNOT_TELL
+    return _ONLY_MATRICES
 
 
 def _may_be_buffer(row: Row) -> bool:

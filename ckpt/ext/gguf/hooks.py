@@ -33,7 +33,7 @@ class Meeting(NamedTuple):
         """
         if not _is_judged(options):
             return options
-        test = LineTest(1 if self.is_before else 0)
+        test = LineTest(1 if self.is_before else 0, sees_factors=True)
         return options._replace(lines=lambda row: test)
 
     def judged(self, report: DiffReport) -> DiffReport:

@@ -158,12 +158,13 @@ class GgufAccount(NamedTuple):
             )
         if self.wrong:
             return f"is {base}, but for {len(self.wrong):,} of {count}"
+        within = "are within what their types make"
+        if len(self.verdicts) == 1:
+            within = "is within what its type makes"
         if self.lacking or self.more:
-            return (
-                f"is {base} as far as both hold it: {count} are within what their "
-                "types make"
-            )
-        return f"is {base}: all {count} are within what their types make"
+            return f"is {base} as far as both hold it: {count} {within}"
+        every = "" if len(self.verdicts) == 1 else "all "
+        return f"is {base}: {every}{count} {within}"
 
     def _by_type(self) -> Iterator[str]:
         """Yield a line for each type: how many tensors are within it, and their errors;

@@ -170,9 +170,8 @@ def match_entries(
             rows, facts, can_read=can_read, for_values=for_values
         )
         if found is not None and found.path != entry.path and found.path in taken:
-            problems.append(
-                NearMiss(entry.name, found.scheme, f"{found.name} is there already")
-            )
+            why = f"{found.name} is there already"
+            problems = [NearMiss(entry.name, found.scheme, why)]
             found = None
         if found is not None:
             logical.append(found)

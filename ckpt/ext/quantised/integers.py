@@ -97,6 +97,12 @@ def plan_int8(given: Given) -> Planned:
     return _plan(given, given.require("codes"), "int8")
 
 
+def plan_quanto(given: Given) -> Planned:
+    """Plan a weight of quanto with 8 bits: integers, or floats. Raises MisfitError."""
+    codes = given.require("codes")
+    return plan_float8(given) if codes.dtype.name in FLOAT8 else plan_int8(given)
+
+
 def plan_packed_quanto(given: Given) -> Planned:
     """Raise MisfitError: the parts that quanto packs 2 and 4 bits in have lost the
     shape of the weight.

@@ -90,6 +90,10 @@ class Ways:
             )
         if words[0] == "smaller":
             return self._first_way([*self._slim_commands(), *self._section_commands()])
+        if words == ("salvage",) and self._survey.checkpoint.traits.has_own_metadata:
+            # No command but convert writes what it holds, and that in another format.
+            partial = ("convert", "--partial")
+            return self._first_way([partial, (*partial, "--dtype", "bfloat16")])
         if words[0] == "extracted":
             return self._first_way(
                 [("convert",), *self._slim_commands(), *self._section_commands()]

@@ -106,6 +106,8 @@ def _plan_report(
 
         survey = Survey(rehome(survey, moves(to, []), limits).result)
     changes: tuple[Change, ...] = ()
+    if "--partial" in words:
+        survey = Survey(load_hook("salvage").salvage(survey, limits).result)
     if "--dequantize" in words:
         report = load_hook("quantised").dequantised(survey, limits)
         if not report.changes:

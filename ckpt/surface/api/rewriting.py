@@ -627,10 +627,11 @@ def _refuse_own_metadata(checkpoint: Checkpoint, options: WriteOptions) -> None:
     if checkpoint.traits.has_own_metadata and options.command.name != "convert":
         from ckpt.surface.api.advice import advise  # here: only an error pays for it
 
+        is_damaged = bool(checkpoint.account.lost_names)
         error = UsageError(
             f"ckpt reads {checkpoint.traits.label} and does not write it",
             path=checkpoint.path,
-            way=("convert", "--dtype", "bfloat16"),
+            way=("salvage",) if is_damaged else ("convert", "--dtype", "bfloat16"),
         )
         advise(error, Survey(checkpoint), options.limits)
         raise error

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import oracle
+import pytest
 import rewriting
 import torch
 from rewriting import compared
@@ -187,6 +188,25 @@ def test_where_the_order_leaves_a_choice_nobody_is_said_to_be_left_out(
     )
     assert codes(report) == {"frozen": ("model.b.weight", "model.c.weight")}
     assert "cannot say which" in str(report.findings[0].consequence)
+
+
+@pytest.mark.parametrize("is_vector_changed", [False, True])
+def test_only_matrices_that_changed_may_have_been_quantised(
+    tmp_path: Path, *, is_vector_changed: bool
+) -> None:
+    """`diff BASE DEQUANTISED`: no step of a training leaves all vectors alone."""
+    model = {"a.weight": A, "b.weight": A * 2, "norm.weight": B, "last.weight": B + 1}
+    after = {**model, "a.weight": A * 1.01, "b.weight": A * 2.02}
+    if is_vector_changed:
+        after["last.weight"] = B + 2
+    report = compared(model, after, tmp_path)
+    (finding,) = report.findings
+    assert (finding.code, finding.level) == ("frozen", "info")
+    assert finding.tensors[0] == "norm.weight"
+    assert "stayed unchanged" in finding.message
+    said = "quantised and taken back" in str(finding.consequence)
+    assert said is not is_vector_changed
+    assert "cannot say which" in str(finding.consequence)
 
 
 def test_only_a_parameter_that_moved_makes_the_others_frozen(tmp_path: Path) -> None:

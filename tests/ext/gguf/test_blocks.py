@@ -60,6 +60,43 @@ def test_q1_0_is_the_scale_with_a_sign_for_each_bit_the_lowest_first() -> None:
     assert values == [3.0, -3.0, 3.0] + [-3.0] * 125
 
 
+def test_the_largest_scale_of_nvfp4_is_zero() -> None:
+    """Its code is a NaN of float8, which llama.cpp takes for 0."""
+    block = bytes([0x7F, 0x7E, 0, 1]) + bytes([0x22] * 32)
+    values = decoded("NVFP4", block)
+    assert values[:16] == [0.0] * 16
+    assert values[16:32] == [448.0] * 16
+    assert values[32:48] == [0.0] * 16
+    assert values[48:] == [2.0**-9] * 16
+
+
+@pytest.mark.parametrize(
+    ("name", "nbytes", "places"),
+    [
+        ("Q4_0", 18, (0,)),
+        ("Q8_0", 34, (0,)),
+        ("Q4_K", 144, (0, 2)),
+        ("Q6_K", 210, (208,)),
+        ("MXFP4", 17, ()),
+        ("NVFP4", 36, ()),
+    ],
+)
+def test_each_half_of_a_big_endian_block_is_turned(
+    name: str, nbytes: int, places: tuple[int, ...]
+) -> None:
+    from ckpt.ext.gguf.decode import decode
+
+    little = np.random.default_rng(1).integers(0, 120, (5, nbytes), dtype="u1")
+    big = little.copy()
+    for place in places:
+        for row in range(5):
+            half = struct.pack("<e", 0.1 * (row + 1))
+            little[row, place : place + 2] = list(half)
+            big[row, place : place + 2] = list(half[::-1])
+    one, other = decode(name, little, False), decode(name, big, True)
+    assert np.isfinite(one).all() and np.array_equal(one, other)
+
+
 def test_any_span_of_elements_is_that_of_the_whole() -> None:
     with ckpt.open(DATA / "blocks.gguf") as file:
         for name in ("Q4_0", "Q6_K", "NVFP4"):

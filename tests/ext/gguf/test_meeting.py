@@ -514,6 +514,16 @@ def test_keys_and_values_of_deepseek_in_two_tensors_are_joined(
     )
 
 
+def test_keys_and_values_are_judged_by_the_type_that_rounds_more(
+    ckpt: Run, tmp_path: Path
+) -> None:
+    """The keys are float32, because their rows are shorter than a block."""
+    state = deepseek()
+    data = convert(with_latents(state), "deepseek2", "Q4_0")
+    done = ckpt("diff", *written(tmp_path, state, data))
+    assert done.returncode == 0, done.stdout
+
+
 def test_experts_in_tensors_of_their_own_are_read(ckpt: Run, tmp_path: Path) -> None:
     """Files of Mixtral from the winter of 2023."""
     state = mixtral()

@@ -363,6 +363,22 @@ def test_a_line_of_2_bits_that_is_turned_around_is_named(
     assert row["what"].endswith(": 17")
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_line_of_2_bits_that_is_zero_is_named(
+    tmp_path: Path, axis: int, seed: int
+) -> None:
+    """Rounding with 2 bits makes an error that is not much smaller."""
+    torch.manual_seed(seed)
+    weight = drawn("plain")
+    base = base_of(tmp_path / "base.safetensors", {"a": weight})
+    weight.select(axis, 17).zero_()
+    layer = gptq_layer(*rounded(weight, 2, 32), 2, 32)
+    report = library.diff(base, saved(tmp_path / "q.safetensors", {"a": layer}))
+    (row,) = report.to_json()["quantised"]["weights"]
+    assert (row["verdict"], row["what"][-4:]) == ("lines", ": 17")
+
+
 @pytest.mark.parametrize(
     "kind", ["small rows", "zero rows and columns", "one large column"]
 )
@@ -476,6 +492,7 @@ def test_two_files_of_one_scheme_are_compared_as_they_are(tmp_path: Path) -> Non
     report = library.diff(one, other)
     assert report.same
     assert report.account is None
+    assert "a.qweight" in {row.name for row in report.rows}
 
 
 def test_values_of_the_weights(ckpt: Run, tmp_path: Path) -> None:

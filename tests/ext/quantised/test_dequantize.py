@@ -42,8 +42,9 @@ def saved(path: Path, tensors: Tensors, stem: str = "a.") -> Path:
 
 
 def only_weight(tensors: Tensors) -> Weight:
-    """The one tensor beside the bias."""
+    """The one tensor beside the bias, which has the name that its model gives it."""
     (name,) = [name for name in tensors if name != "a.bias"]
+    assert name in ("a.weight", "a.gate_up_proj")
     return tensors[name]
 
 
