@@ -431,6 +431,7 @@ def _parameters(rng: Rng) -> State:
             f"layers.{layer}.d_norm": np.ones(19, np.float32),
             f"layers.{layer}.e_conv": made(16, 4, 3),
         }
+        state[f"layers.{layer}.e_conv"][0, 0, 0] = 0  # as the padding before it
     return state
 
 
