@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_LONGEST = 1 << 16
+_LONGEST = 1 << 14
 """The most elements of a slice that is sorted."""
 _SPAN = 1 << 27
 """The most bytes that the elements of a slice lie apart: a column of a large matrix
@@ -86,7 +86,9 @@ def _few(leaves: Sequence[Leaf]) -> list[Leaf]:
     able = [
         leaf
         for leaf in leaves
-        if leaf.dtype.name in COMPUTED and 0 < len(leaf.shape) <= _WIDEST
+        if leaf.dtype.name in COMPUTED
+        and leaf.ref.numel
+        and 0 < len(leaf.shape) <= _WIDEST
     ]
     return able[:_TENSORS]
 

@@ -500,8 +500,8 @@ class _Outer(NamedTuple):
 def _next_place(
     own: Sequence[int], places: Array, sources: Array, number: int, source: int
 ) -> int:
-    """The place that goes on from the slice before, if one of them does; else the first
-    one.
+    """The place that goes on as the slices before do, if one of them does; else the
+    nearest to the last one, or the first one.
     """
     before = _run_before(places, sources, number, source)
     if len(before) > 1:
@@ -510,10 +510,8 @@ def _next_place(
         is_run = len(before) == 2 or before[-2] - before[-3] == step
         if is_run and before[-1] + step in own:
             return before[-1] + step
-    if number and sources[number - 1] == source:
-        later = [place for place in own if place > int(places[number - 1])]
-        if later:
-            return min(later)
+    if before:
+        return min(own, key=lambda place: (abs(place - before[-1]), -place))
     return min(own)
 
 

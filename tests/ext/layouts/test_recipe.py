@@ -361,16 +361,25 @@ def test_a_copy_must_be_equal_wherever_the_recipe_is_applied(tmp_path: Path) -> 
     assert not (tmp_path / "no.pth").exists()
 
 
+@pytest.mark.parametrize(
+    ("layout", "row"),
+    [
+        ("padded by the last row", -1),
+        ("padded in front", 0),
+        ("rows twice", 1),
+        ("heads repeated", -1),
+    ],
+)
 def test_rows_that_repeat_others_must_do_so_wherever_the_recipe_is_applied(
-    tmp_path: Path,
+    layout: str, row: int, tmp_path: Path
 ) -> None:
-    a, b, _, after = pair("padded by the last row", 1, tmp_path)
+    a, b, _, after = pair(layout, 1, tmp_path)
     report = ckpt.recipe(b, a, out=tmp_path / "r.json")
     assert report.is_whole
     assert [row.name for row in report.padded] == sorted(after)
-    name = "blocks.1.fc.weight"
+    name = sorted(after)[1]
     after[name] = after[name].copy()
-    after[name][-1, -1] += 1
+    after[name][row, ..., -1] += 1
     other = relaid.saved(after, tmp_path / "c.pth")
     problem = f"{name} must repeat some of its slices, and has other values"
     with pytest.raises(LossError, match=problem):
@@ -882,7 +891,8 @@ def test_rows_that_stand_twice_are_taken_in_one_run(tmp_path: Path) -> None:
     b = relaid.saved({"w": weight[::-1]}, tmp_path / "b.safetensors")
     report = ckpt.recipe(a, b)
     assert report.is_whole
-    assert len(report.made[0].pieces or ()) == 1
+    (piece,) = report.made[0].pieces or ()
+    assert [loop.size for loop in piece.loops] == [24, 32]
 
 
 def test_a_factor_is_found_where_only_rows_are_short(
@@ -899,3 +909,15 @@ def test_no_column_of_a_large_matrix_is_read_for_a_factor(
     monkeypatch.setattr(rescaled, "_SPAN", 64)
     a, b, _, _ = pair("scanned and scaled", 1, tmp_path)
     assert not ckpt.recipe(a, b).is_whole
+
+
+def test_empty_tensors_are_no_trouble_to_a_search(tmp_path: Path) -> None:
+    made = relaid.randoms(np.random.default_rng(1))
+    state = {"empty": made(0, 64), "flat": made(0), "w": made(16, 16), "x": made(3)}
+    other = {"flat": made(300), "none": made(0), "v": made(16, 16)}
+    a = relaid.saved(state, tmp_path / "a.pth")
+    b = relaid.saved(other, tmp_path / "b.pth")
+    for pair_of_paths in ((a, b), (b, a)):
+        report = ckpt.recipe(*pair_of_paths)
+        assert report.exit_code == 1
+        assert len(report.left) == 2
