@@ -354,6 +354,51 @@ def test_a_factory_that_freezes_nothing_names_no_frozen_layer(tmp_path: Path) ->
     assert [row["name"] for row in right["names"]] == ["model.1.weight", "model.1.bias"]
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_an_optimizer_of_all_parameters_tells_what_the_factory_should_freeze(
+    kind: type[torch.optim.Optimizer], tmp_path: Path
+) -> None:
+    """The run froze the stem and gave the optimizer all parameters, as most scripts do:
+    DDP counts fewer than the factory builds.
+    """
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    model[0].requires_grad_(False)
+    optimizer = kind(model.parameters(), 0.1)  # type: ignore[call-arg]
+    model[3](model[1](torch.randn(2, 4))).sum().backward()  # 2 is not used
+    optimizer.step()
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    return nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])\n"
+    )
+    # Of 1.weight, 1.bias, 2.weight and so on; the factory would call them 1.
+    index = answered(tmp_path, [2, 3], "a.pt", "--model", "nets.py:make")["index"]
+    names = [row["name"] for row in index["names"]]
+    if kind is torch.optim.Adam:
+        assert index["evidence"]["trust"] == "likely"
+        assert names == ["model.2.weight", "model.2.bias"]
+        return
+    note = index["evidence"]["note"]
+    assert note.endswith("if the run froze nothing either")
+    assert names == ["model.1.weight", "model.1.bias"]
+
+
+def test_the_last_number_shows_that_nothing_was_frozen(tmp_path: Path) -> None:
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    return nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])\n"
+    )
+    index = answered(tmp_path, [4, 5], "a.pt", "--model", "nets.py:make")["index"]
+    assert index["evidence"]["note"] == "the model that --model builds"
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
