@@ -439,7 +439,7 @@ def test_sections(samples: Path) -> None:
         )
         with pytest.raises(KeyError, match=r"did you mean module\.fc\.weight"):
             model["module.fc.wieght"]
-        with pytest.raises(UsageError, match=r"no section modle \(sections: model"):
+        with pytest.raises(UsageError, match=r"no section modle \(did you mean model"):
             opened.section("modle")
 
 
