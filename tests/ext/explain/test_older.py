@@ -5,6 +5,7 @@ are no guess.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -297,6 +298,35 @@ def test_ranks_that_differ_are_answered_from_the_newer_save(tmp_path: Path) -> N
     lines = "\n".join((text.format(0, "3 4"), text.format(1, "5")))
     done = inside("explain", lines, "old.pt", "new.pt", cwd=tmp_path)
     assert done.code == 0 and "likely" in "\n".join(done.lines)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_folder_of_saves_answers_by_the_one_that_was_written_last(
+    is_cut: bool, tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    optimizer = torch.optim.Adam(model.parameters())
+    (tmp_path / "run").mkdir()
+    for epoch in (1, 2, 3):
+        model[0](torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        path = tmp_path / "run" / f"epoch_{epoch}.pt"
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state, path)
+        os.utime(path, (epoch, epoch))
+    if is_cut:
+        path.write_bytes(path.read_bytes()[:900])
+        os.utime(path, (9, 9))
+    done = inside("explain", MESSAGE.format("2 3"), "run", "--json", cwd=tmp_path)
+    answer = json.loads(done.out)["answer"]
+    which = "epoch_2.pt" if is_cut else "epoch_3.pt"
+    last = "the last one that can be read" if is_cut else "which was written last"
+    assert answer["path"] == f"run/{which}"
+    assert answer["statements"][0]["text"] == (
+        f"run holds 3 checkpoints. This is the answer of {which}, {last}."
+    )
+    names = [row["name"] for row in answer["index"]["names"]]
+    assert names == ["model.1.weight", "model.1.bias"]
 
 
 def test_the_code_of_the_model_makes_it_certain(tmp_path: Path) -> None:
