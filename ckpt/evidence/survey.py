@@ -152,7 +152,9 @@ class Survey:
         """Return the sections that may be meant by a name, or else all of them."""
         names = [section.name for section in self.sections]
         near = nearest_names(name, names)
-        listed = and_more([show(other, 60) or "(the root)" for other in near or names], 8)
+        listed = and_more(
+            [show(other, 60) or "(the root)" for other in near or names], 8
+        )
         if near:
             return f"did you mean {listed}?"
         return f"sections: {listed or 'none'}"

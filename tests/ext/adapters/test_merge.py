@@ -530,7 +530,7 @@ def test_two_packings_of_experts_are_refused_until_one_is_named(tmp_path: Path) 
     added = torch.einsum("ore,eri->eoi", up, down) * 4
     config = {"r": RANK, "target_parameters": ["experts.w"]}
     with pytest.raises(
-        ckpt.UsageError, match=r"both fit .--packing in-out, or --packing out-in"
+        ckpt.UsageError, match=r'both fit .packing="in-out", or packing="out-in"'
     ):
         merged(tmp_path, square, adapter, config)
     check(
@@ -660,7 +660,7 @@ def test_each_of_two_adapters_of_dora_has_the_lengths_of_the_base(
 @pytest.mark.parametrize("scale", [float("inf"), float("nan")])
 def test_a_scale_is_finite(scale: float, tmp_path: Path) -> None:
     state = {"w.weight": noise(6, 8)}
-    with pytest.raises(ckpt.UsageError, match="--scale: not a finite number"):
+    with pytest.raises(ckpt.UsageError, match="scale=: not a finite number"):
         merged(tmp_path, state, loras.pairs(state), scale=scale)
 
 
@@ -724,7 +724,7 @@ def test_a_checkpoint_of_training_is_an_adapter_and_a_base(
     expected = loras.merged(state, adapter)
 
     with pytest.raises(
-        ckpt.UsageError, match=r"nothing says the alpha of 12 layers.*--scale X"
+        ckpt.UsageError, match=r"nothing says the alpha of 12 layers.*scale=X"
     ):
         ckpt.merge(path, tmp_path / "last.ckpt", dry_run=True)
     report = ckpt.merge(
