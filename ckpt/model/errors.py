@@ -48,10 +48,21 @@ def saying_options() -> Iterator[None]:
 
 
 _FLAGS = frozenset(
-    "copy drop-other force in-place init keep-code keep-damaged parents partial".split()
+    (
+        "copy",
+        "drop-other",
+        "force",
+        "in-place",
+        "init",
+        "keep-code",
+        "keep-damaged",
+        "parents",
+        "partial",
+        "with-config",
+    )
 )
 """Options without a value, which hints ask for."""
-_CHOICES = frozenset("encoding format on-mismatch packing verify".split())
+_CHOICES = frozenset(("encoding", "format", "on-mismatch", "packing", "verify"))
 """Options with a word as their value."""
 
 

@@ -17,7 +17,7 @@ from ckpt.model.errors import as_keywords
     [
         ("-o a.cpu.pt, or --in-place", 'out="a.cpu.pt", or in_place=True'),
         ("-o 'a b.pt'", 'out="a b.pt"'),
-        ("-o out/ --with-config, or -o a.pth", 'out="out/", with_config=, or out="a.pth"'),
+        ("-o out/ --with-config, or -o a.pth", 'out="out/", with_config=True, or out="a.pth"'),
         ("--force to replace", "force=True to replace"),
         ("--limit pickle-bytes=N raises this", "limits=ckpt.Limits(pickle_bytes=N) raises this"),
         ("--packing in-out, or --packing out-in", 'packing="in-out", or packing="out-in"'),

@@ -362,7 +362,9 @@ def _explain_newest(
     read, and name it. None where none can.
     """
     which = "which was written last"
-    for save in sorted(reversed(saves), key=_time_written, reverse=True):
+    latest_first = list(saves)[::-1]  # of equal times the last name comes first
+    latest_first.sort(key=_time_written, reverse=True)
+    for save in latest_first:
         try:
             answered = _explain_path(found, save, request)
         except (UnreadableError, UnsupportedError):
