@@ -928,3 +928,24 @@ def test_what_is_beyond_the_range_of_the_base_is_counted(tmp_path: Path) -> None
     path = loras.save_base(mixed, tmp_path / "mixed.safetensors")
     done = process.ckpt("merge", path, folder, "-o", out, "--force")
     assert b"because the dtype of their tensors cannot represent" in done.out
+
+
+def test_what_is_swapped_or_missing_is_said(tmp_path: Path) -> None:
+    state = {"w.weight": noise(4, 4)}
+    loras.save_base(state, tmp_path / "base.safetensors")
+    loras.save_adapter(loras.pairs(state), tmp_path / "lora")
+
+    def complaint(*words: str) -> str:
+        done = process.ckpt("merge", *words, "-o", "out.safetensors", cwd=tmp_path)
+        assert done.code == 2 and len(done.complaints) == 1
+        return done.complaints[0]
+
+    none = "ckpt: base.safetensors: holds no adapter: no tensor is called lora_A, lora_B"
+    swapped = complaint("lora", "base.safetensors")
+    assert swapped.startswith(none)
+    assert swapped.endswith("(the base comes first: ckpt merge base.safetensors lora)")
+    both = complaint("base.safetensors", "base.safetensors")
+    assert both.startswith(none) and both.endswith("or their like")
+    alone = complaint("lora")
+    assert "lora: an adapter alone, without the weights of its base" in alone
+    assert alone.endswith("(ckpt merge BASE lora)")
