@@ -940,7 +940,9 @@ def test_what_is_swapped_or_missing_is_said(tmp_path: Path) -> None:
         assert done.code == 2 and len(done.complaints) == 1
         return done.complaints[0]
 
-    none = "ckpt: base.safetensors: holds no adapter: no tensor is called lora_A, lora_B"
+    none = (
+        "ckpt: base.safetensors: holds no adapter: no tensor is called lora_A, lora_B"
+    )
     swapped = complaint("lora", "base.safetensors")
     assert swapped.startswith(none)
     assert swapped.endswith("(the base comes first: ckpt merge base.safetensors lora)")

@@ -219,7 +219,7 @@ def test_another_type(wrong: Any, path: Path) -> None:
             take(wrong)  # type: ignore[operator]
         assert (
             str(error.value)
-            == f"ckpt.open takes a path, bytes or a binary file, not {kind}"
+            == f"one path, bytes or a binary file is taken here, not {kind}"
         )
 
 
