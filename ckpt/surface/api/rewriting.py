@@ -627,7 +627,7 @@ def _refuse_own_metadata(checkpoint: Checkpoint, options: WriteOptions) -> None:
     if checkpoint.traits.has_own_metadata and options.command.name != "convert":
         from ckpt.surface.api.advice import advise  # here: only an error pays for it
 
-        way = ("convert", "--dtype", "bfloat16")
+        way: tuple[str, ...] = ("convert", "--dtype", "bfloat16")
         if options.command.name == "merge":  # adapters have the names of transformers
             way = ("convert", "--recipe", "transformers", *way[1:])
         error = UsageError(
