@@ -78,6 +78,8 @@ def as_keywords(text: str, *, is_hint: bool = False) -> str:
     def keyword_of(found: re.Match[str]) -> str:
         option, value = found[1], found[2] or ""
         name = option.replace("-", "_")
+        if is_hint and option.endswith("section") and value:
+            return f'{name}="{value[1:]}"'
         plain = re.fullmatch(r" (\d[\d.]*|[A-Z][A-Z_]*|FILE\.py:FACTORY)", value)
         if plain is not None:
             return f"{name}={plain[1]}"

@@ -22,6 +22,7 @@ from ckpt.model.errors import as_keywords
         ("--limit pickle-bytes=N raises this", "limits=ckpt.Limits(pickle_bytes=N) raises this"),
         ("--packing in-out, or --packing out-in", 'packing="in-out", or packing="out-in"'),
         ("--into TARGET, or --into-model FILE.py:FACTORY", "into=TARGET, or into_model=FILE.py:FACTORY"),
+        ("--section G, or --section net.0", 'section="G", or section="net.0"'),
         ("--exclude 'a*' leaves it out", "exclude='a*' leaves it out"),
         ("ckpt slim a.pt -o b.pt --strip", "ckpt slim a.pt -o b.pt --strip"),
         ("models--org--name is a folder", "models--org--name is a folder"),
