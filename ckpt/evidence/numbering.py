@@ -763,8 +763,8 @@ def _reason_of_record(record: ModelRecord) -> str:
 def _assumption_of_model(
     survey: Survey, match: RecordMatch, asked: Numbers, had: dict[int, bool]
 ) -> str | None:
-    """Return what must hold for the numbers of a model that was built, where the file
-    speaks against it; None where it does not.
+    """Return the condition for the numbers of a model that was built, where the file
+    speaks against it, or None.
     """
     record = match.record
     names = record.numbered

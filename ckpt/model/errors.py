@@ -29,8 +29,8 @@ class Failure(NamedTuple):
 
 
 class Words:
-    """The words of the errors of this process: those of Python, but where a command
-    line is answered.
+    """A switch of this process: errors have the words of Python, or of the command
+    line that is answered.
     """
 
     are_options = False

@@ -44,7 +44,6 @@ from ckpt.model.limits import Budget, Limits, parse_json
 from ckpt.model.names import nearest_names
 from ckpt.model.tensors import DIMENSIONS
 from ckpt.model.text import Json, show
-from ckpt.surface.api.writing import OWN_LAYOUT
 
 VERSION = 1
 LONGEST = 64 << 20
@@ -53,6 +52,8 @@ _LARGEST = 1 << 62
 """Numbers in a recipe are smaller."""
 _RANKS = "ranks_of_a", "ranks_of_b"
 """The fields of a recipe about the files of ranks of both sides."""
+OWN_LAYOUT = "transformers"
+"""The word that commands take in the place of a recipe, for a GGUF."""
 _WRITTEN_BY = "ckpt recipe A B -o RECIPE writes one"
 _BYS = ("", NEIGHBOURS, ASSUMED, CONSTANT)
 

@@ -164,8 +164,8 @@ def _padded_line(
 
 
 def _shorten_apart(names: Sequence[str], width: int) -> list[str]:
-    """Shortened names. Those of which the end is also that of another name keep the
-    part that tells them apart, or else their begins, and are without their middles.
+    """Return shortened names. Those that end as another name does keep the part that
+    tells them apart, or else their begins, and are without their middles.
     """
     short = {name: shorten_name(name, width) for name in names}
     if all(name == text for name, text in short.items()):
