@@ -713,17 +713,27 @@ def _is_model(start: Rename, one: Shapes, two: Shapes) -> bool:
     """Tell whether the names below a component are more than a layer like any other
     one.
 
-    `0.` and `1.`, `layer1.` and `layer2.` are layers. `weight` alone says nothing,
-    unless both sides have nothing else.
+    `0.` and `1.`, `layer1.` and `layer2.`, `encoder.layer1.` and `layer2.` are layers.
+    `weight` alone says nothing, unless both sides have nothing else.
     """
     inside = [start.rule(name) for name in one if name.startswith(start.one)]
     modules = {name.rpartition(".")[0] for name in inside if name in two}
     modules.discard(start.two[:-1])
     if not start.one or not start.two:
         return bool(modules) or start.met == len(one) == len(two)
-    letters_of_one = _split_numbers(start.one)[0].replace("#", "")
-    letters_of_two = _split_numbers(start.two)[0].replace("#", "")
-    return len(modules) > 1 and letters_of_one != letters_of_two
+    if _letters_of(start.one) == _letters_of(start.two):
+        return False
+    last_of_one = start.one[:-1].rpartition(".")[2]
+    last_of_two = start.two[:-1].rpartition(".")[2]
+    letters = _letters_of(last_of_one)
+    if letters and letters == _letters_of(last_of_two) and last_of_one != last_of_two:
+        return False
+    return len(modules) > 1
+
+
+def _letters_of(text: str) -> str:
+    """Return a text without its numbers."""
+    return _split_numbers(text)[0].replace("#", "")
 
 
 def _preferred_beginning(trials: Sequence[_Trial]) -> _Trial | None:

@@ -20,6 +20,7 @@ from ckpt.evidence.gradients import GradientUse, says_gradients
 from ckpt.evidence.matching import Match, by_order, each_once
 from ckpt.evidence.optimizers import Optimizer, optimizer_facts
 from ckpt.evidence.order import disorder_reason, may_be_sorted
+from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.roles import RecordMatch, Trust
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -190,7 +191,7 @@ def numbered_parameters(
     if record is None or section not in (None, record.section.name):
         return _numbered_by_file(survey, asked, section)
     built = _numbered_by_record(survey, asked, record)
-    if built.assumes is None or not _holds_fewer(survey, record):
+    if built.assumes is None or not _trains_more(survey, record, asked):
         return built
     try:
         return _numbered_beside_record(survey, asked, built)
@@ -202,7 +203,7 @@ def _numbered_beside_record(
     survey: Survey, asked: Numbers, built: Numbering
 ) -> Numbering:
     """Return the answer of the file alone, where the model that was `built` has more
-    trainable parameters than the optimizer of the run holds.
+    trainable parameters than the run had.
 
     Most often the run froze a part and the factory does not. The built model then has
     other parameters under the numbers.
@@ -724,12 +725,28 @@ def _numbered_by_record(
                 path=checkpoint.path,
             )
         rows.append(_numbered_row(survey, asked, number, (index,), had))
-    frozen = len(record.parameters) - len(names)
-    without = (
-        f", without {counted_noun(frozen, 'frozen or ignored parameter')}"
-        if frozen
-        else ""
+    why = _reason_of_record(record)
+    if record.source == "snapshot":
+        return Numbering(
+            tuple(rows), match.section, len(names), "certain", why, None, len(names)
+        )
+    assumes = _assumption_of_model(survey, match, asked, had)
+    if assumes is None and not _is_confirmed(survey, match, asked, had):
+        frozen = len(record.parameters) - len(names)
+        why += f", if the run froze {'the same' if frozen else 'nothing either'}"
+    return Numbering(
+        tuple(rows),
+        match.section,
+        len(names),
+        "certain" if assumes is None else "likely",
+        why,
+        assumes,
+        len(names),
     )
+
+
+def _reason_of_record(record: ModelRecord) -> str:
+    """Say which live model gives the numbers, and how many parameters it leaves out."""
     why = (
         "recorded by ckpt.snapshot"
         if record.source == "snapshot"
@@ -737,33 +754,79 @@ def _numbered_by_record(
     )
     if record.world_size > 1:
         why += f" on rank {record.rank} of {record.world_size}"
+    frozen = len(record.parameters) - len(record.numbered)
+    if frozen:
+        why += f", without {counted_noun(frozen, 'frozen or ignored parameter')}"
+    return why
+
+
+def _assumption_of_model(
+    survey: Survey, match: RecordMatch, asked: Numbers, had: dict[int, bool]
+) -> str | None:
+    """Return the condition for the numbers of a model that was built, where the file
+    speaks against it, or None.
+    """
+    record = match.record
+    names = record.numbered
     held = _held_counts(survey)
-    if (
-        record.source != "snapshot"
-        and held
-        and held.isdisjoint((len(names), len(record.parameters)))
-    ):
-        assumes = (
+    if held and held.isdisjoint((len(names), len(record.parameters))):
+        return (
             "the factory freezes what the run froze: the optimizer holds "
             f"{min(held):,} parameters, this model {len(names):,}"
         )
-        return Numbering(
-            tuple(rows),
-            match.section,
-            len(names),
-            "likely",
-            why + without,
-            assumes,
-            len(names),
+    never = _never_beside(match, asked, had)
+    if never:
+        count = counted_noun(len(never), "other parameter")
+        return (
+            f"the factory freezes what the run froze: {count} never had a gradient, "
+            "and DDP does not name them"
         )
-    return Numbering(
-        tuple(rows),
-        match.section,
-        len(names),
-        "certain",
-        why + without,
-        None,
-        len(names),
+    return None
+
+
+def _never_beside(
+    match: RecordMatch, asked: Numbers, had: dict[int, bool]
+) -> list[int]:
+    """Return the tensors that a built model trains, that never had a gradient, and that
+    are not among the numbers.
+
+    DDP names every parameter without a gradient that it counts. So the run froze these,
+    where all its numbers are known, or where another one of them had a gradient.
+    """
+    names = match.record.numbered
+    indices = [match.indices.get(name) for name in names]
+    wanted = {indices[number] for number in asked.all}
+    if asked.kind not in ("without", "line") and not any(
+        had.get(index) for index in wanted if index is not None
+    ):
+        return []
+    if asked.kind == "twice":
+        return []
+    return [
+        index
+        for index in indices
+        if index is not None and index not in wanted and had.get(index) is False
+    ]
+
+
+def _is_confirmed(
+    survey: Survey, match: RecordMatch, asked: Numbers, had: dict[int, bool]
+) -> bool:
+    """Tell whether the file or the numbers show that the run trained what a built
+    model trains.
+    """
+    record = match.record
+    names = record.numbered
+    if len(names) < len(record.parameters):
+        return _held_counts(survey) == {len(names)}
+    if max(asked.all, default=-1) == len(names) - 1:
+        return True  # the last of all: none before it was frozen
+    indices = [match.indices.get(name) for name in names]
+    wanted = {indices[number] for number in asked.all}
+    return all(
+        index is not None and bool(had.get(index))
+        for index in indices
+        if index not in wanted
     )
 
 
@@ -776,9 +839,14 @@ def _held_counts(survey: Survey) -> set[int]:
     }
 
 
-def _holds_fewer(survey: Survey, match: RecordMatch) -> bool:
-    """Tell whether each optimizer holds fewer parameters than a live model trains."""
-    return max(_held_counts(survey)) < len(match.record.numbered)
+def _trains_more(survey: Survey, match: RecordMatch, asked: Numbers) -> bool:
+    """Tell whether a built model trains more parameters than the run did: each
+    optimizer holds fewer, or some that DDP does not name never had a gradient.
+    """
+    held = _held_counts(survey)
+    if held and max(held) < len(match.record.numbered):
+        return True
+    return bool(_never_beside(match, asked, _had_gradients(survey, match.section)))
 
 
 def _optimizer_of(section: Section) -> Optimizer | None:

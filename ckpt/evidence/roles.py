@@ -95,6 +95,15 @@ alone may be spectral_norm's.
 """
 _ADAPTED = frozenset(("lora_down", "hada_w1_a", "lokr_w1", "lokr_w1_a"))
 """Names beside the scale of an adapter's layer."""
+_ADAPTERS = (
+    "hada_",
+    "lokr_",
+    "lora_embedding_",
+    "lora_magnitude_vector",
+    "ia3_l",
+    "vera_lambda_",
+)
+"""Beginnings of the names that PEFT and LyCORIS give to parameters without a module."""
 _OUTSIDE = frozenset(("criterion", "loss", "loss_fn"))
 _TOLD_BY_PARENT = _OUTSIDE | {"parametrizations"}
 """Modules whose weights are usually constants, such as the weights of classes."""
@@ -622,7 +631,7 @@ def _role_by_name(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> R
     is_adapted = not _ADAPTED.isdisjoint(beside)
     if leaf == "alpha" and not tensor.shape and is_adapted:
         return Role("buffer", "likely", "name", "the scale of an adapter's layer")
-    if leaf.startswith(("hada_", "lokr_")) or (leaf == "dora_scale" and is_adapted):
+    if leaf.startswith(_ADAPTERS) or (leaf == "dora_scale" and is_adapted):
         return Role("parameter", "likely", "name", f"{leaf} is usually a parameter")
     if leaf in _LIKELY_BUFFERS:
         return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")

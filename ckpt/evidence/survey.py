@@ -144,17 +144,20 @@ class Survey:
             for section in self.sections:
                 if section.name == wanted:
                     return section
-        names = [section.name for section in self.sections]
-        listed = and_more(
-            [
-                show(other, 60) or "(the root)"
-                for other in nearest_names(name, names) or names
-            ],
-            8,
-        )
         raise UsageError(
-            f"no section {name}", path=self.path, hint=f"sections: {listed or 'none'}"
+            f"no section {name}", path=self.path, hint=self._hint_of_section(name)
         )
+
+    def _hint_of_section(self, name: str) -> str:
+        """Return the sections that may be meant by a name, or else all of them."""
+        names = [section.name for section in self.sections]
+        near = nearest_names(name, names)
+        listed = and_more(
+            [show(other, 60) or "(the root)" for other in near or names], 8
+        )
+        if near:
+            return f"did you mean {listed}?"
+        return f"sections: {listed or 'none'}"
 
     def weights(self, name: str | None) -> list[Section]:
         """The sections of weights, averaged ones too, or the named one. Raises

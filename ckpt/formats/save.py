@@ -122,7 +122,7 @@ def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) ->
                 f"ckpt reads {format.traits.label} and does not write it", path=path
             )
         break
-    hint = "--format " + " or --format ".join(formats)
+    hint = f"--format {', '.join([*formats][:-1])} or {[*formats][-1]}"
     if endings:
         outs = [pasted_path(path.rstrip("/") + ending) for ending in endings]
         hint = " or ".join(f"-o {out}" for out in outs if out is not None)

@@ -28,6 +28,87 @@ class Failure(NamedTuple):
         return self.message if self.hint is None else f"{self.message} ({self.hint})"
 
 
+class Words:
+    """A switch of this process: errors have the words of Python, or of the command
+    line that is answered.
+    """
+
+    are_options = False
+
+
+@contextmanager
+def saying_options() -> Iterator[None]:
+    """Say `--force` in the errors of a block, and not `force=True`."""
+    before = Words.are_options
+    Words.are_options = True
+    try:
+        yield
+    finally:
+        Words.are_options = before
+
+
+_FLAGS = frozenset(
+    (
+        "copy",
+        "drop-other",
+        "force",
+        "in-place",
+        "init",
+        "keep-code",
+        "keep-damaged",
+        "parents",
+        "partial",
+        "with-config",
+    )
+)
+"""Options without a value, which hints ask for."""
+_CHOICES = frozenset(("encoding", "format", "on-mismatch", "packing", "verify"))
+"""Options with a word as their value."""
+
+
+def as_keywords(text: str, *, is_hint: bool = False) -> str:
+    """Return the text of an error with the keywords of Python in the place of options:
+    `out="x.pth"` for `-o x.pth`, `min_coverage=0.9` for `--min-coverage 0.9`.
+
+    A command of ckpt in it stays. In a hint an option without a value becomes
+    `force=True`.
+    """
+    import re  # here: only an error pays for it
+
+    def keyword_of(found: re.Match[str]) -> str:
+        option, value = found[1], found[2] or ""
+        name = option.replace("-", "_")
+        if is_hint and option.endswith("section") and value:
+            return f'{name}="{value[1:]}"'
+        plain = re.fullmatch(r" (\d[\d.]*|[A-Z][A-Z_]*|FILE\.py:FACTORY)", value)
+        if plain is not None:
+            return f"{name}={plain[1]}"
+        if value.startswith(" '"):
+            return f"{name}={value[1:]}"
+        if value.endswith(":"):
+            return f'{name}="{value[1:-1]}":'
+        if is_hint and option in _CHOICES:
+            return f'{name}="{value[1:]}"'
+        if is_hint and option in _FLAGS:
+            return f"{name}=True{value}"
+        return f"{name}={value}"
+
+    def limit_of(found: re.Match[str]) -> str:
+        return f"limits=ckpt.Limits({found[1].replace('-', '_')}={found[2]})"
+
+    start = re.search(r"(?:^|(?<=\W))ckpt [a-z]", text)
+    end = len(text) if start is None else start.start()
+    said, command = text[:end], text[end:]
+    said = said.replace("-o another name", "another name for out=")
+    said = said.replace("-o in another folder", "out= in another folder")
+    said = re.sub(r"(?<!\S)-o '([^']*)'", r'out="\1"', said)
+    said = re.sub(r"(?<!\S)-o ([^\s,]+)", r'out="\1"', said)
+    said = said.replace('" --', '", --')
+    said = re.sub(r"(?<![\w-])--limit ([a-z-]+)=(\w+)", limit_of, said)
+    said = re.sub(r"(?<![\w-])--([a-z][a-z-]*[a-z])( [^\s,]+)?", keyword_of, said)
+    return said + command
+
+
 class CkptError(Exception):
     """An error with the text `path: problem (hint)`.
 
@@ -60,8 +141,14 @@ class CkptError(Exception):
 
     @property
     def advice(self) -> str:
-        """The problem with its hint, without the path."""
-        return self.problem if self.hint is None else f"{self.problem} ({self.hint})"
+        """The problem with its hint, without the path, in the words of the command line
+        or of Python.
+        """
+        problem, hint = self.problem, self.hint
+        if not Words.are_options:
+            problem = as_keywords(problem)
+            hint = None if hint is None else as_keywords(hint, is_hint=True)
+        return problem if hint is None else f"{problem} ({hint})"
 
     def said_of(self, path: str, *, hint: bool = True) -> str:
         """The problem with its hint, after the name of the file when that is another

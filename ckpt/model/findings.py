@@ -437,12 +437,14 @@ class Rules(NamedTuple):
     """The findings that count: the codes in `select` (all when empty) and not in
     `ignore`, from `level` on.
 
-    Without a `level` it is warning, and selected codes count at any level.
+    Without a `level` it is warning, and selected codes count at any level. Codes that
+    are `named` elsewhere count at any level too, where they are selected.
     """
 
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
     level: Level | None = None
+    named: frozenset[str] = frozenset()
 
     def without(self, codes: frozenset[str]) -> Rules:
         """Return the rules that ignore further codes."""
@@ -460,6 +462,7 @@ class Rules(NamedTuple):
                 and (
                     LEVELS.index(finding.level) <= most
                     or (self.level is None and finding.code in self.select)
+                    or finding.code in self.named
                 )
             ]
         )

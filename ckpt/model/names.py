@@ -247,14 +247,22 @@ def names_above(name: str) -> Iterator[str]:
 
 
 def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like `name`, best first: those that end with it, then those with a
-    similar end.
+    """The names most like `name`, best first: those at the root that have it as a word,
+    as `global_step` has `step`, those that end with it, then those with a similar end.
     """
     pool = list(dict.fromkeys(names))
-    matches = [other for other in pool if other.endswith(f".{name}")]
+    matches = [other for other in pool if _has_word(other, name)]
+    matches += [other for other in pool if other.endswith(f".{name}")]
     if len(matches) < count and len(name) <= TEXT_LIMIT:
         matches += _similar_names(name, pool, count)
     return list(dict.fromkeys(matches))[:count]
+
+
+def _has_word(other: str, name: str) -> bool:
+    """Tell whether a name without dots is longer than `name` and has it as a word."""
+    if "." in other or "." in name or len(other) > TEXT_LIMIT:
+        return False
+    return other != name and name in other.replace("-", "_").split("_")
 
 
 def _similar_names(name: str, pool: Sequence[str], count: int) -> list[str]:

@@ -222,6 +222,27 @@ def test_a_rename_holds_for_all_numbers_or_for_none() -> None:
     assert not found.renames and len(found.partners) == 3
 
 
+@pytest.mark.parametrize("start", ["encoder.", "net.features."])
+def test_a_stage_of_another_number_is_no_beginning(start: str) -> None:
+    """A wider model has the shapes of stage 2 in stage 1: both sides have a stage of
+    each number, so the shapes say nothing.
+    """
+    parts = ("conv.weight", "conv.bias", "norm.weight", "norm.bias")
+
+    def stages(width: int, begin: str) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {}
+        for number in (1, 2):
+            wide = width * 2**number
+            for part in parts:
+                shape = (wide, wide // 2, 3, 3) if part == "conv.weight" else (wide,)
+                shapes[f"{begin}down{number}.{part}"] = shape
+        return shapes
+
+    one, two = stages(16, start), stages(32, "")
+    assert not match(one, two).partners and not match(two, one).partners
+    assert len(match(one, stages(16, "")).partners) == 8
+
+
 def test_two_that_fit_equally_are_doubts() -> None:
     body = resnet()
     one = renamed(body, lambda name: f"rgb.{name}") | renamed(

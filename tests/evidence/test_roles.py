@@ -153,6 +153,16 @@ def roles(
             {"m.in_proj_weight": FLOAT, "m.q_proj_weight": FLOAT, "m.bias_k": FLOAT},
             ["parameter likely"] * 3,
         ),
+        (
+            {
+                "m.lora_A.weight": FLOAT,
+                "m.lora_magnitude_vector": FLOAT,
+                "e.lora_embedding_B": FLOAT,
+                "k.ia3_l": FLOAT,
+                "v.vera_lambda_d": FLOAT,
+            },
+            ["parameter likely"] * 5,
+        ),
     ],
 )
 def test_names_beside_each_other_and_dtypes(

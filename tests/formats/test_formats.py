@@ -408,7 +408,7 @@ def test_a_checkpoint_inside_a_pickle(tmp_path: Path) -> None:
             and nested.layout == "storage"
             and nested.shape == (4,)
         )
-        with pytest.raises(LimitError, match="--limit nesting=N"):
+        with pytest.raises(LimitError, match=r"Limits\(nesting=N"):
             formats.open(str(tmp_path / "nested.pth"), Limits(nesting=0))
 
 

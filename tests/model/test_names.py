@@ -171,6 +171,11 @@ def test_nearest_names() -> None:
     assert nearest_names("nothing.like.it", names) == []
 
 
+def test_a_name_with_the_word_is_nearer_than_a_deep_one() -> None:
+    names = ["optimizer.state.0.step", "global_step", "stepper", "step"]
+    assert nearest_names("step", names)[:2] == ["global_step", "optimizer.state.0.step"]
+
+
 def test_a_path_is_joined_with_dots() -> None:
     assert dotted_name(("state", 0, "exp_avg")) == "state.0.exp_avg"
 

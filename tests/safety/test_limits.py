@@ -110,7 +110,7 @@ def test_tensors_are_believed_as_far_as_their_bytes_go() -> None:
     budget = Budget(Limits(memory=0), stored=10 * TENSOR_BYTES)
     budget.claim(1_000)
     budget.charge(10 * TENSOR_MEMORY)
-    with pytest.raises(LimitError, match="--limit memory=N"):
+    with pytest.raises(LimitError, match=r"Limits\(memory=N"):
         budget.charge(1)
 
 

@@ -105,6 +105,8 @@ _ROLES = {
     "optimizer": "optimizer",
     "other": "other",
 }
+_MOST_OF_A_CAST = 0.004
+"""The relative L2 that no rounding to bfloat16 or float16 makes of usual weights."""
 
 
 def diff_lines(
@@ -1090,7 +1092,22 @@ def _verdict_text(report: DiffReport) -> str:
         if report.count(status) or status in ("changed", "same")
     ]
     values = f", {counted_noun(len(report.values), 'value')}" if report.values else ""
-    return f"differ: {', '.join(parts)}{values}"
+    way = " (--ignore-dtype compares the values)" if _hides_values(report) else ""
+    return f"differ: {', '.join(parts)}{values}{way}"
+
+
+def _hides_values(report: DiffReport) -> bool:
+    """Tell whether all that differs is of another dtype, and more than a cast: then no
+    row says which parameters were trained.
+    """
+    options = report.options
+    if options.structure or options.quick or report.count("changed"):
+        return False
+    moved = [row.change for row in report.rows if row.status == "retyped"]
+    return any(
+        change is not None and (change.rel_l2 or 0) > _MOST_OF_A_CAST
+        for change in moved
+    )
 
 
 def _valueless(report: DiffReport) -> list[Row]:

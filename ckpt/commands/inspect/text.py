@@ -242,7 +242,7 @@ def headline_lines(
     if chosen:
         pieces.append(_counted_noun(report.survey.count_elements(chosen), "parameter"))
         count = report.survey.count_elements(unknown)
-        pieces += [f"{count_text(count)} unknown"] if count else []
+        pieces += [f"perhaps {count_text(count)} more"] if count else []
     elif rows:
         pieces.append(
             _counted_noun(sum([tensor.numel for tensor in tensors]), "element")

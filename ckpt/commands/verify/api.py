@@ -202,6 +202,9 @@ def judge_checkpoint(
         return report._replace(
             hint=_working_command(checkpoint, opened.limits, "indexed")
         )
+    has_damage = not quick and bool(done.damage)
+    if report.hint is None and has_damage and report.whole and report.lost:
+        return report._replace(hint=_salvage_command(checkpoint, opened.limits))
     return report
 
 

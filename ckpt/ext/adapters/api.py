@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from io import IOBase
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
@@ -18,8 +18,9 @@ from ckpt.ext.adapters.merge import merge as job
 from ckpt.ext.adapters.packing import packings_of
 from ckpt.ext.adapters.plan import Options
 from ckpt.ext.adapters.reader import Adapter, read_adapter
-from ckpt.model.errors import UsageError, about
+from ckpt.model.errors import CkptError, UsageError, about
 from ckpt.model.limits import Limits
+from ckpt.model.text import pasted_path
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
 from ckpt.surface.api.config_files import with_folder_hint
 from ckpt.surface.api.keywords import (
@@ -30,7 +31,7 @@ from ckpt.surface.api.keywords import (
     text_only,
 )
 from ckpt.surface.api.opening import NAMELESS, Input, at_hand, path_of
-from ckpt.surface.api.rewriting import Talk, rewrite_checkpoint
+from ckpt.surface.api.rewriting import Talk, WriteOptions, rewrite_checkpoint
 from ckpt.surface.api.rewriting import check as check_options
 from ckpt.surface.api.writing import as_format_of, options_of, with_format, with_last
 
@@ -95,7 +96,7 @@ def merge(
             opened = stack.enter_context(
                 at_hand(one, options.limits, plugins=options.plugins)
             )
-            with about(opened.path):
+            with about(opened.path), _swapped(base, opened.path, options):
                 found.append(
                     read_adapter(opened.survey, options.limits, select=select or None)
                 )
@@ -146,6 +147,31 @@ def _has_tokenizer(path: str) -> bool:
     return path not in NAMELESS and any(
         os.path.isfile(os.path.join(folder, name)) for name in names
     )
+
+
+@contextmanager
+def _swapped(base: Input, adapter: str, options: WriteOptions) -> Iterator[None]:
+    """Add to the error about an `adapter` that is none that the two are swapped, where
+    `base` is an adapter.
+    """
+    try:
+        yield
+    except UsageError as error:
+        path = path_of(base)
+        words = [pasted_path(adapter), None if path is None else pasted_path(path)]
+        if error.hint is None and None not in words and _is_adapter(base, options):
+            error.hint = f"the base comes first: ckpt merge {words[0]} {words[1]}"
+        raise
+
+
+def _is_adapter(given: Input, options: WriteOptions) -> bool:
+    """Tell whether a checkpoint is an adapter, and nothing else."""
+    try:
+        with at_hand(given, options.limits, plugins=options.plugins) as opened:
+            found = read_adapter(opened.survey, options.limits)
+    except CkptError:
+        return False
+    return not found.copies and not found.wholes
 
 
 def _list_adapters(adapters: Sequence[Input] | Input) -> list[Input]:

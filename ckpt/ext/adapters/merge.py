@@ -48,7 +48,7 @@ from ckpt.model.nodes import Dict, Node
 from ckpt.model.places import Place
 from ckpt.model.rows import replace
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref, unwrap_dtensor
-from ckpt.model.text import counted_noun, show, show_folded_names
+from ckpt.model.text import counted_noun, pasted_path, show, show_folded_names
 from ckpt.tree.find import METADATA, metadata_node, metadata_of
 
 _LISTED = 3
@@ -76,6 +76,7 @@ def merge(
     source = chosen.result
     if not adapters:
         inner = read_adapter(Survey(source), limits)
+        _refuse_lone_adapter(inner)
         source = without_adapter(source, inner, limits)
         if not len(source.tensors):
             hint = "ckpt merge BASE ADAPTER -o OUT"
@@ -172,6 +173,19 @@ def refuse_weights(weights: Sequence[float] | None, count: int) -> None:
         weight != weight or abs(weight) == float("inf") for weight in weights
     ):
         raise UsageError("--weights: not a finite number")
+
+
+def _refuse_lone_adapter(adapter: Adapter) -> None:
+    """Raise UsageError where a checkpoint has nothing beside its adapter."""
+    if adapter.copies or adapter.wholes:
+        return
+    noted = adapter.settings and adapter.settings.text("base_model_name_or_path")
+    base = f" {show(noted, 80)}" if noted else ""
+    raise UsageError(
+        f"an adapter alone, without the weights of its base{base}",
+        path=adapter.path,
+        hint=f"ckpt merge BASE {pasted_path(adapter.path) or 'ADAPTER'}",
+    )
 
 
 def _refuse_unused_scale(plan: Plan, options: Options) -> None:

@@ -210,7 +210,8 @@ def read_adapter(
     tokens = {row.module: entry for _, row, entry in named if row.kind == "tokens"}
     passed = tuple(name for name, row, _ in named if row.kind == "passed")
     if not layers and not tokens:
-        hint = f"{CONFIG} beside it names what was trained" if wholes else None
+        is_noted = wholes and not is_alone and settings_at(path, limits) is not None
+        hint = f"{CONFIG} beside it names what was trained" if is_noted else None
         raise UsageError(
             "holds no adapter: no tensor is called lora_A, lora_B or their like",
             path=path,

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from io import BufferedReader
 from typing import cast
 
@@ -35,7 +35,7 @@ from ckpt.ext.explain import (
     pages,
     search,
 )
-from ckpt.ext.explain.case import Answer, Older
+from ckpt.ext.explain.case import Answer, Older, Statement
 from ckpt.ext.explain.families.gradients import OF_GRADIENTS
 from ckpt.ext.explain.families.paths import lacking_in_folder, lacking_names
 from ckpt.ext.explain.pages import page_of_code
@@ -327,6 +327,11 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
                 return answered
             raise
         items, _ = split_items(walked([path], plugins=plugins_allowed()))
+        saves = [row.path for row in items if row.path != path and row.error is None]
+        if len(saves) > 1 and _asks_of_gradients(found):
+            newest = _explain_newest(found, path, saves, request)
+            if newest is not None:
+                return newest
         is_alone = len(items) == 1 and items[0].path != path and items[0].error is None
         is_inside = is_alone and os.path.dirname(items[0].path) == path.rstrip("/")
         if is_inside and lacking_in_folder(found.text, path) is None:
@@ -343,6 +348,45 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
         if found.page is None:
             raise
         return beside_folder(found, error, path)
+
+
+def _asks_of_gradients(found: Explanation) -> bool:
+    """Tell whether a message is of DDP: any save of the run answers it."""
+    return found.message is not None and found.message.kind in OF_GRADIENTS
+
+
+def _explain_newest(
+    found: Explanation, folder: str, saves: Sequence[str], request: _Request
+) -> Explanation | None:
+    """Answer a message of DDP for the save of a folder that was written last and can be
+    read, and name it. None where none can.
+    """
+    which = "which was written last"
+    latest_first = list(saves)[::-1]  # of equal times the last name comes first
+    latest_first.sort(key=_time_written, reverse=True)
+    for save in latest_first:
+        try:
+            answered = _explain_path(found, save, request)
+        except (UnreadableError, UnsupportedError):
+            which = "the last one that can be read"  # a save was killed
+            continue
+        if answered.answer is None:
+            return answered
+        text = (
+            f"{show(folder, 80)} holds {len(saves):,} checkpoints. This is the answer "
+            f"of {show(os.path.relpath(save, folder), 80)}, {which}."
+        )
+        statements = (Statement(text), *answered.answer.statements)
+        return answered._replace(answer=answered.answer._replace(statements=statements))
+    return None
+
+
+def _time_written(path: str) -> float:
+    """Return the time of the last write in seconds; 0 for what is gone."""
+    try:
+        return os.path.getmtime(path)
+    except OSError:
+        return 0
 
 
 def _is_below(path: str, folder: str) -> bool:

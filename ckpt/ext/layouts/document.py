@@ -39,8 +39,9 @@ from ckpt.ext.layouts.templates import (
     values_text,
 )
 from ckpt.model.dtypes import DType
-from ckpt.model.errors import UnreadableError, about
+from ckpt.model.errors import NotOpenedError, UnreadableError, about
 from ckpt.model.limits import Budget, Limits, parse_json
+from ckpt.model.names import nearest_names
 from ckpt.model.tensors import DIMENSIONS
 from ckpt.model.text import Json, show
 
@@ -51,6 +52,9 @@ _LARGEST = 1 << 62
 """Numbers in a recipe are smaller."""
 _RANKS = "ranks_of_a", "ranks_of_b"
 """The fields of a recipe about the files of ranks of both sides."""
+OWN_LAYOUT = "transformers"
+"""The word that commands take in the place of a recipe, for a GGUF."""
+_WRITTEN_BY = "ckpt recipe A B -o RECIPE writes one"
 _BYS = ("", NEIGHBOURS, ASSUMED, CONSTANT)
 
 
@@ -186,7 +190,11 @@ def _ranks_json(ranks: Ranks) -> dict[str, Json]:
 def read_recipe(path: str, limits: Limits) -> Recipe:
     """The recipe in a file. Raises UnreadableError, LimitError, NotOpenedError."""
     with about(path):
-        source = locate(path).open()
+        try:
+            source = locate(path).open()
+        except NotOpenedError as error:
+            error.hint = error.hint or _hint_of_missing(path)
+            raise
         try:
             if source.size > LONGEST:
                 raise UnreadableError(
@@ -198,15 +206,26 @@ def read_recipe(path: str, limits: Limits) -> Recipe:
         return parse_recipe(data, limits)
 
 
+def _hint_of_missing(path: str) -> str:
+    """Return what stands in the place of a recipe that is no file: there is one word,
+    and all others are paths.
+    """
+    if path == OWN_LAYOUT:
+        return f"{OWN_LAYOUT} is for a GGUF; {_WRITTEN_BY} for a pair"
+    if nearest_names(path, [OWN_LAYOUT], 1):
+        return f"did you mean {OWN_LAYOUT}?"
+    if "/" in path or "." in path:
+        return _WRITTEN_BY
+    return f"{_WRITTEN_BY}; the only word is {OWN_LAYOUT}, for a GGUF"
+
+
 def parse_recipe(data: bytes, limits: Limits) -> Recipe:
     """The recipe that bytes hold. Raises UnreadableError, LimitError."""
     document = parse_json(data, "recipe", Budget(limits, len(data)))
     fields = _Fields(document, "the recipe")
     schema = _Fields(fields.take("schema"), "its schema")
     if schema.text("name") != "ckpt.layout":
-        raise UnreadableError(
-            "not a recipe of ckpt", hint="ckpt recipe A B -o RECIPE writes one"
-        )
+        raise UnreadableError("not a recipe of ckpt", hint=_WRITTEN_BY)
     version = schema.number("version")
     if version != VERSION:
         raise UnreadableError(

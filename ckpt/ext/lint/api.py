@@ -85,6 +85,8 @@ def lint(
 
     limits_only(limits)
     asked = gate_of("lint", select, ignore, level, fail_on, default=None)
+    if level is None:  # a gate that names a finding of level info asks for it
+        asked = asked._replace(rules=asked.rules._replace(named=asked.fails))
     settings = config if isinstance(config, LintSettings) else LintSettings()
     if config is not None and not isinstance(config, LintSettings):
         settings = settings_at(os.fsdecode(config))
@@ -175,7 +177,12 @@ def _with_settings(rules: Rules, settings: LintSettings, level: str | None) -> R
         None,
         origin=f"{settings.table} ",
     )
-    return Rules(rules.select or own.select, rules.ignore or own.ignore, own.level)
+    return Rules(
+        rules.select or own.select,
+        rules.ignore or own.ignore,
+        own.level,
+        rules.named,
+    )
 
 
 def _file_report(

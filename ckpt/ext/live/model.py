@@ -17,6 +17,7 @@ from ckpt.evidence.record import LooseModule, ModelRecord, OptimizerRecord, Tens
 from ckpt.ext.live import require_torch
 from ckpt.ext.live.state import State, is_fsdp, state_of
 from ckpt.model.errors import UsageError
+from ckpt.model.names import nearest_names
 from ckpt.model.text import show
 from ckpt.tree.find import REGISTERED
 
@@ -391,9 +392,14 @@ def build(
         raise UsageError(f"{given}: {show(file, 80)} is no file")
     with redirect_stdout(sys.stderr):
         keywords = _parse_keywords(arguments)
-        factory: Any = getattr(_import_file(given, file), name, None)
+        module = _import_file(given, file)
+        factory: Any = getattr(module, name, None)
         if factory is None:
-            raise UsageError(f"{given}: {show(file, 60)} has no {show(name, 60)}")
+            near = nearest_names(name, vars(module), 1)
+            raise UsageError(
+                f"{given}: {show(file, 60)} has no {show(name, 60)}",
+                hint=f"did you mean {show(near[0], 60)}?" if near else None,
+            )
         if isinstance(factory, torch.nn.Module):
             return factory
         if not callable(factory):

@@ -16,7 +16,7 @@ from ckpt.ext.prune.naming import Place, metric_direction
 from ckpt.model.errors import UsageError
 from ckpt.model.names import nearest_names
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import counted_noun, show
+from ckpt.model.text import and_more, counted_noun, show
 
 Direction = Literal["min", "max"]
 _FRESH = 600
@@ -476,12 +476,11 @@ def _refuse_unknown_metrics(judged: Sequence[Judged], rules: Rules, path: str) -
         names |= {
             label for save in judged for label, _ in save.candidate.parsed.metrics
         }
-        alike = nearest_names(best.name, sorted(names)) or sorted(names)[:5]
-        hint = (
-            f"there are {', '.join(show(name, 60) for name in alike)}"
-            if alike
-            else None
-        )
+        alike = nearest_names(best.name, sorted(names))
+        listed = and_more([show(name, 60) for name in alike or sorted(names)], 5)
+        hint = f"there are {listed}" if listed else None
+        if alike:
+            hint = f"did you mean {listed}?"
         text = (
             f"none of {counted_noun(len(judged), 'save')} records one number under "
             f"{show(best.name, 80)}"

@@ -103,7 +103,9 @@ def config_files(
     names = _carried_names(every)
     if not _has_config(names):
         problem = "--with-config finds no config.json beside the weights"
-        raise UsageError(problem, path=show(beside.name, None))
+        alone = pasted_path(f"{folder.rstrip('/')}.{save.SHARD_FORMAT}")
+        hint = None if alone is None else f"-o {alone} writes the weights alone"
+        raise UsageError(problem, path=show(path, None), hint=hint)
     files: list[ConfigFile] = []
     for name in names:
         content = read_file(beside.child(name, "cache"), limits, name)

@@ -60,7 +60,7 @@ def open(
         handle = opened(Alone(source), Recipe(None, limits, partial, plugins))
     else:
         raise TypeError(
-            f"ckpt.open takes a path, bytes or a binary file, not {type(path).__name__}"
+            f"one path, bytes or a binary file is taken here, not {type(path).__name__}"
         )
     return Checkpoint(handle, limits, plugins=plugins)
 

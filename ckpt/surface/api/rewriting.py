@@ -627,11 +627,15 @@ def _refuse_own_metadata(checkpoint: Checkpoint, options: WriteOptions) -> None:
     if checkpoint.traits.has_own_metadata and options.command.name != "convert":
         from ckpt.surface.api.advice import advise  # here: only an error pays for it
 
-        is_damaged = bool(checkpoint.account.lost_names)
+        way: tuple[str, ...] = ("convert", "--dtype", "bfloat16")
+        if checkpoint.account.lost_names:
+            way = ("salvage",)
+        elif options.command.name == "merge":  # adapters have transformers' names
+            way = ("convert", "--recipe", "transformers", *way[1:])
         error = UsageError(
             f"ckpt reads {checkpoint.traits.label} and does not write it",
             path=checkpoint.path,
-            way=("salvage",) if is_damaged else ("convert", "--dtype", "bfloat16"),
+            way=way,
         )
         advise(error, Survey(checkpoint), options.limits)
         raise error

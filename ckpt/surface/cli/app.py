@@ -22,7 +22,7 @@ from ckpt.bytes.far import Told
 from ckpt.bytes.location import shown_path
 from ckpt.bytes.source import TOO_MANY, TOO_MANY_TEXT
 from ckpt.hooks import is_installed
-from ckpt.model.errors import CkptError, UsageError
+from ckpt.model.errors import CkptError, UsageError, saying_options
 from ckpt.model.limits import Limits
 from ckpt.model.text import pasted_path, show
 from ckpt.surface.cli import output, start
@@ -180,6 +180,12 @@ def _refuse_names_as_options(words: list[str]) -> None:
 
 def _answer_step(step: Callable[[], _R]) -> _R:
     """Return the result of a step. A failure becomes a line on stderr and a code."""
+    with saying_options():
+        return _result_of(step)
+
+
+def _result_of(step: Callable[[], _R]) -> _R:
+    """As `_answer_step`, in the words that are said already."""
     try:
         return step()
     except CkptError as error:

@@ -35,6 +35,9 @@ _RENAMED = {
 """The former options -> their names now, in a command that knows the new name and not
 the old one.
 """
+_RECURSIVE = frozenset(("-r", "-R", "--recursive"))
+_SEARCHES = frozenset(("ls", "lint", "stats", "sum", "verify"))
+"""The commands that search folders by themselves."""
 _NO_NUMBER = re.compile(r"is not a valid (?:int(?:eger)?|float)(?: range)?")
 """The words of the releases of click for it."""
 
@@ -138,6 +141,8 @@ def _unknown_option(name: str, context: Any) -> tuple[str, str | None]:
     doubled = f"-{typed}".partition("=")[0]
     if doubled in options and len(typed) > 2:
         return f"no option {show(typed, 60)}", f"did you mean {doubled}?"
+    if name in _RECURSIVE and context.info_name in _SEARCHES:
+        return f"no option {name}", "folders are searched without it"
     renamed = _RENAMED.get(name)
     if renamed in options:
         return f"no option {name}", f"{name} is {renamed} now"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ckpt.model.findings import Finding
 from ckpt.model.names import LazyPattern, are_series, short_labels
@@ -164,18 +164,84 @@ def _padded_line(
 
 
 def _shorten_apart(names: Sequence[str], width: int) -> list[str]:
-    """Shortened names. Two that would become the same keep their begins too, and are
-    without their middles.
+    """Return shortened names. Those that end as another name does keep the part that
+    tells them apart, or else their begins, and are without their middles.
     """
-    short = [shorten_name(name, width) for name in names]
-    names_of: dict[str, set[str]] = {}
-    for name, text in zip(names, short, strict=True):
-        names_of.setdefault(text, set()).add(name)
+    short = {name: shorten_name(name, width) for name in names}
+    if all(name == text for name, text in short.items()):
+        return list(names)
+    told: dict[str, str] = {}
+    for alike in _names_of_one_end(short):
+        told |= _with_first_difference(sorted(alike), width)
+    wanted = {name: told.get(name, text) for name, text in short.items()}
+    counts = Counter(wanted.values())
+    alone = Counter(short.values())
     apart: list[str] = []
-    for name, text in zip(names, short, strict=True):
-        is_unique = len(names_of[text]) == 1
-        apart.append(text if is_unique else cut(name, width))
+    for name in names:
+        if counts[wanted[name]] == 1:
+            apart.append(wanted[name])
+        elif alone[short[name]] == 1:
+            apart.append(short[name])
+        else:
+            apart.append(cut(name, width))
     return apart
+
+
+def _names_of_one_end(short: Mapping[str, str]) -> Iterator[set[str]]:
+    """Yield the names that end as one that is shortened from the left does, where these
+    are several. `short` maps names to what is shown.
+    """
+    ends: dict[int, dict[str, set[str]]] = {}
+    for name, text in short.items():
+        if text != name and text.lstrip(" ").startswith("…"):
+            end = text.lstrip(" ")[1:]
+            ends.setdefault(end.count(".") + 1, {}).setdefault(end, set())
+    for count, found in ends.items():
+        for name in short:
+            end = ".".join(name.lstrip(" ").split(".")[-count:])
+            if end in found:
+                found[end].add(name)
+        yield from (alike for alike in found.values() if len(alike) > 1)
+
+
+def _with_first_difference(names: Sequence[str], width: int) -> dict[str, str]:
+    """Give names that end alike a form of at most `width` cells that keeps the first
+    parts in which they differ: `…text_model…0.attn.weight`. Those without room have
+    none.
+    """
+    rows = [name.lstrip(" ").split(".") for name in names]
+    shortest = min(map(len, rows))
+    differs = [len({row[i] for row in rows}) > 1 for i in range(shortest)]
+    if True not in differs:
+        return {}
+    first = differs.index(True)
+    behind = first + 1
+    while behind < shortest and differs[behind]:
+        behind += 1
+    forms: dict[str, str] = {}
+    for name, row in zip(names, rows, strict=True):
+        indent = " " * (len(name) - len(name.lstrip(" ")))
+        for end in (behind, first + 1):
+            start = indent + ("…" if first else "") + ".".join(row[first:end])
+            form = _with_end(start, row[end:], width)
+            if form is not None:
+                forms[name] = form
+                break
+    return forms
+
+
+def _with_end(start: str, rest: Sequence[str], width: int) -> str | None:
+    """Return a begin and as many of the last parts of a name as have room beside it, or
+    None where no part has.
+    """
+    whole_name = ".".join((start, *rest))
+    if cells(whole_name) <= width:
+        return whole_name
+    for count in range(len(rest) - 1, 0, -1):
+        form = f"{start}…{'.'.join(rest[-count:])}"
+        if cells(form) <= width:
+            return form
+    return None
 
 
 def _fair_width(widths: Sequence[int], room: int) -> int:

@@ -189,7 +189,7 @@ def test_what_it_cannot_hold_is_listed(tmp_path: Path) -> None:
 
     with pytest.raises(LossError) as caught:
         to_safetensors(state, tmp_path)
-    assert str(caught.value).endswith("would be lost (--drop-other)")
+    assert str(caught.value).endswith("would be lost (drop_other=True)")
     report = converted(
         source, tmp_path / "b.safetensors", "safetensors", drop_other=True
     )
@@ -1126,7 +1126,7 @@ def test_the_commands_lines(tmp_path: Path) -> None:
     )
     check_error(
         ckpt("convert", source, "-o", tmp_path / "b.xyz"),
-        "the ending names no format (--format torch-zip or",
+        "(--format torch-zip, torch-legacy, safetensors or dcp)",
     )
     check_error(
         ckpt("convert", source, "-o", "x", "--format", "onnx"),

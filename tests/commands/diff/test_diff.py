@@ -1468,3 +1468,22 @@ def test_the_file_whose_checksum_fails_is_named(
     assert done.complaints == [
         f"ckpt: {bad}: damaged: the bytes do not match the checksums: w"
     ]
+
+
+def test_training_under_another_dtype_names_the_option_that_shows_it(
+    tmp_path: Path,
+) -> None:
+    weight = torch.randn(8, 8)
+    torch.save({"fc.weight": weight.bfloat16()}, tmp_path / "base.pt")
+    torch.save({"fc.weight": weight.bfloat16().float()}, tmp_path / "cast.pt")
+    torch.save({"fc.weight": weight + 0.1}, tmp_path / "tuned.pt")
+    torch.save({"fc.weight": weight.half()}, tmp_path / "half.pt")
+    way = "(--ignore-dtype compares the values)"
+    said = {
+        name: ckpt("diff", "base.pt", f"{name}.pt", cwd=tmp_path).lines[-1]
+        for name in ("cast", "half", "tuned")
+    }
+    assert said["tuned"] == f"differ: 0 changed, 1 retyped, 0 same {way}"
+    assert way not in said["cast"] and way not in said["half"]
+    done = ckpt("diff", "base.pt", "tuned.pt", "--ignore-dtype", cwd=tmp_path)
+    assert done.lines[-1] == "differ: 1 changed, 0 same"

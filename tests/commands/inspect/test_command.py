@@ -90,7 +90,7 @@ weight  [4, 4]     16  64 B
 """,
     "tied_and_bloated.pth": """\
 tied_and_bloated.pth   PyTorch zip · 72.1 KiB · 9 tensors · 1.25 K parameters
-  128 unknown · float32 · saved on cpu
+  perhaps 128 more · float32 · saved on cpu
   loads   safe: weights_only=True loads it
           torch.load("tied_and_bloated.pth", map_location="cpu")
 
@@ -179,7 +179,7 @@ fc.weight	float32	10x288	cuda:0	11520	parameter	94218604831488
 fc.bias	float32	10	cuda:0	40	parameter	94218604831552
 """,
     "tied_and_bloated.pth --storages": """\
-tied_and_bloated.pth   PyTorch zip · 72.1 KiB · 9 tensors · 1.25 K parameters · 128 unknown · float32 · saved on cpu
+tied_and_bloated.pth   PyTorch zip · 72.1 KiB · 9 tensors · 1.25 K parameters · perhaps 128 more · float32 · saved on cpu
 
 STORAGE  DEVICE  BYTES  USED  KIND         TENSORS
 0        cpu      4096  4096  tied         emb.weight head.weight

@@ -152,8 +152,10 @@ def test_sections_select(report: Inspect) -> None:
     assert [row.entry.name for row in report(saved, Globs(["weight"])).rows] == [
         "model.weight"
     ]
-    with pytest.raises(UsageError, match=r"no section models \(sections: model\)"):
+    with pytest.raises(UsageError, match=r"no section models \(did you mean model\?\)"):
         report(saved, None, "models")
+    with pytest.raises(UsageError, match=r"no section q \(sections: "):
+        report(saved, None, "q")
 
 
 # --- roles ----------------------------------------------------------------------------

@@ -369,7 +369,7 @@ def test_a_list_on_stdin_is_read_whole_or_refused(
     text = io.TextIOWrapper(io.BytesIO(b"weights.safetensors\n" * 900_000))
     monkeypatch.setattr("sys.stdin", text)
     with pytest.raises(
-        UsageError, match="--files-from -: the list has over 16,777,216 bytes"
+        UsageError, match=r'files_from="-": the list has over 16,777,216 bytes'
     ):
         named_paths([], ["-"])
 

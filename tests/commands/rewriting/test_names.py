@@ -635,7 +635,7 @@ def test_substitutions(text: str, name: str, expected: str) -> None:
     ],
 )
 def test_what_is_no_substitution(text: str) -> None:
-    with pytest.raises(UsageError, match="--sub"):
+    with pytest.raises(UsageError, match="sub="):
         substitution(text)
 
 

@@ -298,7 +298,11 @@ def test_nothing_is_replaced_unasked(tmp_path: Path) -> None:
             "goes with safetensors",
         ),
         (["base", "train.pt", "--with-config", "-o", "out"], "takes one PATH"),
-        (["train.pt", "--with-config", "-o", "out"], "finds no config.json"),
+        (
+            ["train.pt", "--with-config", "-o", "out"],
+            "train.pt: --with-config finds no config.json beside the weights "
+            "(-o out.safetensors writes the weights alone)",
+        ),
     ],
 )
 def test_what_is_refused(words: list[str], text: str, tmp_path: Path) -> None:

@@ -782,3 +782,20 @@ def test_sums_that_leave_out_a_damaged_tensor_hide_no_damage(tmp_path: Path) -> 
     done = ckpt("verify", "a.pt", "--sums", "part", cwd=tmp_path)
     rest = "not checked: 1 tensor that the sums do not name (b.weight)"
     assert done.code == 0 and done.lines[0].endswith(rest)
+
+
+def test_a_record_that_does_not_match_its_checksum_has_a_way_out(
+    tmp_path: Path,
+) -> None:
+    state = {"a": torch.full((64,), 3.0), "b": torch.full((64,), 5.0)}
+    torch.save(state, tmp_path / "a.pth")
+    data = (tmp_path / "a.pth").read_bytes()
+    at = data.index(state["b"].numpy().tobytes())
+    (tmp_path / "a.pth").write_bytes(data[:at] + b"\1" + data[at + 1 :])
+    done = ckpt("verify", "a.pth", cwd=tmp_path)
+    command = done.lines[-1].strip()
+    assert done.code == 1 and command == "ckpt salvage a.pth -o a.whole.pth"
+    assert ckpt(*command.split()[1:], cwd=tmp_path).code == 1
+    assert list(torch.load(tmp_path / "a.whole.pth")) == ["a"]
+    (tmp_path / "a.pth").write_bytes(data)
+    assert "salvage" not in ckpt("verify", "a.pth", cwd=tmp_path).out.decode()

@@ -92,7 +92,7 @@ def test_and_back_with_the_base_that_says_where_the_dots_are(folder: Path) -> No
         folder / "peft", adapter_names="kohya", out=folder / "kohya.safetensors"
     )
     with pytest.raises(
-        ckpt.UsageError, match=r"only the base says where the dots are .--base BASE"
+        ckpt.UsageError, match=r"only the base says where the dots are .base=BASE"
     ):
         ckpt.convert(
             folder / "kohya.safetensors",
@@ -227,7 +227,7 @@ def test_what_is_not_certain_is_refused(folder: Path) -> None:
         "other",
         "not one of peft kohya",
     )
-    with pytest.raises(ckpt.UsageError, match="--base goes with --adapter-names"):
+    with pytest.raises(ckpt.UsageError, match="base= goes with adapter_names="):
         ckpt.convert(
             folder / "peft",
             base=folder / "unet.safetensors",

@@ -632,7 +632,7 @@ def test_two_packings_of_experts_are_refused_until_one_is_named(tmp_path: Path) 
     added = torch.einsum("ore,eri->eoi", up, down) * 4
     config = {"r": RANK, "target_parameters": ["experts.w"]}
     with pytest.raises(
-        ckpt.UsageError, match=r"both fit .--packing in-out, or --packing out-in"
+        ckpt.UsageError, match=r'both fit .packing="in-out", or packing="out-in"'
     ):
         merged(tmp_path, square, adapter, config)
     check(
@@ -762,7 +762,7 @@ def test_each_of_two_adapters_of_dora_has_the_lengths_of_the_base(
 @pytest.mark.parametrize("scale", [float("inf"), float("nan")])
 def test_a_scale_is_finite(scale: float, tmp_path: Path) -> None:
     state = {"w.weight": noise(6, 8)}
-    with pytest.raises(ckpt.UsageError, match="--scale: not a finite number"):
+    with pytest.raises(ckpt.UsageError, match="scale=: not a finite number"):
         merged(tmp_path, state, loras.pairs(state), scale=scale)
 
 
@@ -826,7 +826,7 @@ def test_a_checkpoint_of_training_is_an_adapter_and_a_base(
     expected = loras.merged(state, adapter)
 
     with pytest.raises(
-        ckpt.UsageError, match=r"nothing says the alpha of 12 layers.*--scale X"
+        ckpt.UsageError, match=r"nothing says the alpha of 12 layers.*scale=X"
     ):
         ckpt.merge(path, tmp_path / "last.ckpt", dry_run=True)
     report = ckpt.merge(
@@ -1116,3 +1116,26 @@ def test_what_was_infinite_before_is_not_counted(tmp_path: Path) -> None:
     assert report.saved is not None and report.saved.overflowed == 1
     wanted = torch.tensor([[inf, inf], [1.0, 1.0]])
     assert torch.equal(load_file(out)["w.weight"], wanted)
+
+
+def test_what_is_swapped_or_missing_is_said(tmp_path: Path) -> None:
+    state = {"w.weight": noise(4, 4)}
+    loras.save_base(state, tmp_path / "base.safetensors")
+    loras.save_adapter(loras.pairs(state), tmp_path / "lora")
+
+    def complaint(*words: str) -> str:
+        done = process.ckpt("merge", *words, "-o", "out.safetensors", cwd=tmp_path)
+        assert done.code == 2 and len(done.complaints) == 1
+        return done.complaints[0]
+
+    none = (
+        "ckpt: base.safetensors: holds no adapter: no tensor is called lora_A, lora_B"
+    )
+    swapped = complaint("lora", "base.safetensors")
+    assert swapped.startswith(none)
+    assert swapped.endswith("(the base comes first: ckpt merge base.safetensors lora)")
+    both = complaint("base.safetensors", "base.safetensors")
+    assert both.startswith(none) and both.endswith("or their like")
+    alone = complaint("lora")
+    assert "lora: an adapter alone, without the weights of its base" in alone
+    assert alone.endswith("(ckpt merge BASE lora)")

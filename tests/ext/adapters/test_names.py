@@ -386,7 +386,7 @@ def test_a_part_of_a_pipeline_may_be_left_out(tmp_path: Path) -> None:
     }
     save_file({**kohya(), **more}, tmp_path / "lora.safetensors")
     with pytest.raises(
-        ckpt.UsageError, match=r"lacks 1 layer.*--exclude 'lora_te_\*' leaves them out"
+        ckpt.UsageError, match=r"lacks 1 layer.*exclude='lora_te_\*' leaves them out"
     ):
         ckpt.merge(base, tmp_path / "lora.safetensors", dry_run=True)
     report = ckpt.merge(
@@ -611,7 +611,7 @@ def test_a_scale_is_taken_where_no_alpha_is_recorded(tmp_path: Path) -> None:
     of_another = loras.save_adapter(PAIR, tmp_path / "of_another", r=8)
 
     for recorded in (said, tmp_path / "alpha.safetensors"):
-        with pytest.raises(ckpt.UsageError, match="--scale: all layers record their"):
+        with pytest.raises(ckpt.UsageError, match="scale=: all layers record their"):
             ckpt.merge(base, recorded, scale=5, dry_run=True)
         account = ckpt.merge(base, [recorded, unsaid], scale=5, dry_run=True).account
         assert account is not None
@@ -639,7 +639,7 @@ def test_a_layer_that_may_be_two_is_refused_until_one_is_named(tmp_path: Path) -
     }
     adapter = loras.pairs({"layers.0.fc.weight": noise(6, 6)})
     line = refused(tmp_path, state, adapter)
-    assert "layers.0.fc may be " in line and "--sub 's/^/" in line
+    assert "layers.0.fc may be " in line and "sub='s/^/" in line
     base = tmp_path / "base.safetensors"
     ckpt.merge(
         base, tmp_path / "adapter", sub="s/^/vision./", out=tmp_path / "out.safetensors"
@@ -688,7 +688,7 @@ def test_the_halves_of_several_adapters_are_not_mixed(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "last.ckpt")
     base = loras.save_base(loras.base(), tmp_path / "base.safetensors")
     with pytest.raises(
-        ckpt.UsageError, match=r"holds 2 adapters: one, two .--include '\*\.one\*'"
+        ckpt.UsageError, match=r"holds 2 adapters: one, two .include='\*\.one\*'"
     ):
         ckpt.merge(base, tmp_path / "last.ckpt", dry_run=True)
     ckpt.merge(

@@ -5,6 +5,7 @@ are no guess.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -299,6 +300,35 @@ def test_ranks_that_differ_are_answered_from_the_newer_save(tmp_path: Path) -> N
     assert done.code == 0 and "likely" in "\n".join(done.lines)
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_folder_of_saves_answers_by_the_one_that_was_written_last(
+    is_cut: bool, tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    optimizer = torch.optim.Adam(model.parameters())
+    (tmp_path / "run").mkdir()
+    for epoch in (1, 2, 3):
+        model[0](torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        path = tmp_path / "run" / f"epoch_{epoch}.pt"
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state, path)
+        os.utime(path, (epoch, epoch))
+    if is_cut:
+        path.write_bytes(path.read_bytes()[:900])
+        os.utime(path, (9, 9))
+    done = inside("explain", MESSAGE.format("2 3"), "run", "--json", cwd=tmp_path)
+    answer = json.loads(done.out)["answer"]
+    which = "epoch_2.pt" if is_cut else "epoch_3.pt"
+    last = "the last one that can be read" if is_cut else "which was written last"
+    assert answer["path"] == f"run/{which}"
+    assert answer["statements"][0]["text"] == (
+        f"run holds 3 checkpoints. This is the answer of {which}, {last}."
+    )
+    names = [row["name"] for row in answer["index"]["names"]]
+    assert names == ["model.1.weight", "model.1.bias"]
+
+
 def test_the_code_of_the_model_makes_it_certain(tmp_path: Path) -> None:
     run(tmp_path, 4, {0}, {2})
     (tmp_path / "nets.py").write_text(
@@ -352,6 +382,51 @@ def test_a_factory_that_freezes_nothing_names_no_frozen_layer(tmp_path: Path) ->
     right = answered(tmp_path, [0, 1], *words, "frozen=True")["index"]
     assert right["evidence"]["trust"] == "certain"
     assert [row["name"] for row in right["names"]] == ["model.1.weight", "model.1.bias"]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_an_optimizer_of_all_parameters_tells_what_the_factory_should_freeze(
+    kind: type[torch.optim.Optimizer], tmp_path: Path
+) -> None:
+    """The run froze the stem and gave the optimizer all parameters, as most scripts do:
+    DDP counts fewer than the factory builds.
+    """
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    model[0].requires_grad_(False)
+    optimizer = kind(model.parameters(), 0.1)  # type: ignore[call-arg]
+    model[3](model[1](torch.randn(2, 4))).sum().backward()  # 2 is not used
+    optimizer.step()
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pt",
+    )
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    return nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])\n"
+    )
+    # Of 1.weight, 1.bias, 2.weight and so on; the factory would call them 1.
+    index = answered(tmp_path, [2, 3], "a.pt", "--model", "nets.py:make")["index"]
+    names = [row["name"] for row in index["names"]]
+    if kind is torch.optim.Adam:
+        assert index["evidence"]["trust"] == "likely"
+        assert names == ["model.2.weight", "model.2.bias"]
+        return
+    note = index["evidence"]["note"]
+    assert note.endswith("if the run froze nothing either")
+    assert names == ["model.1.weight", "model.1.bias"]
+
+
+def test_the_last_number_shows_that_nothing_was_frozen(tmp_path: Path) -> None:
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    return nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])\n"
+    )
+    index = answered(tmp_path, [4, 5], "a.pt", "--model", "nets.py:make")["index"]
+    assert index["evidence"]["note"] == "the model that --model builds"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import paths
 import pytest
 import relaid
+import torch
 from inside import inside
 from process import SAMPLES, terminal
 from relaid import LAYOUTS, State
@@ -350,3 +351,24 @@ def test_no_line_of_a_recipe_is_broken_by_a_narrow_screen(tmp_path: Path) -> Non
         TERM="dumb",
     )
     assert "×48" in seen and max(map(len, seen.splitlines())) <= 80, seen
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("meta", "ckpt recipe A B -o RECIPE writes one; the only word is transformers, "
+            "for a GGUF"),
+        ("transformer", "did you mean transformers?"),
+        ("transformers", "transformers is for a GGUF; ckpt recipe A B -o RECIPE writes "
+            "one for a pair"),
+        ("to_meta.json", "ckpt recipe A B -o RECIPE writes one"),
+    ],
+)  # fmt: skip
+def test_what_is_no_recipe_is_answered_by_what_there_is(
+    word: str, hint: str, tmp_path: Path
+) -> None:
+    torch.save({"a.weight": torch.ones(2)}, tmp_path / "a.pth")
+    for command in ("convert a.pth", "warmstart a.pth --into a.pth"):
+        done = inside(*command.split(), "--recipe", word, "-o", "b.pth", cwd=tmp_path)
+        assert done.code == 2
+        assert done.complaints == [f"ckpt: {word}: no such file ({hint})"]

@@ -178,7 +178,7 @@ def test_an_optimizer_needs_a_recipe_and_a_format_that_holds_it(tmp_path: Path) 
     make, change = relaid.LAYOUTS["renamed"]
     recipe = recipe_between(make(np.random.default_rng(1)), change, tmp_path)
     trained(make(np.random.default_rng(2)), tmp_path / "train.pth")
-    with pytest.raises(UsageError, match="--optimizer goes with --recipe"):
+    with pytest.raises(UsageError, match="optimizer= goes with recipe="):
         ckpt.convert(tmp_path / "train.pth", out=tmp_path / "out.pth", optimizer=True)
     words = ("convert", "train.pth", "--recipe", str(recipe), "--optimizer", "-o")
     done = inside(*words, "out.safetensors", cwd=tmp_path)

@@ -31,6 +31,7 @@ from ckpt import formats
 from ckpt.evidence.modules import unseen_parts
 from ckpt.evidence.survey import Survey
 from ckpt.ext.lint import lint as module
+from ckpt.ext.lint.api import lint as lint_files
 from ckpt.ext.lint.lint import lint, lint_model
 from ckpt.model.findings import CATALOGUE, Finding
 
@@ -640,6 +641,27 @@ def test_fail_on_decides_alone(code: str, expected: int) -> None:
         == 1
     )
     assert inside("lint", "llama_bf16.pth", "--fail-on", "any", cwd=SAMPLES).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("", 1),
+        ("-q", 1),
+        ("--level warning", 0),
+        ("--ignore cuda", 0),
+        ("--select prefix", 0),
+    ],
+)
+def test_a_gate_that_names_a_finding_of_level_info_finds_it(
+    words: str, code: int
+) -> None:
+    """As `inspect --fail-on` does. What is switched off stays so."""
+    words = f"lint llama_bf16.pth --fail-on cuda {words}"
+    assert inside(*words.split(), cwd=SAMPLES).code == code
+    path = SAMPLES / "llama_bf16.pth"
+    assert lint_files(path, fail_on="cuda").exit_code == 1
+    assert lint_files(path).exit_code == 0
 
 
 def test_statistics(folder: Path) -> None:

@@ -188,6 +188,7 @@ def test_a_constructor_that_looks_at_values(folder: Path) -> None:
     [
         (("--model", "nets.py"), "expected file.py:factory"),
         (("--model", "nets.py:none"), "has no none"),
+        (("--model", "nets.py:Peks"), "has no peks (did you mean peeks?)"),
         (("--model", "gone.py:Net"), "gone.py is no file"),
         (("--model", "folder.py:Net"), "folder.py is no file"),
         (("--model", "nets:Net"), "expected file.py:factory"),

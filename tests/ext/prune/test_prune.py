@@ -223,7 +223,7 @@ def test_a_metric_that_nothing_records(tmp_path: Path) -> None:
 
     line = refused(tmp_path, "--keep-best", "val_los:min")
     assert line.endswith(
-        "none of 3 saves records one number under val_los (there are val_loss)"
+        "none of 3 saves records one number under val_los (did you mean val_loss?)"
     )
 
 

@@ -431,5 +431,5 @@ def test_an_inflating_record_is_refused(tmp_path: Path) -> None:
         op.Record(f"{ROOT}/data/{kind}/model_{kind}_config.json", b"{}")
         for kind in ("weights", "constants")
     ]
-    with pytest.raises(CkptError, match="--limit"):
+    with pytest.raises(CkptError, match="limits="):
         opened(tmp_path, op.zip_file(rows))

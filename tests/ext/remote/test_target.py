@@ -67,7 +67,7 @@ def test_an_existing_object_is_refused_and_replaced_with_force(s3: Bucket) -> No
     url = s3.put("a.bin", b"old")
     with pytest.raises(UsageError) as error:
         to(url)
-    assert str(error.value) == f"{url}: already exists (--force to replace)"
+    assert str(error.value) == f"{url}: already exists (force=True to replace)"
     for data in (DATA, b"new"):
         target = to(url, force=True)
         assert target.is_replacing
@@ -329,8 +329,8 @@ def test_a_folder_is_not_replaced(force: bool, s3: Bucket) -> None:
     with pytest.raises(UsageError) as error:
         folder_to(f"{s3.url}/run", force=force)
     problem = (
-        "holds 1 object already: ckpt replaces no folder of an object store (-o "
-        "another name)"
+        "holds 1 object already: ckpt replaces no folder of an object store ("
+        "another name for out=)"
     )
     assert str(error.value) == f"{s3.url}/run: {problem}"
     s3.put("one", b"x")

@@ -252,7 +252,7 @@ def test_an_object_that_is_there_is_refused_by_the_store(memory: Any) -> None:
     to = StoredTarget(memory, parse_url("s3://b/a.pth"))
     with pytest.raises(UsageError) as error:
         to.put(b"new", create=True)
-    assert error.value.advice == "already exists (--force to replace)"
+    assert error.value.advice == "already exists (force=True to replace)"
     assert bytes(memory.get("a.pth").bytes()) == b"old"
     to.put(b"new", create=False)
     assert bytes(memory.get("a.pth").bytes()) == b"new"

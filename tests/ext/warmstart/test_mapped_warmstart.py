@@ -756,7 +756,7 @@ def test_a_live_model_is_whole_or_untouched(tmp_path: Path) -> None:
     with pytest.raises(LossError, match="no tensor of PRETRAINED fits"):
         rewriting.filled(model, tmp_path / "a.pth")
     rewriting.saved(net(0, 9).state_dict(), tmp_path / "b.pth")
-    with pytest.raises(LossError, match="less than --min-coverage"):
+    with pytest.raises(LossError, match="less than min_coverage="):
         rewriting.filled(model, tmp_path / "b.pth", min_coverage=0.99)
     with pytest.raises(UsageError, match="does not fit"):
         rewriting.filled(model, tmp_path / "b.pth", on_mismatch="error")

@@ -128,14 +128,19 @@ def test_a_file_without_a_path_has_no_place(
     data = saved.read_bytes()
     for given in (data, io.BytesIO(data), ckpt.open(data)):
         for keywords in ({}, {"copy": True}, {"verify": "crc"}):
-            with pytest.raises(ckpt.UsageError, match=r"has no place: .* \(-o OUT\)"):
+            with pytest.raises(
+                ckpt.UsageError, match=r"has no place: .* \(out=\"OUT\"\)"
+            ):
                 ckpt.strip(given, in_place=True, **keywords)  # type: ignore[arg-type]
         with pytest.raises(
-            ckpt.UsageError, match=r"has no name for a result in a folder \(-o OUT\)"
+            ckpt.UsageError,
+            match=r"has no name for a result in a folder \(out=\"OUT\"\)",
         ):
             ckpt.strip(given, out=folder)
         for call in (ckpt.strip, ckpt.convert):
-            with pytest.raises(ckpt.UsageError, match=r"where to write\? \(-o OUT\)$"):
+            with pytest.raises(
+                ckpt.UsageError, match=r"where to write\? \(out=\"OUT\"\)$"
+            ):
                 call(given)
     with (
         saved.open("rb") as file,

@@ -118,7 +118,7 @@ def test_verify(two: Path, tmp_path: Path) -> None:
     sums.write_text("\n".join(ckpt.sum(two, all=True).lines()) + "\n")
     assert ckpt.verify(two, sums=sums).verdict == "intact"
     with pytest.raises(
-        ckpt.UsageError, match="--quick goes with the list of ckpt sum --recorded"
+        ckpt.UsageError, match="quick= goes with the list of ckpt sum --recorded"
     ):
         ckpt.verify(two, sums=sums, quick=True)
     sums.write_text("\n".join(ckpt.sum(two, recorded=True).lines()) + "\n")
@@ -164,12 +164,12 @@ def test_ls_and_lint(tmp_path: Path) -> None:
 
 def test_refusals_of_what_writes(two: Path, tmp_path: Path) -> None:
     for match, call in (
-        ("--weights and --section exclude", lambda: ckpt.convert(two, weights="ema", section="model", dry_run=True)),
+        ("weights= and section= exclude", lambda: ckpt.convert(two, weights="ema", section="model", dry_run=True)),
         ("not a number of bytes", lambda: ckpt.convert(two, shard_size=0, dry_run=True)),
-        ("--shard-size goes with safetensors", lambda: ckpt.convert(two, shard_size=9, format="dcp", dry_run=True)),
-        ("--ranks goes with --format dcp", lambda: ckpt.convert(two, ranks=2, dry_run=True, format="torch-zip")),
-        ("--link goes with distributed", lambda: ckpt.strip(AFTER, link=True, dry_run=True)),
-        ("--verify no: not a check", lambda: ckpt.average([two, two], verify="no", dry_run=True)),  # type: ignore[arg-type]
+        ("shard_size= goes with safetensors", lambda: ckpt.convert(two, shard_size=9, format="dcp", dry_run=True)),
+        ("ranks= goes with format= dcp", lambda: ckpt.convert(two, ranks=2, dry_run=True, format="torch-zip")),
+        ("link= goes with distributed", lambda: ckpt.strip(AFTER, link=True, dry_run=True)),
+        ('verify="no": not a check', lambda: ckpt.average([two, two], verify="no", dry_run=True)),  # type: ignore[arg-type]
         ("has 3 numbers for 2 checkpoints", lambda: ckpt.average(["none", "nowhere"], ratios=[1, 2, 3], dry_run=True)),
         ("OUT is the source", lambda: ckpt.slim(two, section="model", out=two, force=True)),
     ):  # fmt: skip
@@ -179,7 +179,7 @@ def test_refusals_of_what_writes(two: Path, tmp_path: Path) -> None:
         ckpt.slim(AFTER, like="train_cuda.pth", dry_run=True)
     with pytest.raises(ckpt.UsageError, match="no section"):
         ckpt.strip(AFTER, section="no", dry_run=True)
-    with pytest.raises(ckpt.UsageError, match=r"-o \S*moved"):
+    with pytest.raises(ckpt.UsageError, match=r"out=\S*moved"):
         ckpt.rehome("train_cuda.pth", map="cuda:0=cuda:1")
 
 

@@ -347,7 +347,7 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str], tmp_path: Path) -
 
 def test_where_nothing_would_be_written_it_raises(tmp_path: Path) -> None:
     with folder_of(SAMPLES):
-        with pytest.raises(ckpt.UsageError, match=r"where to write\? \(-o "):
+        with pytest.raises(ckpt.UsageError, match=r"where to write\? \(out="):
             ckpt.strip("ddp_after.pth")
         with pytest.raises(ckpt.LossError):
             ckpt.warmstart(
@@ -358,7 +358,7 @@ def test_where_nothing_would_be_written_it_raises(tmp_path: Path) -> None:
             )
         with pytest.raises(ckpt.CodeError):
             ckpt.convert("hostile.pth", format="torch-legacy", out=tmp_path / "a.pth")
-        with pytest.raises(ckpt.UsageError, match="--copy goes with --in-place"):
+        with pytest.raises(ckpt.UsageError, match="copy= goes with in_place="):
             ckpt.strip("ddp_after.pth", out=tmp_path / "a.pth", copy=True)
         with pytest.raises(ckpt.UsageError, match="ckpt slim writes a new file"):
             ckpt.slim("ddp_after.pth", in_place=True)

@@ -199,7 +199,7 @@ def test_hints_cost_nothing_when_they_are_not_asked_for() -> None:
 def test_an_order_that_is_none(tmp_path: Path) -> None:
     gate = gate_of("ls", (), (), None, ())
     with pytest.raises(
-        ckpt.UsageError, match="--sort no: not one of name size params findings"
+        ckpt.UsageError, match='sort="no": not one of name size params findings'
     ):
         Listing(
             [tmp_path],
@@ -296,20 +296,20 @@ def test_the_work_goes_to_the_executor_of_the_block() -> None:
 def test_keywords_that_exclude_each_other() -> None:
     with folder_of(SAMPLES):
         with pytest.raises(
-            ckpt.UsageError, match="--close and --atol or --rtol exclude each other"
+            ckpt.UsageError, match="close= and atol= or rtol= exclude each other"
         ):
             ckpt.diff(AFTER, BEFORE, close=True, rtol=1.0)
         for keywords in ({"all": True}, {"include": "*"}, {"section": "model"}):
             with pytest.raises(
-                ckpt.UsageError, match="--recorded lists all of a checkpoint"
+                ckpt.UsageError, match="recorded= lists all of a checkpoint"
             ):
                 ckpt.sum(AFTER, recorded=True, **keywords)  # type: ignore[arg-type]
         with pytest.raises(
-            ckpt.UsageError, match="--quick cannot decide: checksums are missing"
+            ckpt.UsageError, match="quick= cannot decide: checksums are missing"
         ):
             ckpt.diff("legacy.pth", "legacy.pth", quick=True)
         assert not ckpt.diff("legacy.pth", "legacy.pth", quick=True, check=False).same
-        with pytest.raises(ckpt.UsageError, match="--arg goes with --model"):
+        with pytest.raises(ckpt.UsageError, match="arg= goes with model="):
             ckpt.inspect(AFTER, arg="3")
 
 

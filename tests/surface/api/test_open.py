@@ -219,7 +219,7 @@ def test_another_type(wrong: Any, path: Path) -> None:
             take(wrong)  # type: ignore[operator]
         assert (
             str(error.value)
-            == f"ckpt.open takes a path, bytes or a binary file, not {kind}"
+            == f"one path, bytes or a binary file is taken here, not {kind}"
         )
 
 
@@ -439,7 +439,7 @@ def test_sections(samples: Path) -> None:
         )
         with pytest.raises(KeyError, match=r"did you mean module\.fc\.weight"):
             model["module.fc.wieght"]
-        with pytest.raises(UsageError, match=r"no section modle \(sections: model"):
+        with pytest.raises(UsageError, match=r"no section modle \(did you mean model"):
             opened.section("modle")
 
 

@@ -27,7 +27,7 @@ def test_the_sums_of_a_file_are_found_however_its_path_is_typed(path: str) -> No
 
 
 def test_a_file_without_sums_is_refused() -> None:
-    with pytest.raises(UsageError, match="--sums has no sums of this file"):
+    with pytest.raises(UsageError, match="sums= has no sums of this file"):
         sums_of("c.pth", ROWS[:2])
 
 
@@ -35,5 +35,5 @@ def test_a_copy_elsewhere_has_the_sums_of_the_path_that_ends_alike() -> None:
     assert (
         sums_of("/copy/run/a.pth", ROWS[:2]) == sums_of("a.pth", ROWS[:2]) == [ROWS[0]]
     )
-    with pytest.raises(UsageError, match="--sums has no sums of this file"):
+    with pytest.raises(UsageError, match="sums= has no sums of this file"):
         sums_of("a.pth", [ROWS[0], ROWS[1]._replace(file="other/a.pth")])

@@ -603,5 +603,5 @@ def test_a_folder_of_results_asks_for_their_format(tmp_path: Path) -> None:
     assert (done.code, done.out) == (2, b"")
     assert done.err.startswith(
         b"ckpt: --format is missing: a folder of results names none (--format "
-        b"torch-zip or "
+        b"torch-zip, "
     ), done

@@ -82,6 +82,11 @@ LINES = {
     "inspect legacy.pth --jsno": "inspect: no option --jsno (did you mean --json?)",
     "inspect legacy.pth --xyzzy": "inspect: no option --xyzzy (ckpt inspect --help)",
     "--versoin": "no option --versoin (did you mean --version?)",
+    "ls -r .": "ls: no option -r (folders are searched without it)",
+    "stats a --recursive": (
+        "stats: no option --recursive (folders are searched without it)"
+    ),
+    "get -r a": "get: no option -r (ckpt get --help)",
     "lint . --values": "lint: no option --values (--values is --read-values now)",
     "convert llama_bf16.pth --to safetensors": (
         "--to safetensors: a format, and not a device (--format safetensors)"

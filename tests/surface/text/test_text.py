@@ -262,3 +262,26 @@ def test_names_that_no_cut_tells_apart_stay_whole() -> None:
     ]
 
     assert fit_file_names(names, 12) == names
+
+
+def test_shortened_names_keep_the_part_that_tells_them_apart() -> None:
+    start = "conditioner.embedders.0.transformer"
+    end = "encoder.layers.0.self_attn.k_proj"
+    names = [
+        f"{start}.{tower}_model.{end}.{leaf}"
+        for tower in ("text", "vision")
+        for leaf in ("weight", "bias")
+    ]
+    heads = [Column("NAME", gives_way=True), Column("N", right=True)]
+    rows = [[name, "1"] for name in names]
+    shown = [line.split()[0] for line in lines(column_lines(heads, rows, width=53))[1:]]
+    assert shown == [
+        "…text_model…layers.0.self_attn.k_proj.weight",
+        "…text_model.encoder.layers.0.self_attn.k_proj.bias",
+        "…vision_model…layers.0.self_attn.k_proj.weight",
+        "…vision_model…layers.0.self_attn.k_proj.bias",
+    ]
+    for width in range(24, 90):
+        table = lines(column_lines(heads, rows, width=width))[1:]
+        assert len({line.split()[0] for line in table}) == 4
+        assert all(cells(line) <= width for line in table)
