@@ -73,9 +73,8 @@ def load_hook(name: str) -> ModuleType:
     """
     hook = find_hook(name)
     if hook is None:
-        raise UsageError(
-            f"this needs {HOOKS[name].rpartition('.')[0]}, which is not installed here"
-        )
+        extension = ".".join(HOOKS[name].split(".")[:3])
+        raise UsageError(f"this needs {extension}, which is not installed here")
     return hook
 
 

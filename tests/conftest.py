@@ -64,10 +64,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_pyfunc_call() -> Generator[None, object, object]:
     try:
         return (yield)
-    except ModuleNotFoundError as error:
-        if needs.asks_for_absent(error):
-            pytest.skip(f"this needs {error.name}")
+    except Exception as error:
+        needs.skip_asking(error)
         raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except Exception as error:
+        needs.skip_asking(error)
+        raise
+
+
+if needs.ABSENT:
+
+    @pytest.fixture(autouse=True)
+    def no_files_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+        """No file of torch that only a missing extension reads."""
+        needs.stop_writers(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

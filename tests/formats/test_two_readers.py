@@ -174,6 +174,7 @@ TARS = {
 }
 
 
+@pytest.mark.needs("old")
 @pytest.mark.parametrize("name", ["x.pt", "x.safetensors", "weights"])
 @pytest.mark.parametrize("kind", TARS)
 def test_a_tar_that_is_another_file_too_is_refused(
@@ -187,6 +188,7 @@ def test_a_tar_that_is_another_file_too_is_refused(
     assert ckpt("lint", tmp_path, "--level", "error").code == 2, "no name hides it"
 
 
+@pytest.mark.needs("old")
 def test_a_tar_of_before_ustar_is_read_as_torch_reads_it(tmp_path: Path) -> None:
     data = bytearray(tar(None))
     for start in range(0, len(data), 512):  # clear what ustar added to the headers
@@ -682,6 +684,7 @@ def test_an_archive_in_the_last_weights_is_refused(kind: str, tmp_path: Path) ->
     assert done.code == 2 and b"two files in one" in done.err
 
 
+@pytest.mark.needs("old")
 def test_an_archive_in_the_last_member_of_a_tar_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     buffer = io.BytesIO()
@@ -936,6 +939,7 @@ def compare_values(path: Path) -> int:
         return len(checkpoint)
 
 
+@pytest.mark.needs("old")
 def test_no_file_runs_or_holds_what_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
