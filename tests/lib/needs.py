@@ -43,19 +43,56 @@ def is_there(name: str) -> bool:
 ABSENT = frozenset(name for name in EXTENSIONS if not is_there(name))
 """The extensions that were taken out, or need one that was."""
 FILES = {
-    "archives": ("agent.zip", "archive", "nemo", "nemo/", "sb3/", "torch-package"),
-    "dcp": ("dcp", "dcp_interrupted", "dcp-hf", "dcp of two ranks"),
+    "archives": (
+        "agent.zip",
+        "archive",
+        "nemo",
+        "nemo/",
+        "package",
+        ".nemo",
+        "sb3",
+        "sb3/",
+        "sb3's json",
+        "torch-package",
+    ),
+    "dcp": (
+        "dcp",
+        "dcp_interrupted",
+        ".dcp",
+        "dcp of 300",
+        "dcp of two ranks",
+        "dcp-hf",
+        "hf",
+        "hf_of_two",
+        "to a DCP",
+    ),
     "deepspeed": ("deepspeed", "deepspeed 1", "deepspeed 2", "deepspeed 3"),
     "folders": ("folder", "trainer"),
-    "fsdp": ("fsdp", "fsdp1", "fsdp2", "fsdp-ranks", "fsdp ranks"),
-    "gguf": ("gguf", "gguf/", "llama_q8_0.gguf"),
+    "fsdp": (
+        "accelerate of ranks",
+        "fsdp",
+        "fsdp ranks",
+        "fsdp, ordered",
+        "fsdp-ranks",
+        "fsdp1",
+        "fsdp1_alone",
+        "fsdp1_hybrid",
+        "fsdp1_of_four",
+        "fsdp2",
+        "fsdp2_of_two",
+        "grids",
+        "hsdp",
+        "tensor_parallel",
+    ),
+    "gguf": ("gguf", "gguf/", ".gguf"),
     "old": ("tar/", "torch-tar"),
-    "pickles": ("zoo.pkl", "pickle", "plain/"),
-    "pt2": ("exported.pt2", "pt2"),
+    "pickles": ("joblib", "pickle", "plain/", "plain.pkl", "zoo.pkl"),
+    "pt2": ("pt2", ".pt2", "pt2 of 2.5", "pt2 of 2.8", "pt2 of 2.13"),
     "torchscript": ("scripted.pt", "torchscript", "torchscript-1.0"),
 }
 """Extension -> the samples, and the kinds of checkpoints in parameters of tests, that no
-other part of the program reads. A hostile file is called `KIND/NAME`.
+other part of the program reads or writes. `.nemo` is an ending, and `tar/` the kind of
+hostile files.
 """
 _WRITERS = {
     "archives": ("torch.package.PackageExporter",),
@@ -118,10 +155,11 @@ def _skip_files(words: Iterable[object]) -> None:
         # a hostile case and a format have their kind in their name
         text = str(getattr(word, "name", word))
         kind, slash, _ = text.partition("/")
-        said = {text, kind + slash, text.rpartition("/")[2]}
-        for name in ABSENT & FILES.keys():
-            if said & {*FILES[name]}:
-                pytest.skip(f"this needs ckpt.ext.{name}: {text}")
+        name = text.rpartition("/")[2]
+        said = {text, kind + slash, name, Path(name).suffix}
+        for extension in ABSENT & FILES.keys():
+            if said & {*FILES[extension]}:
+                pytest.skip(f"this needs ckpt.ext.{extension}: {text}")
 
 
 def skip_refused(message: str) -> None:
