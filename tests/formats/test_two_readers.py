@@ -30,6 +30,7 @@ import pytest
 import torch
 from exported import pt2
 from gadgets import write
+from needs import skip_without
 from opcodes import call, glob, pickled
 from paths import many
 from process import TIMEOUT, ckpt
@@ -442,6 +443,7 @@ def of_torch() -> bytes:
 
 
 def of_stable_baselines() -> bytes:
+    skip_without("archives")
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name, data in (
