@@ -316,6 +316,7 @@ def test_pickles_behind_the_first_are_judged(name: str, tmp_path: Path) -> None:
     assert not Path("rung").exists()
 
 
+@pytest.mark.needs("pickles")
 def test_harmless_pickles_and_bytes_behind_the_first_are_said(tmp_path: Path) -> None:
     path = tmp_path / "x.pkl"
     path.write_bytes(FIRST + pickle.dumps({"b": 1}, 2) + bytes(20))
@@ -705,6 +706,7 @@ def test_an_archive_in_the_last_member_of_a_tar_is_refused(tmp_path: Path) -> No
     assert b"two files in one" in ckpt("inspect", path).err
 
 
+@pytest.mark.needs("pickles")
 def test_an_archive_for_zipfile_in_the_last_weights_is_refused(tmp_path: Path) -> None:
     """Stable-Baselines3 opens its archives by zipfile, which finds one that was only
     appended.
@@ -723,6 +725,7 @@ def test_an_archive_for_zipfile_in_the_last_weights_is_refused(tmp_path: Path) -
     assert b"two files in one" in ckpt("inspect", path).err
 
 
+@pytest.mark.needs("pickles")
 def test_an_archive_that_is_a_value_of_a_pickle_is_no_other_file(
     tmp_path: Path,
 ) -> None:
@@ -825,6 +828,7 @@ def test_a_header_of_safetensors_that_is_one_of_gzip_is_refused(
     assert b"two files in one" in ckpt("inspect", tmp_path / "x.safetensors").err
 
 
+@pytest.mark.needs("pickles")
 def test_a_compressed_pickle_that_is_another_pickle_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -941,7 +945,7 @@ def compare_values(path: Path) -> int:
         return len(checkpoint)
 
 
-@pytest.mark.needs("old")
+@pytest.mark.needs("old", "pickles")
 def test_no_file_runs_or_holds_what_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

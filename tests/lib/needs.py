@@ -86,7 +86,7 @@ FILES = {
     ),
     "gguf": ("gguf", "gguf/", ".gguf"),
     "old": ("tar/", "torch-tar"),
-    "pickles": ("joblib", "pickle", "plain/", "plain.pkl", "zoo.pkl"),
+    "pickles": ("call.pkl", "joblib", "pickle", "plain/", "plain.pkl", "zoo.pkl"),
     "pt2": ("pt2", ".pt2", "pt2 of 2.5", "pt2 of 2.8", "pt2 of 2.13"),
     "torchscript": ("scripted.pt", "torchscript", "torchscript-1.0"),
 }
@@ -98,7 +98,12 @@ _WRITERS = {
     "archives": ("torch.package.PackageExporter",),
     "dcp": ("torch.distributed.checkpoint.save",),
     "pt2": ("torch.export.save",),
-    "torchscript": ("torch.jit.save", "torch.jit.ScriptModule.save"),
+    "torchscript": (
+        "torch.jit.save",
+        "torch.jit.RecursiveScriptModule.save",
+        "torch.jit.RecursiveScriptModule.save_to_buffer",
+        "torch.jit.RecursiveScriptModule._save_for_lite_interpreter",
+    ),
 }
 """Extension -> the functions of torch that write what only the extension reads."""
 _OF_ALL = ("docs", "house", "benchmarks", "fuzz")

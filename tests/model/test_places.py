@@ -290,6 +290,7 @@ def watched(place: Place) -> list[Watched]:
     return [source for source in place.list_sources() if isinstance(source, Watched)]
 
 
+@pytest.mark.needs("gguf")
 def test_every_kind_is_here() -> None:
     todo: list[type] = [BasePlace]
     for kind in todo:
