@@ -58,7 +58,7 @@ def is_installed(module: str) -> bool:
     Nothing of them is imported.
     """
     names = module.split(".")
-    if names[:2] != ["ckpt", "ext"]:
+    if names[:2] != ["ckpt", "ext"] or len(names) < 3:
         return True
     if find_spec(".".join(names[:3])) is None:
         return False

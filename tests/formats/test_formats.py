@@ -418,6 +418,7 @@ def test_a_checkpoint_inside_a_pickle(tmp_path: Path) -> None:
 # --- TorchScript ----------------------------------------------------------------------
 
 
+@pytest.mark.needs("torchscript")
 def test_torchscript_tells_parameters_from_buffers(samples: Path) -> None:
     with formats.open(str(samples / "scripted.pt")) as checkpoint:
         kinds = {entry.name: entry.kind for entry in checkpoint.tensors}

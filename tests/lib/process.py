@@ -176,9 +176,10 @@ def await_end(session: int) -> None:
 _NOBODY = """
 import importlib, os, pkgutil, sys, tempfile
 import ckpt
+from ckpt.hooks import is_installed
 from ckpt.surface.cli import app
 for module in pkgutil.walk_packages(ckpt.__path__, "ckpt."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith("__main__") and is_installed(module.name):
         importlib.import_module(module.name)
 sample, *arguments = sys.argv[1:]
 streams = os.dup(1), os.dup(2)
