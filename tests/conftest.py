@@ -18,6 +18,7 @@ import paths
 import pytest
 from buckets import Bucket, Front, fronted
 from hypothesis import settings
+from kills import Killer
 from once import once, script
 from paths import many
 from process import ROOT, Run, close_server
@@ -142,6 +143,15 @@ def folder_of_all() -> Iterator[Path]:
         Path(made).chmod(0o755)
         yield Path(made)
         Path(made).chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def killer() -> Iterator[Killer]:
+    """Runs the command and kills it at any of its events. Its process is that of one
+    module.
+    """
+    with Killer() as made:
+        yield made
 
 
 @pytest.fixture

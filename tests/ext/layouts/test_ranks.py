@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from argparse import Namespace
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -408,12 +407,6 @@ def test_a_tensor_of_no_file_is_not_written(
 
 
 # --- killed ---------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def killer() -> Iterator[kills.Killer]:
-    with kills.Killer() as made:
-        yield made
 
 
 @pytest.mark.slow
