@@ -151,7 +151,7 @@ def _protobuf_program(head: bytes, name: str) -> Program | None:
         if name.endswith(".mlmodel"):
             return Program("CoreML", "coremltools.models.MLModel opens it")
         # producer_name is a text, and the second field of a SavedModel a message.
-        if head[2] == _FIELD_2 and not _is_text(_field_content(head, 3)):
+        if head[2:3] == _FIELD_2 and not _is_text(_field_content(head, 3)):
             return Program(
                 "a TensorFlow SavedModel",
                 "tf.saved_model.load opens the folder that it lies in",
@@ -170,8 +170,8 @@ def _protobuf_program(head: bytes, name: str) -> Program | None:
     return Program("MindSpore", "mindspore.load_checkpoint opens it")
 
 
-_FIELD_2, _FIELD_7, _FIELD_8 = 0x12, 0x3A, 0x42
-"""The bytes before a field of protobuf whose content has a length."""
+_FIELD_2, _FIELD_7, _FIELD_8 = b"\x12", b"\x3a", b"\x42"
+"""The byte before a field of protobuf whose content has a length."""
 
 
 def _begins_with_version(head: bytes) -> bool:
@@ -180,7 +180,7 @@ def _begins_with_version(head: bytes) -> bool:
     """
     if len(head) <= 3 or head[0] != 0x08 or head[1] >= 0x20:
         return False
-    return head[2] in (_FIELD_2, _FIELD_7, _FIELD_8)
+    return head[2:3] in (_FIELD_2, _FIELD_7, _FIELD_8)
 
 
 def _field_content(data: bytes, position: int) -> bytes:

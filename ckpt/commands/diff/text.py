@@ -186,7 +186,7 @@ def diff_lines(
 
 
 def _counts_not_drawn(report: DiffReport, drawn: Sequence[Row]) -> list[str]:
-    """How many tensors changed of each group of roles of which no bar is drawn."""
+    """Count the changed tensors of each group of roles of which no bar is drawn."""
     drawn_roles = {row.role.role for row in drawn}
     texts = []
     for label, roles in _GROUPS.items():

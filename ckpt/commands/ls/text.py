@@ -110,8 +110,8 @@ def ls_lines(
 def _headline(
     names: Sequence[str], folder: str, alike: dict[int, str], width: int | None
 ) -> list[Line]:
-    """What all rows have in common: the beginning of their paths, and the cells of the
-    columns that are left out.
+    """The line of all that the rows have in common: the beginning of their paths, and
+    the cells of the columns that are left out.
     """
     said = []
     for i, text in alike.items():
