@@ -58,7 +58,7 @@ def is_installed(module: str) -> bool:
     Nothing of them is imported.
     """
     names = module.split(".")
-    if names[:2] != ["ckpt", "ext"]:
+    if names[:2] != ["ckpt", "ext"] or len(names) < 3:
         return True
     if find_spec(".".join(names[:3])) is None:
         return False
@@ -73,9 +73,8 @@ def load_hook(name: str) -> ModuleType:
     """
     hook = find_hook(name)
     if hook is None:
-        raise UsageError(
-            f"this needs {HOOKS[name].rpartition('.')[0]}, which is not installed here"
-        )
+        extension = ".".join(HOOKS[name].split(".")[:3])
+        raise UsageError(f"this needs {extension}, which is not installed here")
     return hook
 
 

@@ -18,6 +18,7 @@ import paths
 import pytest
 from buckets import Bucket, Front, fronted
 from hypothesis import settings
+from kills import Killer
 from once import once, script
 from paths import many
 from process import ROOT, Run, close_server
@@ -64,10 +65,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_pyfunc_call() -> Generator[None, object, object]:
     try:
         return (yield)
-    except ModuleNotFoundError as error:
-        if needs.asks_for_absent(error):
-            pytest.skip(f"this needs {error.name}")
+    except Exception as error:
+        needs.skip_asking(error)
         raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    except Exception as error:
+        needs.skip_asking(error)
+        raise
+
+
+if needs.ABSENT:
+
+    @pytest.fixture(autouse=True)
+    def no_files_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+        """No file of torch that only a missing extension reads."""
+        needs.stop_writers(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +143,15 @@ def folder_of_all() -> Iterator[Path]:
         Path(made).chmod(0o755)
         yield Path(made)
         Path(made).chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def killer() -> Iterator[Killer]:
+    """Runs the command and kills it at any of its events. Its process is that of one
+    module.
+    """
+    with Killer() as made:
+        yield made
 
 
 @pytest.fixture

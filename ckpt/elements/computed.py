@@ -20,7 +20,15 @@ from ckpt.elements.blocks import (
 )
 from ckpt.elements.unpacked import unpacked
 from ckpt.model.dtypes import DType
-from ckpt.model.places import BasePlace, Checksum, Passed, Place, Tally, cut_blocks
+from ckpt.model.places import (
+    BasePlace,
+    Checksum,
+    Passed,
+    Place,
+    StreamedPlace,
+    Tally,
+    cut_blocks,
+)
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 
@@ -77,7 +85,7 @@ class PlaceInOrder(PlaceOfTensors):
         return cut_blocks(self._blocks(tally), start, size)
 
 
-class PlaceInSpans(PlaceOfTensors):
+class PlaceInSpans(StreamedPlace, PlaceOfTensors):
     """The bytes that threads compute span by span, from any byte on."""
 
     __slots__ = ()
@@ -93,12 +101,6 @@ class PlaceInSpans(PlaceOfTensors):
         next one.
         """
         raise NotImplementedError
-
-    def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
-    ) -> Iterator[bytes]:
-        size = self.nbytes - start if count is None else count
-        return map(bytes, self.stream_blocks(start, size, tally))
 
 
 def lacks_bytes(ref: TensorRef) -> bool:

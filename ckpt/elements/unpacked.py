@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ckpt.model.dtypes import BY_NAME, DType, contiguous
 from ckpt.model.errors import UnsupportedError
-from ckpt.model.places import Passed, Place, Reworked, Tally
+from ckpt.model.places import Passed, Place, Reworked, StreamedPlace, Tally
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def packed_blocks(ref: TensorRef) -> Iterator[bytes]:
         yield decoder.swap_fields(ref.dtype.name, rows).tobytes()
 
 
-class Unpacked(Reworked):
+class Unpacked(StreamedPlace, Reworked):
     """The elements of blocks as float32, little-endian. `packed` is the place of the
     blocks, `count` counts elements.
     """
@@ -131,12 +131,6 @@ class Unpacked(Reworked):
         first_block = first // decoded_width
         end_block = -(-last // decoded_width)  # rounded up
         return first_block * block.nbytes, end_block * block.nbytes
-
-    def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
-    ) -> Iterator[bytes]:
-        size = self.nbytes - start if count is None else count
-        return map(bytes, self.stream_blocks(start, size))
 
     def stream_blocks(
         self,

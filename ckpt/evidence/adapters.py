@@ -174,10 +174,11 @@ class Adapter(NamedTuple):
             counts[component] = counts.get(component, 0) + 1
         if list(counts) == [""]:
             return ""
-        return ", ".join(
-            f"{count:,} of {_LABELS.get(word, word or 'others')}"
-            for word, count in counts.items()
-        )
+        texts = []
+        for component, count in counts.items():
+            label = _LABELS.get(component, component or "others")
+            texts.append(f"{count:,} of {label}")
+        return ", ".join(texts)
 
 
 def adapter_of(names: Sequence[str], tensors: Sequence[Tensor]) -> Adapter | None:

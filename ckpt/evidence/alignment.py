@@ -278,10 +278,13 @@ def pair_tensors(
 def _with_mapping(bare: Paired, mapping: Match) -> Paired:
     """The names without wrappers, paired by a mapping between them."""
     starts = [rename for rename in mapping.renames if rename.kind == "start"]
-    first, second = (starts[0].one, starts[0].two) if starts else ("", "")
+    prefix_of_one, prefix_of_two = bare.prefixes
+    if starts:
+        prefix_of_one += starts[0].one
+        prefix_of_two += starts[0].two
     return bare._replace(
         partners=mapping.partners,
-        prefixes=(bare.prefixes[0] + first, bare.prefixes[1] + second),
+        prefixes=(prefix_of_one, prefix_of_two),
         renames=(*bare.renames, *mapping.renames),
         match=mapping,
     )

@@ -406,19 +406,13 @@ def _dialect_translation(
     translated = Translation({}, {}, {}, mine, other)
     for name in names:
         for prefix, cell, number, leaf in _name_readings(name):
-            if prefix not in ((mine.prefix,) if number else (mine.prefix, "")):
+            is_beside = not number and not prefix
+            if prefix != mine.prefix and not is_beside:
                 continue
-            place = next(
-                (
-                    at
-                    for at in _PLACES[cell]
-                    if at[0] is mine.family and at[1] == mine.column
-                ),
-                None,
-            )
+            place = _place_of_cell(cell, mine)
             if place is None:
                 continue
-            _, _, row, part = place
+            row, part = place
             cells = [
                 text.replace("#", number) + leaf
                 for text in parts_of(mine.family.rows[row][other.column])
@@ -429,12 +423,22 @@ def _dialect_translation(
             if part >= 0 and len(cells) == 1:
                 translated.joins.setdefault(cells[0], ["", "", ""])[part] = name
             elif part < 0 and len(cells) > 1:
-                translated.cuts.update(
-                    (text, (name, index)) for index, text in enumerate(cells)
-                )
+                for index, text in enumerate(cells):
+                    translated.cuts[text] = (name, index)
             else:
                 translated.names[name] = cells[max(part, 0)]
             break
-    for text in [text for text, parts in translated.joins.items() if not all(parts)]:
+    incomplete = [text for text, parts in translated.joins.items() if not all(parts)]
+    for text in incomplete:
         del translated.joins[text]
     return translated
+
+
+def _place_of_cell(cell: str, dialect: Dialect) -> tuple[int, int] | None:
+    """Return the row and the part of a cell in the table of a dialect, or None where
+    the dialect has no such cell.
+    """
+    for family, column, row, part in _PLACES[cell]:
+        if family is dialect.family and column == dialect.column:
+            return row, part
+    return None

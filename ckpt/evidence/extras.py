@@ -49,33 +49,37 @@ def extra_kind(leaf: str, tensor: Tensor, beside: Set[str]) -> ExtraKind | None:
     """The kind of a tensor that carries no weights, by its last name, its shape and the
     names beside it, or None.
     """
-    kind, shape = tensor.dtype.kind, tensor.shape
     if leaf in _THOP:
         return "thop" if beside >= _THOP and tensor.numel == 1 else None
     if leaf in _TORCHSTAT:
-        return (
-            "torchstat"
-            if len(_TORCHSTAT & beside) >= _LEAST and tensor.numel <= 4
-            else None
-        )
+        has_others = len(_TORCHSTAT & beside) >= _LEAST
+        return "torchstat" if has_others and tensor.numel <= 4 else None
+    return "computed" if _is_computed(leaf, tensor, beside) else None
+
+
+def _is_computed(leaf: str, tensor: Tensor, beside: Set[str]) -> bool:
+    """Tell whether a tensor is one that a model computes when it is made: numbers of
+    positions, frequencies, masks.
+    """
+    kind = tensor.dtype.kind
+    axes = len(tensor.shape)
     if leaf in ("position_ids", "relative_position_index"):
-        return (
-            "computed"
-            if kind == "int" and len(shape) in (1, 2) and tensor.numel > 1
-            else None
-        )
+        return kind == "int" and axes in (1, 2) and tensor.numel > 1
     if leaf == "inv_freq":
-        return "computed" if kind == "float" and len(shape) == 1 else None
+        return kind == "float" and axes == 1
     if leaf == "masked_bias":
-        return "computed" if tensor.numel == 1 and "bias" in beside else None
-    return "computed" if leaf == "bias" and is_mask(shape) else None
+        return tensor.numel == 1 and "bias" in beside
+    return leaf == "bias" and is_mask(tensor.shape)
 
 
 def is_mask(shape: tuple[int, ...]) -> bool:
     """Tell whether GPT-2's causal mask has such a shape: `[1, 1, 1024, 1024]`. A square
     matrix is a parameter.
     """
-    return len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3] > 1
+    if len(shape) != 4 or shape[:2] != (1, 1):
+        return False
+    rows, columns = shape[2:]
+    return rows == columns > 1
 
 
 def find_extras(

@@ -121,18 +121,18 @@ def _by_name(checkpoint: Checkpoint, match: Match) -> Joined:
     its own.
     """
     model = match.model
-    own = [str(slot.name) for slot in match.slots]
-    rule = names_in_torch(own)
-    named = rule if model is None else names_in_torch(model.names())
-    names = tuple(
-        rule(name)
-        if index is None or model is None
-        else named(model.relative(checkpoint.tensors[index].name))
-        for name, index in zip(own, match.indices, strict=True)
-    )
+    own_names = [str(slot.name) for slot in match.slots]
+    own_in_torch = names_in_torch(own_names)
+    names = [own_in_torch(name) for name in own_names]
+    if model is not None:
+        in_torch = names_in_torch(model.names())
+        for number, index in enumerate(match.indices):
+            if index is not None:
+                name = model.relative(checkpoint.tensors[index].name)
+                names[number] = in_torch(name)
     if len(set(names)) < len(names):
         return Joined(match, reason="two of its parameters would get one name")
-    return Joined(match, names)
+    return Joined(match, tuple(names))
 
 
 def _by_order(checkpoint: Checkpoint, match: Match) -> set[int]:
@@ -146,24 +146,23 @@ def _by_order(checkpoint: Checkpoint, match: Match) -> set[int]:
     shapeless = [
         number for number, slot in enumerate(match.slots) if slot.shape is None
     ]
-    if (
-        match.exact
-        and match.groups == 1
-        and not any(match.slots[number].has_state for number in shapeless)
-    ):
+    has_state = any(match.slots[number].has_state for number in shapeless)
+    if match.exact and match.groups == 1 and not has_state:
         shapes = {
-            n: checkpoint.tensors[i].tensor.shape
-            for n, i in enumerate(match.indices)
-            if i is not None
+            number: checkpoint.tensors[index].tensor.shape
+            for number, index in enumerate(match.indices)
+            if index is not None
         }
-        with_state = {
+        shapes_with_state = {
             shapes.get(number)
             for number, slot in enumerate(match.slots)
             if slot.shape is not None
         }
-        return doubtful - {
-            number for number in shapeless if shapes.get(number) not in with_state
-        }
-    return (
-        doubtful.union(shapeless) if len(shapeless) > 1 or not match.exact else doubtful
-    )
+        for number in shapeless:
+            if shapes.get(number) not in shapes_with_state:
+                doubtful.discard(number)
+        return doubtful
+    # A single one without a shape is the one that is left.
+    if len(shapeless) > 1 or not match.exact:
+        doubtful.update(shapeless)
+    return doubtful

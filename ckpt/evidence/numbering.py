@@ -490,7 +490,8 @@ class _Count(NamedTuple):
         if self.stateless and rules.is_complete:
             # Those without state that count are numbers of every rank; with
             # `never_only` there are no others.
-            fit = len(set.intersection(*(set(numbers) for _, numbers in asked.ranks)))
+            of_ranks = [set(numbers) for _, numbers in asked.ranks]
+            fit = len(set.intersection(*of_ranks))
             most = min(most, self.held - max(0, self.stateless - fit))
             least = (
                 max(least, self.held - self.stateless + fit)
@@ -978,52 +979,51 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
     held = sum(map(len, numbers))
     if not mine or held > len(order):
         return None
-    if any(
-        not use.match.models and any(slot.shape for slot in use.match.slots)
-        for use in mine
-    ):
+    if any(_fits_no_model(use) for use in mine):
         why = "the parameters of the optimizer do not fit the order of the model"
-        return _Count(
-            [_Place((index,), open=True, frozen=True) for index in order], "likely", why
-        )
+        open_places = [_Place((index,), open=True, frozen=True) for index in order]
+        return _Count(open_places, "likely", why)
     possible = _possible_states(mine)
     if possible is not None and len(set(order) & possible.keys()) < held:
         possible = None  # two optimizers that may hold the same parameters
     is_exact = held == len(order)
     telling = all(says_gradients(use) for use in mine)
-    stateless = [
-        _stateless_numbers(use) & here if telling else set[int]()
-        for use, here in zip(mine, numbers, strict=True)
-    ]
+    stateless: list[set[int]] = [set() for _ in mine]
+    if telling:
+        stateless = [
+            _stateless_numbers(use) & numbers_of_use
+            for use, numbers_of_use in zip(mine, numbers, strict=True)
+        ]
     without = sum(map(len, stateless))
     inside = {index for use in mine for index in use.match.indices}
     places = [
         _place_of_tensor(index, possible, is_exact or index in inside, telling)
         for index in order
     ]
-    why = (
-        f"the optimizer holds as many parameters as the model ({held})"
-        if is_exact
-        else f"the optimizer holds {held} of the model's {len(order)} parameters"
-    )
+    why = f"the optimizer holds {held} of the model's {len(order)} parameters"
+    if is_exact:
+        why = f"the optimizer holds as many parameters as the model ({held})"
     if without:
         why += (
             f", and {without} of them had no gradient yet; DDP does not count those "
             "that are frozen"
         )
+    count = _Count(places, "strong", why, held, without if telling else held)
+    if not is_exact:
+        count = count._replace(slots=_places_of_slots(mine, telling))
     is_ordered = without > 0 and any(
         _is_ordered(survey, use, rows)
         for use, rows in zip(mine, stateless, strict=True)
     )
-    return _Count(
-        places,
-        "strong",
-        why,
-        held,
-        without if telling else held,
-        None if is_exact else _places_of_slots(mine, telling),
-        [_without_order(place) for place in places] if is_ordered else None,
-    )
+    if is_ordered:
+        unordered = [_without_order(place) for place in places]
+        count = count._replace(unordered=unordered)
+    return count
+
+
+def _fits_no_model(use: GradientUse) -> bool:
+    """Tell whether an optimizer has state of shapes that no model has in its order."""
+    return not use.match.models and any(slot.shape for slot in use.match.slots)
 
 
 def _is_ordered(survey: Survey, use: GradientUse, stateless: set[int]) -> bool:
@@ -1051,16 +1051,15 @@ def _numbers_of(use: GradientUse, model: Section) -> set[int]:
     match = use.match
     if not match.by_name and len(match.models) < 2:
         return set(range(len(match.slots)))
-    return {
-        number
-        for number, index in enumerate(match.indices)
-        if (index is not None and index in model.indices)
-        or (
-            index is None
-            and match.candidates
-            and any(i in model.indices for i in match.candidates[number])
-        )
-    }
+    numbers: set[int] = set()
+    for number, index in enumerate(match.indices):
+        if index is not None:
+            possible: Sequence[int] = (index,)
+        else:
+            possible = match.candidates[number] if match.candidates else ()
+        if any(tensor_index in model.indices for tensor_index in possible):
+            numbers.add(number)
+    return numbers
 
 
 def _place_of_tensor(

@@ -81,14 +81,11 @@ def merged_parts(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     """
     parts: dict[str, str] = {}
     for name, shape in shapes.items():
-        other = name.replace(".lora_B.", ".lora_A.")
-        if (
-            other != name
-            and len(shape) == 3
-            and shape[2] == 1
-            and len(shapes.get(other, ())) == 2
-        ):
-            parts[name] = other
+        lora_a = name.replace(".lora_B.", ".lora_A.")
+        if lora_a == name or len(shape) != 3 or shape[2] != 1:
+            continue
+        if len(shapes.get(lora_a, ())) == 2:
+            parts[name] = lora_a
     return parts
 
 

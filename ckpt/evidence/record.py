@@ -168,13 +168,12 @@ def _columns_of_rows(
 def record_of(checkpoint: Checkpoint) -> ModelRecord | None:
     """Return the record of a snapshot, or None for any other file."""
     container = next((row for row in checkpoint.containers if row.path == (KEY,)), None)
-    if (
-        container is None
-        or container.first != container.last
-        or look(container.node).kind != "mapping"
-    ):
+    # A record has no tensors.
+    if container is None or container.first != container.last:
         return None
     node = container.node
+    if look(node).kind != "mapping":
+        return None
     try:
         return _parse_record(dict(children_of(node)))
     except (_NotOursError, ValueError):
@@ -191,60 +190,65 @@ class _NotOursError(Exception):
 def _parse_record(fields: dict[str | int, Node]) -> ModelRecord:
     if type(fields.get("snapshot")) is not int:
         raise _NotOursError
-    fields_of = dict(children_of(fields.get("tensors")))
-    tensors = zip(
-        _parse_column(fields_of.get("name"), str),
-        map(_parse_role, _parse_column(fields_of.get("role"), str)),
-        _parse_column(fields_of.get("device"), str),
-        _parse_column(fields_of.get("requires_grad"), bool),
-        _column_or_none(fields_of.get("gradient"), float),
-        _parse_column(fields_of.get("is_sharded"), bool),
-        strict=True,
-    )
     modules = dict(children_of(fields.get("modules")))
-    parts = dict(children_of(fields.get("loose")))
-    loose = zip(
-        _parse_column(parts.get("place"), str),
-        _parse_column(parts.get("kind"), str),
-        _parse_column(parts.get("class"), str),
-        _parse_column(parts.get("parameters"), int),
-        _column_or_none(parts.get("registered"), str),
+    class_names = zip(
+        _parse_column(modules.get("name"), str),
+        _parse_column(modules.get("class"), str),
         strict=True,
     )
     left_out = dict(children_of(fields.get("left_out")))
-    loose_modules = tuple(LooseModule(*row) for row in loose)
-    if any(row.parameters < 0 for row in loose_modules):
-        raise _NotOursError
-    return ModelRecord(
-        "snapshot",
-        {name: TensorRecord(*rest) for name, *rest in tensors},
-        tuple(_parse_column(fields.get("parameters"), str)),
-        dict(
-            zip(
-                _parse_column(modules.get("name"), str),
-                _parse_column(modules.get("class"), str),
-                strict=True,
-            )
-        ),
-        frozenset(_parse_column(fields.get("ignored"), str)),
-        tuple(_parse_column(fields.get("wrappers"), str)),
-        tuple(
-            _parse_optimizer(dict(children_of(node)))
-            for node in _parse_items(fields.get("optimizers"))
-        ),
-        loose_modules,
-        tuple(
-            zip(
-                _parse_column(left_out.get("name"), str),
-                _parse_column(left_out.get("why"), str),
-                strict=True,
-            )
-        ),
-        _parse_scalar(fields.get("rank"), int),
-        _parse_scalar(fields.get("world_size"), int),
-        _parse_scalar(fields.get("training"), bool),
-        _parse_scalar(fields.get("torch"), str),
+    reasons = zip(
+        _parse_column(left_out.get("name"), str),
+        _parse_column(left_out.get("why"), str),
+        strict=True,
     )
+    optimizers = [
+        _parse_optimizer(dict(children_of(node)))
+        for node in _parse_items(fields.get("optimizers"))
+    ]
+    return ModelRecord(
+        source="snapshot",
+        tensors=_parse_tensors(dict(children_of(fields.get("tensors")))),
+        parameters=tuple(_parse_column(fields.get("parameters"), str)),
+        modules=dict(class_names),
+        ignored=frozenset(_parse_column(fields.get("ignored"), str)),
+        wrappers=tuple(_parse_column(fields.get("wrappers"), str)),
+        optimizers=tuple(optimizers),
+        loose=_parse_loose_modules(dict(children_of(fields.get("loose")))),
+        left_out=tuple(reasons),
+        rank=_parse_scalar(fields.get("rank"), int),
+        world_size=_parse_scalar(fields.get("world_size"), int),
+        training=_parse_scalar(fields.get("training"), bool),
+        torch=_parse_scalar(fields.get("torch"), str),
+    )
+
+
+def _parse_tensors(columns: dict[str | int, Node]) -> dict[str, TensorRecord]:
+    rows = zip(
+        _parse_column(columns.get("name"), str),
+        map(_parse_role, _parse_column(columns.get("role"), str)),
+        _parse_column(columns.get("device"), str),
+        _parse_column(columns.get("requires_grad"), bool),
+        _column_or_none(columns.get("gradient"), float),
+        _parse_column(columns.get("is_sharded"), bool),
+        strict=True,
+    )
+    return {name: TensorRecord(*rest) for name, *rest in rows}
+
+
+def _parse_loose_modules(columns: dict[str | int, Node]) -> tuple[LooseModule, ...]:
+    rows = zip(
+        _parse_column(columns.get("place"), str),
+        _parse_column(columns.get("kind"), str),
+        _parse_column(columns.get("class"), str),
+        _parse_column(columns.get("parameters"), int),
+        _column_or_none(columns.get("registered"), str),
+        strict=True,
+    )
+    modules = tuple(LooseModule(*row) for row in rows)
+    if any(module.parameters < 0 for module in modules):
+        raise _NotOursError
+    return modules
 
 
 def _parse_role(text: str) -> Literal["parameter", "buffer"]:

@@ -431,7 +431,9 @@ def find_scaled(
     `is_part` says that more tensors are in other files.
     """
     looks = looks_of(entries)
-    types = {look.dtype.name for look in {id(look): look for look in looks}.values()}
+    # Tensors of one type and shape are one look: a model of 10,000 has some dozens.
+    distinct_looks = {id(look): look for look in looks}.values()
+    types = {look.dtype.name for look in distinct_looks}
     names = names_of(entries)
     text = "\n".join([*names, ""])  # one search is faster than one for each name
     has_lone = f"{LONE}\n" in text
@@ -656,7 +658,9 @@ def _tiled_scale_shape(
     """The shape of a scale that has an element for each block of the last two
     dimensions.
     """
-    return (*shape[:-2], -(-shape[-2] // block[0]), -(-shape[-1] // block[1]))
+    rows = -(-shape[-2] // block[0])  # rounded up
+    columns = -(-shape[-1] // block[1])
+    return (*shape[:-2], rows, columns)
 
 
 def _is_by_row(codes: tuple[int, ...], scale: tuple[int, ...]) -> bool:

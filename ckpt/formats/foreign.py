@@ -36,6 +36,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
 _SMALL = 1 << 20
+"""The most bytes of a file that is read whole, to say that all of them are zero."""
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -44,10 +45,13 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 # --- files ----------------------------------------------------------------------------
 
+_7Z = b"7z\xbc\xaf\x27\x1c"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_RAR = b"Rar!"
 _MAGICS: tuple[tuple[bytes, str, str | None], ...] = (
-    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "unzstd it first"),
-    (b"Rar!", "a RAR archive", "unpack it first"),
+    (_7Z, "a 7z archive", "unpack it first"),
+    (_ZSTD, "compressed with zstd", "unzstd it first"),
+    (_RAR, "a RAR archive", "unpack it first"),
     (b"\x93NUMPY", "not a checkpoint: a numpy array (.npy)", None),
     (b"\x89PNG", "not a checkpoint: a PNG picture", None),
     (b"\xff\xd8\xff", "not a checkpoint: a JPEG picture", None),
@@ -68,8 +72,9 @@ _HTML = (b"<!doctype", b"<html", b"<head")
 
 def _file_error(probe: Probe) -> CkptError:
     """The error on a file that no format reads: what it is, by the first sign of it."""
-    for sign in (_error_of_bytes, _error_of_archive, _error_of_text):
-        error = sign(probe)
+    # In this order: magic bytes are sure, and what is read as text may be anything.
+    for find_error in (_error_of_bytes, _error_of_archive, _error_of_text):
+        error = find_error(probe)
         if error is not None:
             return error
     return UnsupportedError("not a checkpoint: its first bytes match no known format")
@@ -78,7 +83,7 @@ def _file_error(probe: Probe) -> CkptError:
 def _error_of_bytes(probe: Probe) -> CkptError | None:
     """The error on a file whose first bytes, or whose lack of them, tell what it is."""
     head = probe.head
-    if not probe.size:
+    if probe.size == 0:
         return UnreadableError(
             "an empty file",
             hint="an unfinished save, or a full disk? use an earlier save",
@@ -146,13 +151,9 @@ def _error_of_text(probe: Probe) -> CkptError | None:
 
 def _zeros_error(probe: Probe) -> CkptError:
     """The error on a file that begins with zeros."""
-    size = probe.size
-    whole = size <= _SMALL and not probe.file.read(0, size).strip(b"\0")
-    what = (
-        "all bytes are zero"
-        if whole
-        else f"the first {len(probe.head):,} bytes are zero"
-    )
+    what = f"the first {len(probe.head):,} bytes are zero"
+    if probe.size <= _SMALL and not probe.file.read(0, probe.size).strip(b"\0"):
+        what = "all bytes are zero"
     return UnreadableError(f"not a checkpoint: {what}", hint="an unfinished write?")
 
 
@@ -163,10 +164,8 @@ def _json_error(head: bytes) -> CkptError:
     if b'"weight_map"' in head:
         hint = "name it *.index.json to read the shards that it lists"
     elif b'"ckpt.inspect"' in head:
-        what, hint = (
-            "a listing from ckpt inspect --json",
-            "only diff --structure reads it",
-        )
+        what = "a listing from ckpt inspect --json"
+        hint = "only diff --structure reads it"
     return UnsupportedError(f"not a checkpoint: {what}", hint=hint)
 
 
@@ -254,17 +253,17 @@ def _may_hold_arrays(probe: Probe) -> bool:
     return any(name.endswith(b".npy") for name in _zip_names(data))
 
 
+_SKIPPED = tuple(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60))
+"""The first bytes of a frame that zstd and lz4 pass over, before one of theirs."""
 _CLOSED = (
-    *(
-        magic
-        for magic, what, _ in _MAGICS
-        if what.startswith(("a 7z", "a RAR", "compressed with zstd"))
-    ),
-    b"\x04\x22\x4d\x18",
-    b"\x02\x21\x4c\x18",
-    *(bytes([number]) + b"\x2a\x4d\x18" for number in range(0x50, 0x60)),
+    _7Z,
+    _ZSTD,
+    _RAR,
+    b"\x04\x22\x4d\x18",  # lz4
+    b"\x02\x21\x4c\x18",  # lz4 in its legacy frame
+    *_SKIPPED,
     b"LZIP",
-    b"\x1f\x9d",
+    b"\x1f\x9d",  # compress of Unix
 )
 """The first bytes of files that ckpt cannot look into. joblib reads lz4."""
 
@@ -299,16 +298,17 @@ def _overwritten_error(probe: Probe) -> CkptError | None:
         ]
         if is_shifted or not any(map(_is_ours, names)):
             continue
-        headers = headers_of(probe.file, begin, size)
-        lost = headers.count(False)
-        if headers[:1] != [False]:
+        has_header = headers_of(probe.file, begin, size)
+        # The beginning is what was overwritten, so the first record lost its header.
+        if not has_header or has_header[0]:
             continue
         first = "zero" if not probe.head.strip(b"\0") else "of something else"
         what = f"the first {len(probe.head):,} bytes are {first}"
+        lost = has_header.count(False)
+        records = counted_noun(len(has_header), "record")
         return UnreadableError(
             f"the beginning of a zip archive is overwritten: {what}, and {lost:,} of "
-            f"the {counted_noun(len(headers), 'record')} that its"
-            " directory lists have no header where it says",
+            f"the {records} that its directory lists have no header where it says",
             hint="download it again, or take another copy",
         )
     return None
@@ -344,6 +344,10 @@ _OF_TAR = frozenset(("sys_info", "pickle", "storages", "tensors"))
 _ZIP_NAMES = re.compile(b"PK\x01\x02.{24}(..).{16}", re.DOTALL)
 
 
+_WITH_MAGIC = ("gzip", "bzip2", "xz")
+"""Streams that begin with bytes of their own."""
+
+
 def _holds_inside(probe: Probe) -> bool:
     """Tell whether a stream of gzip, bzip2, xz or zlib holds another archive with
     checkpoints, or cannot be looked into.
@@ -355,13 +359,15 @@ def _holds_inside(probe: Probe) -> bool:
     how = packing(probe.head)
     if how is None:
         return False
-    has_magic = how.name in ("gzip", "bzip2", "xz") or probe.head.startswith(b"ZF0x")
     inside = beginning(probe.file, how, HEAD_BYTES)
     if not inside:
+        # zlib has no magic bytes: many files begin like a stream of it, and are none.
+        has_magic = how.name in _WITH_MAGIC or probe.head.startswith(b"ZF0x")
         return has_magic and is_broken(probe.file, how)
     if not inside.startswith(b"PK") and not is_tar(inside):
+        # A stream inside of a stream is not looked into.
         other = packing(inside)
-        return other is not None and other.name in ("gzip", "bzip2", "xz", "ZF")
+        return other is not None and other.name in (*_WITH_MAGIC, "ZF")
     content = beginning(probe.file, how, _INSIDE) or b""
     return len(content) >= _INSIDE or _names_checkpoints(content)
 
@@ -369,7 +375,8 @@ def _holds_inside(probe: Probe) -> bool:
 def _zip_names(data: bytes) -> Iterator[bytes]:
     """Yield all that any reader could take for a name in a zip archive."""
     for match in _ZIP_NAMES.finditer(data):
-        yield data[match.end() : match.end() + int.from_bytes(match[1], "little")]
+        length = int.from_bytes(match[1], "little")
+        yield data[match.end() : match.end() + length]
 
 
 def _names_checkpoints(data: bytes) -> bool:
@@ -390,22 +397,18 @@ def _names_checkpoints(data: bytes) -> bool:
         block = data[offset : offset + BLOCK]
         if not is_tar(block):
             continue
-        names = [block[:100]]
+        names = [block[:100].partition(b"\0")[0]]
         if block[156:157] in b"xgL":  # a long name, or records with one, follows
-            names += re.split(
-                rb"[\n\0]", data[offset + BLOCK : offset + BLOCK + _LONG_NAME]
-            )
-        if any(
-            _is_ours(
-                name.partition(b"\0")[0].decode("utf-8", "replace").removeprefix("./")
-            )
-            for name in names
-        ):
-            return True
+            behind = offset + BLOCK
+            names += re.split(rb"[\n\0]", data[behind : behind + _LONG_NAME])
+        for name in names:
+            if _is_ours(name.decode("utf-8", "replace").removeprefix("./")):
+                return True
     return False
 
 
 _LONG_NAME = 4_096
+"""Bytes behind the header of a tar archive in which a long name is looked for."""
 
 
 def _archive_error(archive: Archive, path: str) -> CkptError:
@@ -434,6 +437,7 @@ def _is_text(head: bytes) -> bool:
     try:
         sample.decode("utf-8")
     except UnicodeDecodeError as error:
+        # The sample may end inside of a character, of at most four bytes.
         if error.start < len(sample) - 4:
             return False
     return all(byte >= 0x20 or byte in b"\t\n\r\x0c\x1b" for byte in sample)
@@ -474,20 +478,18 @@ def _directory_error(folder: Location) -> CkptError:
         return UnsupportedError(
             f"not a PyTorch checkpoint: {program.what}", hint=program.opener
         )
-    files = [name for name in names if name.endswith(WEIGHTS)] or [
-        name for name in names if _NUMBERED.search(name)
-    ]
+    files = [name for name in names if name.endswith(WEIGHTS)]
+    if not files:
+        files = [name for name in names if _NUMBERED.search(name)]
     unread = 0
     if not files:
         files, unread = _archives_of_torch(folder)
     if files:
+        count = counted_noun(len(files), "checkpoint file")
+        held = f"at least {count}" if unread else count
         first = pasted_path(f"{folder.name.rstrip('/')}/{files[0]}") or files[0]
         return FolderError(
-            (
-                "a directory without an index; it holds "
-                f"{'at least ' if unread else ''}"
-                f"{counted_noun(len(files), 'checkpoint file')}"
-            ),
+            f"a directory without an index; it holds {held}",
             hint=f"name one, such as {first}",
         )
     steps = _steps_error(folder)
@@ -534,10 +536,13 @@ _NUMBERED = re.compile(
 `last.pth.bak`.
 """
 _WHOLE = (
-    r"\.metadata|__\d+\.metadata|.*\.(?:safetensors|bin)(?:\.index\.json)?|.*\.(?:pt"
-    r"|pth|ckpt)|latest|mp_rank_\d+(?:_\d+)*/"
+    r"\.metadata|__\d+\.metadata"
+    r"|.*\.(?:safetensors|bin)(?:\.index\.json)?"
+    r"|.*\.(?:pt|pth|ckpt)"
+    r"|latest|mp_rank_\d+(?:_\d+)*/"
     r"|(?:pytorch_model_fsdp|optimizer)_\d+/"
 )
+"""The names of which a whole folder of a step has one. A slash ends a folder's."""
 _LOOKED = 1_000
 """The most of these folders that are searched for the newest one that is whole."""
 
@@ -548,34 +553,35 @@ def _steps_error(folder: Location) -> CkptError | None:
 
     It names the newest that has what a whole one has: `.metadata` is written last.
     """
-    names = steps_in(folder.names())
-    whole = next(
-        (name for name in reversed(names[-_LOOKED:]) if _is_whole(folder, name[:-1])),
-        None,
-    )
+    names = [name.removesuffix("/") for name in steps_in(folder.names())]
+    names.reverse()  # the newest first
+    whole = None
+    for name in names[:_LOOKED]:
+        if _is_whole(folder, name):
+            whole = name
+            break
     if whole is None:
         return None
-    shown = show(whole[:-1], 80)
-    listed = and_more([show(name[:-1], 80) for name in reversed(names)], 3)
-    text = (
-        f"a directory of {counted_noun(len(names), 'checkpoint')}: {listed}"
-        if len(names) > 1
-        else f"a directory around {shown}"
-    )
-    newest = (
-        "" if whole == names[-1] else f"; {show(names[-1][:-1], 80)} is not complete"
-    )
-    hint = f"name one; the newest{' complete' if newest else ''} is {shown}{newest}"
+    shown = show(whole, 80)
+    text = f"a directory around {shown}"
+    if len(names) > 1:
+        listed = and_more([show(name, 80) for name in names], 3)
+        text = f"a directory of {counted_noun(len(names), 'checkpoint')}: {listed}"
+    newest = names[0]
+    hint = f"name one; the newest is {shown}"
+    if whole != newest:
+        hint = f"name one; the newest complete is {shown}"
+        hint += f"; {show(newest, 80)} is not complete"
     return FolderError(text, hint=hint)
 
 
 def _is_whole(folder: Location, name: str) -> bool:
+    """Tell whether a folder of a step has what is written last, or weights."""
     try:
-        return any(
-            re.fullmatch(_WHOLE, inner) for inner in folder.child(name, "no").names()
-        )
+        inner_names = folder.child(name, "no").names()
     except UnreadableError:
         return False
+    return any(re.fullmatch(_WHOLE, inner) for inner in inner_names)
 
 
 FORMAT = Format(

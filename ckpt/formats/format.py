@@ -180,19 +180,22 @@ class ChecksumReport(NamedTuple):
     @classmethod
     def together(cls, reports: Sequence[ChecksumReport]) -> ChecksumReport:
         """The report on several files."""
-        return cls(
-            sum(report.nbytes for report in reports),
-            tuple(row for report in reports for row in report.damage),
-            sum(report.unchecked for report in reports),
-            tuple(text for report in reports for text in report.unread),
-        )
+        nbytes = 0
+        unchecked = 0
+        damage: list[Damage] = []
+        unread: list[str] = []
+        for report in reports:
+            nbytes += report.nbytes
+            unchecked += report.unchecked
+            damage += report.damage
+            unread += report.unread
+        return cls(nbytes, tuple(damage), unchecked, tuple(unread))
 
     def about(self, file: str) -> ChecksumReport:
         """The report with the name of its file on each damage."""
         damage = tuple(row._replace(what=f"{file}: {row.what}") for row in self.damage)
-        return self._replace(
-            damage=damage, unread=tuple(f"{file}: {text}" for text in self.unread)
-        )
+        unread = tuple(f"{file}: {text}" for text in self.unread)
+        return self._replace(damage=damage, unread=unread)
 
 
 List = Callable[["Location", str], "list[RecordedFile]"]

@@ -38,7 +38,7 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
             data = read_limited(
                 source, limits.index_bytes, "index-bytes", "the listing"
             )
-        if data.count(b'"schema"', 0, 1 << 20) == 0:
+        if data.count(b'"schema"', 0, _SCHEMA_WITHIN) == 0:
             return None
         document = parse_json(
             data,
@@ -53,12 +53,13 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
                 "not a listing of tensors",
                 hint="expected the document of ckpt inspect --json",
             )
-        if schema.get("version") != 1:
-            raise UnreadableError(
-                f"unknown version of a listing: {show(str(schema.get('version')), 20)}"
-            )
+        version = schema.get("version")
+        if version != 1:
+            shown = show(str(version), 20)
+            raise UnreadableError(f"unknown version of a listing: {shown}")
         try:
             return _make_checkpoint(path, document)
+        # What the parsers below raise: strangers write listings too.
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UnreadableError(
                 "invalid listing: it does not follow docs/json.md"
@@ -82,17 +83,13 @@ def open_documents(path: str, limits: Limits) -> list[dict[str, Json]] | None:
         if b'"schema"' not in head or b'"ckpt.' not in head:
             return None
         data = read_limited(source, limits.index_bytes, "index-bytes", "the document")
-    budget, what = (
-        Budget(limits),
-        "document (expected what --json of a command printed)",
-    )
-    lines = data.split(b"\n")
-    is_one = not lines[0].rstrip().endswith(b"}")  # as on a terminal, on many lines
-    values = [
-        parse_json(text, what, budget)
-        for text in ([data] if is_one else lines)
-        if text.strip()
-    ]
+    budget = Budget(limits)
+    what = "document (expected what --json of a command printed)"
+    texts = data.split(b"\n")
+    # On a terminal one document takes many lines, in a pipe each takes one.
+    if not texts[0].rstrip().endswith(b"}"):
+        texts = [data]
+    values = [parse_json(text, what, budget) for text in texts if text.strip()]
     documents = [document for document in values if isinstance(document, dict)]
     if len(documents) < len(values):
         raise UnreadableError("a line of the documents is no object")
@@ -101,6 +98,8 @@ def open_documents(path: str, limits: Limits) -> list[dict[str, Json]] | None:
 
 _HEAD = 4096
 """A document begins with its schema."""
+_SCHEMA_WITHIN = 1 << 20
+"""Bytes of a file within which a listing names its schema: other JSON is not parsed."""
 _ROLES = frozenset(("parameter", "buffer", "optimizer", "other", "unknown"))
 _TRUSTS = frozenset(("certain", "strong", "likely", "none"))
 _KINDS = frozenset(
@@ -111,32 +110,23 @@ _KINDS = frozenset(
 def _make_checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
     rows = [json_object(row) for row in json_list(document["tensors"])]
     entries = tuple(_parse_entry(row) for row in rows)
-    kinds = {
-        _parse_text(row["name"]): (
-            _parse_path(row["path"]),
-            _one_of(row["kind"], _KINDS),
-        )
-        for row in map(json_object, json_list(document["sections"]))
-    }
+    empty_sections = _parse_sections(document["sections"])
     sections: list[DeclaredSection] = []
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         name = _parse_text(row["section"])
-        if sections and sections[-1].name == name and sections[-1].last == place:
-            sections[-1] = sections[-1]._replace(last=place + 1)
+        end = index + 1
+        if sections and sections[-1].name == name and sections[-1].last == index:
+            sections[-1] = sections[-1]._replace(last=end)
         else:
-            sections.append(
-                DeclaredSection(
-                    *kinds[name][:1], name, kinds[name][1], place, place + 1
-                )
-            )
+            sections.append(empty_sections[name]._replace(first=index, last=end))
     filled = {section.name for section in sections}
-    if any(kinds[name][1] == "snapshot" for name in filled):
+    # The record that `ckpt.snapshot` puts into a file has no tensors.
+    if any(empty_sections[name].kind == "snapshot" for name in filled):
         raise ValueError
-    sections += [
-        DeclaredSection(section_path, name, kind, 0, 0)
-        for name, (section_path, kind) in kinds.items()
-        if name not in filled
-    ]
+    for name, section in empty_sections.items():
+        if name not in filled:
+            sections.append(section)
+    roles = tuple(_parse_role(row) for row in rows)
     return Checkpoint(
         path=path,
         format=NAME,
@@ -145,9 +135,20 @@ def _make_checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
         root=None,
         tensors=entries,
         storages=(),
-        declared=Declared(tuple(sections), tuple(_parse_role(row) for row in rows)),
+        declared=Declared(tuple(sections), roles),
         not_loadable="a listing has no tensor data to load",
     )
+
+
+def _parse_sections(value: Json) -> dict[str, DeclaredSection]:
+    """Return the sections of a listing by their names, as yet without tensors."""
+    sections = {}
+    for row in map(json_object, json_list(value)):
+        name = _parse_text(row["name"])
+        path = _parse_path(row["path"])
+        kind = _one_of(row["kind"], _KINDS)
+        sections[name] = DeclaredSection(path, name, kind, 0, 0)
+    return sections
 
 
 def _parse_role(row: dict[str, Json]) -> tuple[str, str, str, str]:
@@ -168,16 +169,15 @@ def _dtype(name: str) -> DType:
     # Here: the table imports this room's modules.
     from ckpt.formats import known_formats
 
-    return {dtype.name: dtype for format in known_formats() for dtype in format.dtypes}[
-        name
-    ]
+    of_formats: dict[str, DType] = {}
+    for format in known_formats():
+        of_formats |= {dtype.name: dtype for dtype in format.dtypes}
+    return of_formats[name]
 
 
 def _parse_entry(row: dict[str, Json]) -> Entry:
-    shape, dtype = (
-        tuple(_parse_count(size) for size in json_list(row["shape"])),
-        _dtype(_parse_text(row["dtype"])),
-    )
+    shape = tuple(_parse_count(size) for size in json_list(row["shape"]))
+    dtype = _dtype(_parse_text(row["dtype"]))
     device = None if row["device"] is None else _parse_text(row["device"])
     tensor: Tensor
     if row["layout"] == "strided":

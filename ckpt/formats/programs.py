@@ -61,6 +61,7 @@ _TABLE_END = b"\x57\xfb\x80\x8b\x24\x75\x47\xdb"
 (tensorflow/core/lib/io/format.h).
 """
 _TABLE_FOOTER = 48
+"""Bytes of the footer of such a table: a shorter file is none."""
 _DATA = re.compile(r"\.data-\d{5}-of-\d{5}$")
 _SPEC = re.compile(rb"[\x01-\x20]\0\0\0[\x02-\x80]\0[A-Z]\w{3,100}Spec\0")
 """The version, and the length and the name of the specification
@@ -78,21 +79,17 @@ def _darknet_program(head: bytes, size: int) -> Program:
     """
     # From version 0.2 on the number of pictures has 8 bytes.
     header = 16 if head[4] == 1 else 20
-    count, more = divmod(max(0, size - header), 4)
-    text = (
-        f"Darknet (YOLO), {count:,} float32 numbers behind a header of {header} bytes"
+    count, extra_bytes = divmod(max(0, size - header), 4)
+    numbers = f"{count:,} float32 numbers"
+    what = f"Darknet (YOLO), {numbers} behind a header of {header} bytes"
+    if extra_bytes:
+        what += f" and {counted_noun(extra_bytes, 'byte')} more"
+        return Program(what, "an unfinished download")
+    opener = (
+        "darknet and cv2.dnn.readNet open it, with its .cfg: one that asks for another "
+        "number is of another model, or the download is unfinished"
     )
-    if more:
-        return Program(
-            f"{text} and {counted_noun(more, 'byte')} more", "an unfinished download"
-        )
-    return Program(
-        text,
-        (
-            "darknet and cv2.dnn.readNet open it, with its .cfg: one that asks for "
-            "another number is of another model, or the download is unfinished"
-        ),
-    )
+    return Program(what, opener)
 
 
 def program_of(probe: Probe) -> Program | None:
@@ -150,15 +147,11 @@ def _protobuf_program(head: bytes, name: str) -> Program | None:
     A ModelProto of ONNX begins with ir_version, and then producer_name, the graph or
     opset_import.
     """
-    if (
-        len(head) > 3
-        and head[0] == 0x08
-        and head[1] < 0x20
-        and head[2] in (0x12, 0x3A, 0x42)
-    ):
+    if _begins_with_version(head):
         if name.endswith(".mlmodel"):
             return Program("CoreML", "coremltools.models.MLModel opens it")
-        if head[2] == 0x12 and not _is_text(_field_content(head, 3)):
+        # producer_name is a text, and the second field of a SavedModel a message.
+        if head[2:3] == _FIELD_2 and not _is_text(_field_content(head, 3)):
             return Program(
                 "a TensorFlow SavedModel",
                 "tf.saved_model.load opens the folder that it lies in",
@@ -168,14 +161,26 @@ def _protobuf_program(head: bytes, name: str) -> Program | None:
         return None
     if name.endswith(".caffemodel"):
         return Program("Caffe", "caffe and cv2.dnn.readNetFromCaffe open it")
-    first = _field_content(head, 1)
-    if (
-        name.endswith(".ckpt")
-        and first[:1] == b"\n"
-        and _is_text(_field_content(first, 1))
-    ):
-        return Program("MindSpore", "mindspore.load_checkpoint opens it")
-    return None
+    # MindSpore: a message for each parameter, whose first field is its name.
+    parameter = _field_content(head, 1)
+    if not name.endswith(".ckpt") or parameter[:1] != b"\n":
+        return None
+    if not _is_text(_field_content(parameter, 1)):
+        return None
+    return Program("MindSpore", "mindspore.load_checkpoint opens it")
+
+
+_FIELD_2, _FIELD_7, _FIELD_8 = b"\x12", b"\x3a", b"\x42"
+"""The byte before a field of protobuf whose content has a length."""
+
+
+def _begins_with_version(head: bytes) -> bool:
+    """Tell whether bytes begin with field 1 as a small number, and go on with a field
+    that comes next in ONNX, CoreML or SavedModel.
+    """
+    if len(head) <= 3 or head[0] != 0x08 or head[1] >= 0x20:
+        return False
+    return head[2:3] in (_FIELD_2, _FIELD_7, _FIELD_8)
 
 
 def _field_content(data: bytes, position: int) -> bytes:

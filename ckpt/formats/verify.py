@@ -48,7 +48,8 @@ def checksums(
         finally:
             probe.close()
 
-    return check(locate(path) if isinstance(path, str) else path, "")
+    location = locate(path) if isinstance(path, str) else path
+    return check(location, "")
 
 
 class Recorded(NamedTuple):
@@ -94,16 +95,18 @@ def recorded(
                         checkpoint.check_unchanged()
         finally:
             probe.close()
-        files = [
-            file._replace(name="/".join(filter(None, (name, file.name))))
-            for file in files
-        ]
-        return Recorded(format.name, format.traits.label, files)
+        # The only file of a checkpoint has no name of its own.
+        named = []
+        for file in files:
+            parts = [part for part in (name, file.name) if part]
+            named.append(file._replace(name="/".join(parts)))
+        return Recorded(format.name, format.traits.label, named)
 
     def inner(location: Location, name: str) -> list[RecordedFile]:
         return listed(location, name).files
 
-    return listed(locate(path) if isinstance(path, str) else path, "")
+    location = locate(path) if isinstance(path, str) else path
+    return listed(location, "")
 
 
 class Remainder(NamedTuple):
@@ -146,33 +149,39 @@ def remainder(
         with open(path, limits, plugins=plugins, partial=True) as checkpoint:
             gone = dict.fromkeys(checkpoint.account.lost_names)
             bad = {} if executor is None else unsound(checkpoint, executor, far=True)
-            names = names_of(checkpoint.tensors)
-            whole = tuple(
-                name for name in names if name not in gone and name not in bad
-            )
-            there = [name for name in names if name in gone or name in bad]
-            # An index lists them, and no shard that is there holds them.
-            nowhere = gone.keys() - there
-            lost = (*there, *(name for name in gone if name in nowhere))
-            hint = plan(checkpoint) if plan is not None and whole else None
+            whole: list[str] = []
+            lost: list[str] = []
+            for name in names_of(checkpoint.tensors):
+                if name in gone or name in bad:
+                    lost.append(name)
+                else:
+                    whole.append(name)
+            # An index lists the others, and no shard that is there holds them.
+            listed = {*lost}
+            lost += [name for name in gone if name not in listed]
             doubts = checkpoint.account.noticed("damaged-file")
-            unproved = tuple(
+            unproved = [
                 (notice.message, notice.tensors) for notice in doubts if notice.tensors
-            )
+            ]
             return Remainder(
-                whole, lost, (), hint, checkpoint.damage, tuple(bad), unproved
+                tuple(whole),
+                tuple(lost),
+                hint=plan(checkpoint) if plan is not None and whole else None,
+                damage=checkpoint.damage,
+                unsound=tuple(bad),
+                unproved=tuple(unproved),
             )
     except CkptError:
-        pass
+        pass  # nothing of it is read: its files may say something all the same
     try:
         probe = probe_at(locate(path), limits)
-        rows = (
-            format.remains(probe)
-            for format in known_formats()
-            if format.remains is not None
-        )
-        found = next((tuple(row) for row in rows if row), ())
+        rows: tuple[str, ...] = ()
+        for format in known_formats():
+            if format.remains is not None:
+                rows = tuple(format.remains(probe))
+            if rows:
+                break
         probe.close()
     except CkptError:
         return None
-    return Remainder(None, None, found) if found else None
+    return Remainder(None, None, rows) if rows else None

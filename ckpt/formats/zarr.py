@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from ckpt.bytes.location import Location
 from ckpt.model.errors import UnreadableError
 
@@ -21,12 +19,12 @@ def has_arrays(folder: Location) -> bool:
     """Tell whether one of the first folders in a folder is an array of zarr. No link is
     followed.
     """
-    for name in islice(
-        (name for name in folder.names() if name.endswith("/")), _ARRAYS
-    ):
+    folders = [name[:-1] for name in folder.names() if name.endswith("/")]
+    for name in folders[:_ARRAYS]:
         try:
-            if not ZARR.isdisjoint(folder.child(name[:-1], "no").names()):
-                return True
+            files = folder.child(name, "no").names()
         except UnreadableError:
             continue
+        if not ZARR.isdisjoint(files):
+            return True
     return False

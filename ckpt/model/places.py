@@ -452,6 +452,20 @@ class BasePlace:
         return self.read_blocks(start, count, tally)
 
 
+class StreamedPlace(BasePlace):
+    """A place whose blocks are views of one buffer: `stream_blocks` yields them, and
+    `read_blocks` copies each.
+    """
+
+    __slots__ = ()
+
+    def read_blocks(
+        self, start: int = 0, count: int | None = None, tally: Tally | None = None
+    ) -> Iterator[bytes]:
+        size = self.nbytes - start if count is None else count
+        return map(bytes, self.stream_blocks(start, size, tally))
+
+
 class Reworked(BasePlace):
     """A place that is made of another one, `packed`, stretch by stretch."""
 

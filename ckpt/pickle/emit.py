@@ -483,12 +483,13 @@ def _item_batches(items: Sequence[Node]) -> Iterator[Node]:
 
 def _pair_batches(keys: Sequence[Node], values: Sequence[Node]) -> Iterator[Node]:
     for start in range(0, len(keys), BATCH):
-        batch = keys[start : start + BATCH], values[start : start + BATCH]
-        yield from (
-            _pair_batch(*batch)
-            if len(batch[0]) > 1
-            else (batch[0][0], batch[1][0], _Raw(b"s"))
-        )
+        keys_of_batch = keys[start : start + BATCH]
+        values_of_batch = values[start : start + BATCH]
+        if len(keys_of_batch) > 1:
+            yield from _pair_batch(keys_of_batch, values_of_batch)
+        else:
+            # SETITEM, as the pickler of Python writes a single pair.
+            yield from (keys_of_batch[0], values_of_batch[0], _Raw(b"s"))
 
 
 def _pair_batch(keys: Sequence[Node], values: Sequence[Node]) -> Iterator[Node]:

@@ -310,13 +310,15 @@ class Rebuilder:
     def _wrapper_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _check_arity(args, 8)
         cls, dtype, size, _stride, _offset, _layout, device, requires_grad = args[:8]
+        # In this order: the first one that is bad says why.
+        parsed_dtype = _parse_dtype(dtype)
+        shape = _parse_sizes(size)
+        attributes = _state_attributes(call.states[0]) if call.states else {}
         return Composite(
             layout="wrapper",
-            dtype=_parse_dtype(dtype),
-            shape=_parse_sizes(size),
-            parts=_inner_tensors(_state_attributes(call.states[0]))
-            if call.states
-            else (),
+            dtype=parsed_dtype,
+            shape=shape,
+            parts=_inner_tensors(attributes),
             own_device=device_text(device),
             requires_grad=_flag_or_none(requires_grad),
             detail=cls.qualified if type(cls) is Global else None,
@@ -382,11 +384,11 @@ class Rebuilder:
         size, stride = _parse_sizes(args[1]), _parse_sizes(args[2])
         if len(size) != len(stride):
             raise BadCallError("the numbers of sizes and strides differ")
-        numel = (
-            1 + sum((s - 1) * t for s, t in zip(size, stride, strict=True))
-            if prod(size)
-            else 0
-        )
+        numel = 0
+        if prod(size):
+            # The place of the last element, and one more.
+            steps = zip(size, stride, strict=True)
+            numel = 1 + sum((count - 1) * step for count, step in steps)
         storage = Storage(
             f"meta:{self._meta}", "meta", dtype, dtype.nbytes(numel), None
         )

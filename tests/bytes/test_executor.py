@@ -279,7 +279,7 @@ print(os.getpid() in made)
         ),
         ("little", True),
         ("thread", True),
-        ("far", True),
+        pytest.param("far", True, marks=pytest.mark.needs("remote")),
     ],
 )
 def test_much_work_is_done_by_copies_of_a_process_without_threads(

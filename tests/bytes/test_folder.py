@@ -10,7 +10,6 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -275,12 +274,6 @@ def work(tmp_path: Path) -> Path:
         made / "in.pth",
     )
     return made
-
-
-@pytest.fixture(scope="module")
-def killer() -> Iterator[kills.Killer]:
-    with kills.Killer() as made:
-        yield made
 
 
 @pytest.mark.slow

@@ -118,6 +118,7 @@ def test_sample(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         agrees(report)
 
 
+@pytest.mark.needs("archives")
 def test_the_model_of_an_archive_is_opened_inside_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

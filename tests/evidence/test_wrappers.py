@@ -130,6 +130,7 @@ def test_an_adapted_model_and_its_base(tmp_path: Path) -> None:
         assert torch.equal(value, net.state_dict()[name])
 
 
+@pytest.mark.needs("folders")
 def test_an_adapter_and_the_model_that_it_trained(tmp_path: Path) -> None:
     folders.adapter(tmp_path / "lora")
     torch.save(folders.adapted(folders.model()), tmp_path / "peft.pth")
@@ -142,6 +143,7 @@ def test_an_adapter_and_the_model_that_it_trained(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.needs("folders")
 def test_inspect_names_the_layers(tmp_path: Path) -> None:
     folders.adapter(tmp_path / "lora")
     lines = inside("inspect", "lora", cwd=tmp_path).lines

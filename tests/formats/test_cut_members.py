@@ -71,6 +71,7 @@ def names_of(folder: Path) -> set[str]:
         return set(checkpoint)
 
 
+@pytest.mark.needs("fsdp")
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_part_of_a_rank(
     rank: int, ranks: Path, tmp_path: Path, lacking: Callable[[str, str], None]
@@ -81,6 +82,7 @@ def test_a_part_of_a_rank(
     assert split(tmp_path / "c") == (every - {"model.up.weight"}, {"model.up.weight"})
 
 
+@pytest.mark.needs("fsdp")
 def test_a_copy_of_a_rank_loses_nothing(
     ranks: Path, tmp_path: Path, lacking: Callable[[str, str], None]
 ) -> None:
@@ -192,6 +194,7 @@ def test_weights_of_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
     assert "pytorch_model_fsdp_1.bin was not read" in notice.message
 
 
+@pytest.mark.needs("dcp")
 def test_a_shard_of_dcp_in_safetensors(ranks: Path, tmp_path: Path) -> None:
     """Its names and its parts are known by its header; the reader of one file says what
     is beyond its end.

@@ -86,6 +86,7 @@ def test_a_device_changes_in_place(saved: Path) -> None:
     assert saved.read_bytes() == before
 
 
+@pytest.mark.needs("archives")
 def test_a_package(tmp_path: Path) -> None:
     path, out = tmp_path / "x.pt", tmp_path / "out.pth"
     with PackageExporter(str(path)) as exporter:

@@ -163,6 +163,7 @@ def test_ranks_of_megatron(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.needs("folders")
 def test_random_states_of_accelerate(tmp_path: Path) -> None:
     net = torch.nn.Linear(3, 2)
     folder = tmp_path / "c"

@@ -30,6 +30,7 @@ import pytest
 import torch
 from exported import pt2
 from gadgets import write
+from needs import skip_without
 from opcodes import call, glob, pickled
 from paths import many
 from process import TIMEOUT, ckpt
@@ -174,6 +175,7 @@ TARS = {
 }
 
 
+@pytest.mark.needs("old")
 @pytest.mark.parametrize("name", ["x.pt", "x.safetensors", "weights"])
 @pytest.mark.parametrize("kind", TARS)
 def test_a_tar_that_is_another_file_too_is_refused(
@@ -187,6 +189,7 @@ def test_a_tar_that_is_another_file_too_is_refused(
     assert ckpt("lint", tmp_path, "--level", "error").code == 2, "no name hides it"
 
 
+@pytest.mark.needs("old")
 def test_a_tar_of_before_ustar_is_read_as_torch_reads_it(tmp_path: Path) -> None:
     data = bytearray(tar(None))
     for start in range(0, len(data), 512):  # clear what ustar added to the headers
@@ -313,6 +316,7 @@ def test_pickles_behind_the_first_are_judged(name: str, tmp_path: Path) -> None:
     assert not Path("rung").exists()
 
 
+@pytest.mark.needs("pickles")
 def test_harmless_pickles_and_bytes_behind_the_first_are_said(tmp_path: Path) -> None:
     path = tmp_path / "x.pkl"
     path.write_bytes(FIRST + pickle.dumps({"b": 1}, 2) + bytes(20))
@@ -440,6 +444,7 @@ def of_torch() -> bytes:
 
 
 def of_stable_baselines() -> bytes:
+    skip_without("archives")
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name, data in (
@@ -682,6 +687,7 @@ def test_an_archive_in_the_last_weights_is_refused(kind: str, tmp_path: Path) ->
     assert done.code == 2 and b"two files in one" in done.err
 
 
+@pytest.mark.needs("old")
 def test_an_archive_in_the_last_member_of_a_tar_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     buffer = io.BytesIO()
@@ -700,6 +706,7 @@ def test_an_archive_in_the_last_member_of_a_tar_is_refused(tmp_path: Path) -> No
     assert b"two files in one" in ckpt("inspect", path).err
 
 
+@pytest.mark.needs("pickles")
 def test_an_archive_for_zipfile_in_the_last_weights_is_refused(tmp_path: Path) -> None:
     """Stable-Baselines3 opens its archives by zipfile, which finds one that was only
     appended.
@@ -718,6 +725,7 @@ def test_an_archive_for_zipfile_in_the_last_weights_is_refused(tmp_path: Path) -
     assert b"two files in one" in ckpt("inspect", path).err
 
 
+@pytest.mark.needs("pickles")
 def test_an_archive_that_is_a_value_of_a_pickle_is_no_other_file(
     tmp_path: Path,
 ) -> None:
@@ -820,6 +828,7 @@ def test_a_header_of_safetensors_that_is_one_of_gzip_is_refused(
     assert b"two files in one" in ckpt("inspect", tmp_path / "x.safetensors").err
 
 
+@pytest.mark.needs("pickles")
 def test_a_compressed_pickle_that_is_another_pickle_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -936,6 +945,7 @@ def compare_values(path: Path) -> int:
         return len(checkpoint)
 
 
+@pytest.mark.needs("old", "pickles")
 def test_no_file_runs_or_holds_what_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -452,6 +452,7 @@ REQUESTS = [
     "ext.dcp.remains._SMALL",
     "formats.common.directory._AROUND",
     "formats.listing._HEAD",
+    "formats.listing._SCHEMA_WITHIN",
     "formats.format.HEAD_BYTES",
     "formats.common.columns._BLOCK",
     "formats.common.columns._NEAR",

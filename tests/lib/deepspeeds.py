@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from needs import skip_without
 
 TAG = "global_step3"
 Params = dict[str, torch.Tensor]
@@ -336,6 +337,7 @@ class Saved:
         """The folder with `latest`. The scripts in it would leave a file behind if
         anything ran them.
         """
+        skip_without("deepspeed")
         (folder / tag).mkdir(parents=True)
         with standing_in():
             for name, state in {**self.models, **self.optimizers}.items():

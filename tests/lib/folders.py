@@ -20,6 +20,7 @@ import numpy as np
 import safetensors.torch
 import torch
 from inside import inside
+from needs import skip_without
 from torch import nn
 
 import ckpt
@@ -84,6 +85,7 @@ def arguments(path: Path) -> Path:
 
 def trainer(folder: Path, *, step: int = 2, name: str = "model.safetensors") -> Path:
     """`checkpoint-STEP` of the Trainer of transformers."""
+    skip_without("folders")
     net = model()
     optimizer = stepped(net, step)
     save(folder / name, weights(net))
@@ -122,6 +124,7 @@ def accelerate(
     """A folder of `Accelerator.save_state` for one or two models, each with its
     optimizer.
     """
+    skip_without("folders")
     nets = [model(), nn.Linear(3, 3)][:models]
     for number, net in enumerate(nets):
         mark = f"_{number}" if number else ""
@@ -153,6 +156,7 @@ def full_state(
     The names are those of `fsdp_utils.save_fsdp_model` and `save_fsdp_optimizer`
     (accelerate 1.15); the optimizer's file is what `FSDP.full_optim_state_dict` gives.
     """
+    skip_without("folders")
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(models):
         net = model(number)
@@ -179,6 +183,7 @@ def full_state(
 
 def speechbrain(folder: Path, *, epoch: int = 1) -> Path:
     """A folder `CKPT+…` with two modules, and texts beside them."""
+    skip_without("folders")
     folder.mkdir(parents=True, exist_ok=True)
     net = model()
     optimizer = stepped(net, epoch)
@@ -242,6 +247,7 @@ def diffusers(folder: Path) -> Path:
     """A pipeline of two models, of which one is sharded, and of parts without
     weights.
     """
+    skip_without("folders")
     parts = {
         "unet": ["diffusers", "UNet2DModel"],
         "text_encoder": ["transformers", "CLIPTextModel"],
@@ -269,6 +275,7 @@ def sentence_transformers(folder: Path, *, dense: bool = True) -> Path:
     """A transformer in the folder itself, pooling without weights, and a small dense
     layer.
     """
+    skip_without("folders")
     kinds = ["Transformer", "Pooling", "Dense"][: 3 if dense else 2]
     paths = ["", "1_Pooling", "2_Dense"]
     rows = [

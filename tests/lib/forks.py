@@ -24,8 +24,11 @@ _EARLY = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "MKL_"
 SERVER = r"""
 import gc, importlib, io, json, os, pkgutil, runpy, socket, sys, traceback
 import ckpt, numpy, rich.console, rich.live, rich.progress, rich.table, rich.text, safetensors, tabulate
+from ckpt.hooks import is_installed
 for module in pkgutil.walk_packages(ckpt.__path__, "ckpt."):
-    if not module.name.endswith("__main__") and not module.name.startswith("ckpt.ext.live"):
+    if module.name.endswith("__main__") or module.name.startswith("ckpt.ext.live"):
+        continue
+    if is_installed(module.name):  # not what needs an extension that was taken out
         importlib.import_module(module.name)
 line = socket.socket(fileno=int(sys.argv[1]))
 

@@ -19,6 +19,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from folders import model, rng, stepped, weights
 from folders import save as folders_save
+from needs import skip_without
 from torch.distributed.checkpoint import DefaultSavePlanner
 
 __all__ = [
@@ -89,6 +90,7 @@ def megatron(
     """torch_dist: `.metadata` without paths, keys of the optimizer beside those of the
     model, objects of ranks.
     """
+    skip_without("folders")
     folder = root / f"iter_{iteration:07d}"
     model = megatron_keys()
     state: dict[str, Any] = dict(model)
@@ -128,6 +130,7 @@ def classic(
     """`iter_0000010/mp_rank_TT[_PPP]/model_optim_rng.pt`, of each rank with its own
     part.
     """
+    skip_without("folders")
     folder = root / f"iter_{iteration:07d}"
     sizes = {
         "tensor_model_parallel_size": tensor,
@@ -161,6 +164,7 @@ def lightning(folder: Path) -> tuple[Path, Tensors]:
     """FSDPStrategy of Lightning: the model and the optimizers in the DCP, all else in
     `meta.pt`.
     """
+    skip_without("folders")
     net = model()
     state = {"model": weights(net), "optimizer_0": named_optimizer(net)}
     save(folder, state)
@@ -183,6 +187,7 @@ def accelerate(folder: Path, models: int = 1) -> tuple[Path, list[Tensors]]:
     """`Accelerator.save_state` of FSDP: a DCP for each model and each optimizer, small
     files beside them.
     """
+    skip_without("folders")
     every = []
     for number in range(models):
         net = model(number)
@@ -199,6 +204,7 @@ def accelerate(folder: Path, models: int = 1) -> tuple[Path, list[Tensors]]:
 
 def torchtitan(folder: Path, steps: tuple[int, ...] = (10, 20)) -> Path:
     """`checkpoint/step-N`: the names of the model at the root."""
+    skip_without("folders")
     for step in steps:
         save(
             folder / f"step-{step}",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from needs import skip_command
+from needs import skip_command, skip_refused
 from process import Done, environment
 
 from ckpt.surface.cli import app, output
@@ -73,4 +73,6 @@ def inside(*arguments: str | os.PathLike[str], cwd: Path, **variables: str) -> D
         code = program(
             [*map(os.fspath, arguments)], standalone_mode=False, prog_name="ckpt"
         )
-    return Done(int(code or 0), out.getvalue(), err.getvalue())
+    done = Done(int(code or 0), out.getvalue(), err.getvalue())
+    skip_refused(done.err.decode("utf-8", "replace"))
+    return done

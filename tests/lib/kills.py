@@ -21,8 +21,11 @@ import importlib, json, os, pkgutil, random, select, signal, sys, tempfile, time
 import ckpt, numpy, safetensors
 from ckpt.surface.cli import app
 from ckpt.bytes import disk
+from ckpt.hooks import is_installed
 for module in pkgutil.walk_packages(ckpt.__path__, "ckpt."):
-    if not module.name.endswith("__main__") and not module.name.startswith("ckpt.ext.live"):
+    if module.name.endswith("__main__") or module.name.startswith("ckpt.ext.live"):
+        continue
+    if is_installed(module.name):  # not what needs an extension that was taken out
         importlib.import_module(module.name)
 
 SEEN = ("open", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "ckpt.write")

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from deepspeeds import TAG, Live, Params, Saved, standing_in
+from needs import skip_without
 
 TIED = "tied_modules.embed.weight"
 STAGES = ((0, 1), (3, 4, 5))
@@ -129,6 +130,7 @@ class Pipeline:
         return {**layers, **(self.trained if self.stage else {})}
 
     def write(self, folder: Path, tag: str = TAG) -> Path:
+        skip_without("deepspeed")
         (folder / tag).mkdir(parents=True)
         with standing_in():
             for number, state in self.layers.items():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from forks import Server
-from needs import skip_command
+from needs import skip_command, skip_refused
 
 ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds the package and `sample_checkpoints`."""
@@ -123,7 +123,7 @@ def ckpt(
     forks = server(env)
     if forks is None:
         return alone(*arguments, cwd=cwd, input=input, **changes)
-    return Done(
+    done = Done(
         *forks.run(
             [*map(os.fspath, arguments)],
             os.fspath(cwd or os.getcwd()),
@@ -132,6 +132,8 @@ def ckpt(
             input,
         )
     )
+    skip_refused(done.err.decode("utf-8", "replace"))
+    return done
 
 
 def alone(
@@ -142,9 +144,11 @@ def alone(
 ) -> Done:
     """The same in a Python of its own, which takes ten times as long as a fork."""
     skip_command(arguments)
-    return python(
+    done = python(
         "-m", "ckpt", *arguments, env=environment(**changes), cwd=cwd, input=input
     )
+    skip_refused(done.err.decode("utf-8", "replace"))
+    return done
 
 
 def running(session: int) -> list[str]:
@@ -172,9 +176,10 @@ def await_end(session: int) -> None:
 _NOBODY = """
 import importlib, os, pkgutil, sys, tempfile
 import ckpt
+from ckpt.hooks import is_installed
 from ckpt.surface.cli import app
 for module in pkgutil.walk_packages(ckpt.__path__, "ckpt."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith("__main__") and is_installed(module.name):
         importlib.import_module(module.name)
 sample, *arguments = sys.argv[1:]
 streams = os.dup(1), os.dup(2)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from needs import skip_without
 from torch import Tensor, nn
 
 PICKLES = ("data.pkl", "constants.pkl", "bytecode.pkl")
@@ -64,6 +65,7 @@ class Away(nn.Module):
 
 
 def _saved(module: Any, path: Path, *, lite: bool = False) -> Path:
+    skip_without("torchscript")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         (module._save_for_lite_interpreter if lite else module.save)(str(path))
@@ -126,6 +128,7 @@ def written_by(torch_version: str) -> bytes:
     """A program as torch 1.0 or 1.2 saved it: `head` and `hf`, below `sub` a strided
     `w` and `n`; 1.2 has attributes.
     """
+    skip_without("torchscript")
     return zlib.decompress(base64.b85decode("".join(_OLD[torch_version].split())))
 
 

@@ -32,7 +32,16 @@ from ckpt.elements.unpacked import Unpacked
 from ckpt.formats.common.holes import partial_place
 from ckpt.model.dtypes import BY_NAME, UINT8, contiguous
 from ckpt.model.errors import UnreadableError
-from ckpt.model.places import BasePlace, Checksum, Patched, Place, Range, Reworked, Runs
+from ckpt.model.places import (
+    BasePlace,
+    Checksum,
+    Patched,
+    Place,
+    Range,
+    Reworked,
+    Runs,
+    StreamedPlace,
+)
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 if TYPE_CHECKING:
@@ -290,6 +299,7 @@ def watched(place: Place) -> list[Watched]:
     return [source for source in place.list_sources() if isinstance(source, Watched)]
 
 
+@pytest.mark.needs("gguf")
 def test_every_kind_is_here() -> None:
     todo: list[type] = [BasePlace]
     for kind in todo:
@@ -298,7 +308,9 @@ def test_every_kind_is_here() -> None:
 
     assert {kind for kind in todo if kind.__module__.startswith("ckpt.")} - made == {
         BasePlace,
+        StreamedPlace,
         Reworked,
+        StreamedPlace,
         PlaceOfTensors,
         PlaceInOrder,
         PlaceInSpans,

@@ -182,6 +182,7 @@ def values(path: Path) -> list[Any]:
         return [checkpoint[key].numpy().tolist() for key in checkpoint]
 
 
+@pytest.mark.needs("pickles")
 @pytest.mark.parametrize("name", ORDERS)
 def test_an_order_is_read_as_numpy_reads_it_or_not_at_all(
     name: str, tmp_path: Path
@@ -198,6 +199,7 @@ def test_an_order_is_read_as_numpy_reads_it_or_not_at_all(
         assert shown == []
 
 
+@pytest.mark.needs("pickles")
 def test_axes_in_another_order_show_no_other_values(tmp_path: Path) -> None:
     stream = io.BytesIO()
     moved = np.arange(24, dtype="<i4").reshape(2, 3, 4).transpose(0, 2, 1)

@@ -205,6 +205,7 @@ def test_records_are_those_that_the_machine_finds(
     assert isinstance(found, dict) and sum(skimmed) > 60
 
 
+@pytest.mark.needs("archives")
 def test_storages_of_an_archive_in_an_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

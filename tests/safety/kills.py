@@ -95,12 +95,6 @@ THROUGH = ", write by write"
 
 
 @pytest.fixture(scope="module")
-def killer() -> Iterator[kills.Killer]:
-    with kills.Killer() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def files(
     tmp_path_factory: pytest.TempPathFactory, killer: kills.Killer
 ) -> dict[str, bytes]:

@@ -73,6 +73,7 @@ def test_one_of_the_unpicklers_refuses_it(breaks: Callable[[bytes], bytes]) -> N
     assert failed
 
 
+@pytest.mark.needs("pickles")
 @pytest.mark.parametrize("breaks", BROKEN)
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_a_plain_pickle(
@@ -84,6 +85,7 @@ def test_a_plain_pickle(
     check_damaged(path)
 
 
+@pytest.mark.needs("pickles")
 @pytest.mark.parametrize("breaks", BROKEN)
 def test_long_bytes_that_are_cut_out_of_a_plain_pickle(
     breaks: Callable[[bytes], bytes], tmp_path: Path
@@ -94,6 +96,7 @@ def test_long_bytes_that_are_cut_out_of_a_plain_pickle(
     check_damaged(path)
 
 
+@pytest.mark.needs("pickles")
 def test_a_frame_that_holds_the_beginning_of_long_bytes(tmp_path: Path) -> None:
     path = tmp_path / "x.pkl"
     path.write_bytes(
@@ -105,6 +108,7 @@ def test_a_frame_that_holds_the_beginning_of_long_bytes(tmp_path: Path) -> None:
     check_damaged(path)
 
 
+@pytest.mark.needs("pickles")
 def test_what_the_damaged_pickle_imports_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.pkl"
     for breaks in BROKEN:

@@ -56,6 +56,7 @@ def test_a_data_file_that_begins_as_a_pickle_is_judged(tmp_path: Path) -> None:
     assert inside("lint", "--level", "error", folder, cwd=tmp_path).code == 1
 
 
+@pytest.mark.needs("pickles")
 def test_weights_beside_the_ones_that_are_read_are_judged(tmp_path: Path) -> None:
     save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
     torch.save({"w": torch.ones(2)}, tmp_path / "optimizer.pt")
@@ -232,6 +233,7 @@ def test_members_of_an_archive_that_nobody_reads_are_named(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.needs("pickles")
 @pytest.mark.parametrize(
     "name", [".hg/evil.pt", ".svn/pristine/evil", "sub/.hg/evil.pt"]
 )
@@ -243,6 +245,7 @@ def test_folders_of_other_version_control_are_entered(
     assert b"builtins.print('runs')" in inside("lint", ".", cwd=tmp_path).out
 
 
+@pytest.mark.needs("pickles")
 def test_a_leftover_that_is_named_is_judged(tmp_path: Path) -> None:
     """A hook names each file that is committed, whatever it is called."""
     name = ".model.pt.0123456789ab.ckpt-tmp"
@@ -275,6 +278,7 @@ def tar(*names: str, link: bool = False) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.needs("pickles")
 def test_a_storage_of_an_unpacked_archive_that_is_a_pickle_is_judged(
     tmp_path: Path,
 ) -> None:
@@ -290,6 +294,7 @@ def test_a_storage_of_an_unpacked_archive_that_is_a_pickle_is_judged(
     assert done.code == 2 and b"data/0: " in done.err, done
 
 
+@pytest.mark.needs("pickles")
 @pytest.mark.parametrize("kind", ["a pickle", "an archive"])
 def test_a_leftover_that_a_loader_takes_is_judged(kind: str, tmp_path: Path) -> None:
     data = EVIL if kind == "a pickle" else archive("a/data.pkl", "a/version")
@@ -461,6 +466,7 @@ HIDDEN = {
 }
 
 
+@pytest.mark.needs("pickles")
 @pytest.mark.parametrize("kind", HIDDEN)
 def test_what_cannot_be_looked_into_is_unreadable(kind: str, tmp_path: Path) -> None:
     (tmp_path / "x.dat").write_bytes(HIDDEN[kind])

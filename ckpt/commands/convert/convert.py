@@ -772,17 +772,13 @@ def _to_tensors(
         is_edited=True,
     )
     changes += cast.changes()
+    untied = len(entries) - len(tied_names(entries))
     return refuse_empty(
         RewriteReport(
             "convert",
             checkpoint,
             target,
-            (
-                *_format_change(
-                    checkpoint, format, len(entries) - len(tied_names(entries))
-                ),
-                *changes,
-            ),
+            (*_format_change(checkpoint, format, untied), *changes),
             (*leftovers, *lost),
             tuple(_uncast_leftovers(uncast)),
             unchanged_bytes=to is None,

@@ -154,19 +154,12 @@ def _unwrap_models(survey: Survey, limits: Limits) -> tuple[Survey, list[Change]
         )
         if names:
             survey = Survey(checkpoint, survey.model)
-            changes += [
-                Change(
-                    "prefix",
-                    f"{prefix}*",
-                    f"{rest}*",
-                    count,
-                    "tensor",
-                    section=model.name,
+            removed = removed_prefixes(names.get(model.name, {}))
+            for (prefix, rest), count in removed.items():
+                old, new = f"{prefix}*", f"{rest}*"
+                changes.append(
+                    Change("prefix", old, new, count, "tensor", section=model.name)
                 )
-                for (prefix, rest), count in removed_prefixes(
-                    names.get(model.name, {})
-                ).items()
-            ]
     return survey, changes
 
 
@@ -200,9 +193,10 @@ def _stale_state(match: Match) -> list[Leftover]:
     known = {str(slot.key) for slot in match.slots}
     section = match.optimizer.name
     start = f"{section}.state" if section else "state"
+    states = children_of(parts_of(match.optimizer.node).get("state"))
     return [
         Leftover(f"{start}.{key}", "state of no parameter")
-        for key, _ in children_of(parts_of(match.optimizer.node).get("state"))
+        for key, _ in states
         if str(key) not in known
     ]
 
@@ -345,11 +339,13 @@ def _first_states(checkpoint: Checkpoint, match: Match) -> dict[int, Dict]:
 def _by_number(match: Match) -> dict[int, dict[str, Node]]:
     """The fields of the state of each parameter that has any, by its number."""
     numbers = {str(slot.key): number for number, slot in enumerate(match.slots)}
-    return {
-        numbers[str(key)]: {str(field): node for field, node in children_of(state)}
-        for key, state in children_of(parts_of(match.optimizer.node).get("state"))
-        if str(key) in numbers
-    }
+    states = children_of(parts_of(match.optimizer.node).get("state"))
+    fields: dict[int, dict[str, Node]] = {}
+    for key, state in states:
+        number = numbers.get(str(key))
+        if number is not None:  # else it is of no parameter
+            fields[number] = {str(field): node for field, node in children_of(state)}
+    return fields
 
 
 def _matched_parameter(checkpoint: Checkpoint, match: Match, number: int) -> TensorRef:

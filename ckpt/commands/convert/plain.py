@@ -517,12 +517,11 @@ class Plain(Spread):
         if frozen:
             self._note_kind("frozenset")
         members = [self._hashable_node(item) for item in items]
-        if any(item is _NOT_HASHABLE for item in members) or len(
-            {key_text(item) for item in members}
-        ) < len(members):
-            self._note_kind("a set")
-            return self.shell_of(list(items))
-        return self.shell_of(Set(members, frozen=False))
+        is_hashable = all(item is not _NOT_HASHABLE for item in members)
+        if is_hashable and len({key_text(item) for item in members}) == len(members):
+            return self.shell_of(Set(members, frozen=False))
+        self._note_kind("a set")
+        return self.shell_of(list(items))
 
     # --- tensors ----------------------------------------------------------------------
 

@@ -699,15 +699,14 @@ def _without_tied(
     """
     if all(row.status not in ("added", "removed") for row in rows):
         return rows, []
-    both = (
-        {
-            before.tensors[names.one[partner]].name
-            for partner in names.partners.values()
-        },
-        {after.tensors[names.two[name]].name for name in names.partners},
-    )
+    # The tensors that both sides hold, by their names on each side.
+    held_before: set[str] = set()
+    held_after: set[str] = set()
+    for name, partner in names.partners.items():
+        held_before.add(before.tensors[names.one[partner]].name)
+        held_after.add(after.tensors[names.two[name]].name)
     shared: list[dict[object, str]] = []
-    for survey, held in zip((before, after), both, strict=True):
+    for survey, held in ((before, held_before), (after, held_after)):
         entries = [entry for entry in survey.tensors if entry.name in held]
         shared.append({_shown_memory(entry): entry.name for entry in reversed(entries)})
     left: list[Row] = []

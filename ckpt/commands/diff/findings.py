@@ -240,16 +240,18 @@ def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[F
     """
     if not _has_advanced(before, after):
         return
-    odd = [
-        row
-        for row in _parameter_rows(rows)
-        if row.moved
-        and before.state(row.indices[0]) == after.state(row.indices[1]) == "never"
-    ]
+    odd = []
+    for row in _parameter_rows(rows):
+        if row.moved:
+            index_before, index_after = row.indices
+            states = before.state(index_before), after.state(index_after)
+            if states == ("never", "never"):
+                odd.append(row)
     if odd:
+        them = "it" if len(odd) == 1 else "them"
         text = (
             f"{_labels_text(odd)} changed, but the optimizer never had a gradient for "
-            f"{'it' if len(odd) == 1 else 'them'}"
+            f"{them}"
         )
         follows = (
             "Something else writes to the weights, or these are not saves of one run."
@@ -317,27 +319,30 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
         weights = [row for row in inside if row.role.role == "parameter"]
         if mean is None or mean.status != "changed" or not weights:
             continue
-        if all(
-            row.status == "same" and row.cause not in (None, "stepped")
-            for row in weights
-        ):
-            modules = unsure if any(row.cause == "unknown" for row in weights) else sure
-            modules.append(module)
+        if any(row.status != "same" for row in weights):
+            continue
+        causes = {row.cause for row in weights}
+        if None in causes or "stepped" in causes:
+            continue
+        if "unknown" in causes:
+            unsure.append(module)
+        else:
+            sure.append(module)
     for modules, is_sure in ((sure, True), (unsure, False)):
-        if modules:
-            begin = "Call" if is_sure else "If they are frozen, call"
-            yield Finding(
-                "buffers-in-frozen",
-                (
-                    f"The statistics of {show_folded_names(modules, limit=60)} "
-                    "changed, but the parameters beside them are unchanged."
-                ),
-                tuple(f"{module}.running_mean" for module in modules),
-                raised=None if is_sure else "info",
-                consequence=(
-                    f"{begin} eval() on these modules to keep their statistics."
-                ),
-            )
+        if not modules:
+            continue
+        shown = show_folded_names(modules, limit=60)
+        begin = "Call" if is_sure else "If they are frozen, call"
+        yield Finding(
+            "buffers-in-frozen",
+            (
+                f"The statistics of {shown} changed, but the parameters beside them "
+                "are unchanged."
+            ),
+            tuple(f"{module}.running_mean" for module in modules),
+            raised=None if is_sure else "info",
+            consequence=f"{begin} eval() on these modules to keep their statistics.",
+        )
 
 
 def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:

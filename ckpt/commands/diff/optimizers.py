@@ -115,12 +115,13 @@ def _names_by_key(survey: Survey, match: Match) -> dict[str, str]:
     the optimizer gives it.
     """
     model = match.model
-    return {
-        str(slot.key): str(slot.name)
-        if index is None or model is None
-        else model.relative(survey.tensors[index].name)
-        for slot, index in zip(match.slots, match.indices, strict=True)
-    }
+    names: dict[str, str] = {}
+    for slot, index in zip(match.slots, match.indices, strict=True):
+        name = str(slot.name)
+        if index is not None and model is not None:
+            name = model.relative(survey.tensors[index].name)
+        names[str(slot.key)] = name
+    return names
 
 
 def _same_lists(one: Joined, two: Joined) -> frozenset[tuple[Path, Path]]:

@@ -193,13 +193,13 @@ def without_lost(
         if side.traits.is_live:
             continue
         path = show(side.path, None)
-        said |= {
-            f"{why} (in {path})"
-            if name == UNREAD
-            else f"{show(name, 80)} of {path} is lost: {why}": None
-            for name, why in side.account.unread
-        }
-        said |= {f"{why} (in {path})": None for _, why in unlisted_parts(side)}
+        for name, why in side.account.unread:
+            if name == UNREAD:
+                said[f"{why} (in {path})"] = None
+            else:
+                said[f"{show(name, 80)} of {path} is lost: {why}"] = None
+        for _, why in unlisted_parts(side):
+            said[f"{why} (in {path})"] = None
         lost[status] = {
             *(name for name, _ in side.account.left_out),
             *side.account.lost_names,
@@ -382,15 +382,14 @@ def _range_modules(every: Sequence[Module], most: int) -> list[Module]:
     longest = max(counts)
     sizes = range(1, longest + 1) if len(counts) <= most else ()
     least = next((size for size in sizes if length(size) <= most), longest)
-    # Ranges that are all of one size read well, and so do those of 5, 10, 20 ...
-    size = min(
-        range(least, min(2 * least, longest) + 1),
-        key=lambda size: (
-            any(count % size for count in counts if count > size)
-            + (str(size).rstrip("0") not in "125"),
-            size,
-        ),
-    )
+
+    def faults(size: int) -> int:
+        # Ranges that are all of one size read well, and so do those of 5, 10, 20 ...
+        is_uneven = any(count % size for count in counts if count > size)
+        is_odd = str(size).rstrip("0") not in "125"
+        return is_uneven + is_odd
+
+    size = min(range(least, min(2 * least, longest) + 1), key=faults)
     out: dict[int, Module] = {}
     places = {module.name: index for index, module in enumerate(every)}
     for (begin, _), family in families.items():
@@ -516,15 +515,18 @@ def _unique_pairs(
     gone: Iterable[int], come: Iterable[int], key_of: Callable[[int], Hashable]
 ) -> list[tuple[int, int]]:
     """The pairs of one row of each side that alone have a key."""
-    sides: list[dict[Hashable, list[int]]] = [{}, {}]
-    for indices, side in zip((gone, come), sides, strict=True):
-        for index in indices:
-            side.setdefault(key_of(index), []).append(index)
-    return [
-        (old[0], sides[1][key][0])
-        for key, old in sides[0].items()
-        if len(old) == len(sides[1].get(key, ())) == 1
-    ]
+    gone_by_key: dict[Hashable, list[int]] = {}
+    for index in gone:
+        gone_by_key.setdefault(key_of(index), []).append(index)
+    come_by_key: dict[Hashable, list[int]] = {}
+    for index in come:
+        come_by_key.setdefault(key_of(index), []).append(index)
+    pairs = []
+    for key, old in gone_by_key.items():
+        new = come_by_key.get(key, [])
+        if len(old) == 1 and len(new) == 1:
+            pairs.append((old[0], new[0]))
+    return pairs
 
 
 def _name_end(name: str, depth: int) -> str:

@@ -168,44 +168,51 @@ def diff_lines(
     if stat:
         # The header, and what is folded.
         most = _BARS if height is None else min(height - used - 2, _BARS)
-        chosen = [
+        chosen: Sequence[Row] = [
             row
             for row in report.rows
             if show_rows == "all" or row.role.role in ("parameter", "unknown")
         ]
-        out += [[], *_bar_lines(chosen or report.rows, width, most, depth)]
-        drawn = {row.role.role for row in chosen or report.rows}
-        rest = {
-            label: sum(
-                row.status == "changed" and row.role.role in roles
-                for row in report.rows
-            )
-            for label, roles in _GROUPS.items()
-            if not drawn.intersection(roles)
-        }
-        left = [f"{count:,} {label}" for label, count in rest.items() if count]
+        chosen = chosen or report.rows
+        out += [[], *_bar_lines(chosen, width, most, depth)]
+        left = _counts_not_drawn(report, chosen)
         if left:
-            out += hanging_lines(
-                [], f"… {', '.join(left)} changed too (--show all)", width, 2, "dim"
-            )
+            text = f"… {', '.join(left)} changed too (--show all)"
+            out += hanging_lines([], text, width, 2, "dim")
     if not (stat and show_rows == "auto"):
         used = height_of([*out, *end], width) + 3
         limit = _ROWS if height is None else max(height - used, _LEAST)
-        out += _change_lines(
-            report, show_rows, width, limit, _FEW if height is None else _LEAST_BARS
-        )
+        least_bars = _FEW if height is None else _LEAST_BARS
+        out += _change_lines(report, show_rows, width, limit, least_bars)
     return out + end
+
+
+def _counts_not_drawn(report: DiffReport, drawn: Sequence[Row]) -> list[str]:
+    """Count the changed tensors of each group of roles of which no bar is drawn."""
+    drawn_roles = {row.role.role for row in drawn}
+    texts = []
+    for label, roles in _GROUPS.items():
+        if drawn_roles.intersection(roles):
+            continue
+        changed = [
+            row
+            for row in report.rows
+            if row.status == "changed" and row.role.role in roles
+        ]
+        if changed:
+            texts.append(f"{len(changed):,} {label}")
+    return texts
 
 
 def _counter_lines(report: DiffReport, width: int | None) -> list[Line]:
     """The line of the epochs and steps that differ: `epoch 0 → 1 · step 500 →
     1,000`.
     """
-    pieces = [
-        f"{show(row.name, 80)} {''.join(text for text, _ in value_change(row))}"
-        for row in report.values
-        if is_counter(row)
-    ]
+    pieces = []
+    for row in report.values:
+        if is_counter(row):
+            change = "".join(text for text, _ in value_change(row))
+            pieces.append(f"{show(row.name, 80)} {change}")
     return flowing_lines([], pieces[:_VALUES], width, 2) if pieces else []
 
 
@@ -278,12 +285,11 @@ def _tied_notes(report: DiffReport) -> list[str]:
     """Return one note for each name of one file that is another name of a tensor that
     both files hold.
     """
-    notes = [
-        f"tied: {show(row.name, 80)} is {show(row.of, 80)} in "
-        f"{show(_tied_sides(report, row)[0].path, 80)}; "
-        f"{show(_tied_sides(report, row)[1].path, 80)} has it under one name"
-        for row in report.tied[:_TIED]
-    ]
+    notes = []
+    for row in report.tied[:_TIED]:
+        side, other = (show(side.path, 80) for side in _tied_sides(report, row))
+        one, two = show(row.name, 80), show(row.of, 80)
+        notes.append(f"tied: {one} is {two} in {side}; {other} has it under one name")
     if len(report.tied) > _TIED:
         notes.append(f"tied: {len(report.tied) - _TIED:,} more (--json)")
     return notes
@@ -320,15 +326,11 @@ def _apart_notes(report: DiffReport) -> list[str]:
 
 
 def _headline_lines(report: DiffReport, width: int | None) -> list[Line]:
-    sides = [
-        sum((row.before if side == 0 else row.after) is not None for row in report.rows)
-        for side in (0, 1)
-    ]
-    count = (
-        f"{counted_noun(sides[0], 'tensor')} each"
-        if sides[0] == sides[1]
-        else f"{sides[0]:,} and {sides[1]:,} tensors"
-    )
+    count_before = sum(row.before is not None for row in report.rows)
+    count_after = sum(row.after is not None for row in report.rows)
+    count = f"{count_before:,} and {count_after:,} tensors"
+    if count_before == count_after:
+        count = f"{counted_noun(count_before, 'tensor')} each"
     head = f"{show(report.before.path, None)} → {show(report.after.path, None)}   "
     pieces = [count]
     aligned = []
@@ -337,13 +339,15 @@ def _headline_lines(report: DiffReport, width: int | None) -> list[Line]:
             if prefix:
                 aligned.append(f"{prefix}* → * ({mark})")
         aligned += [rename.label for rename in pair.renames if rename.kind != "start"]
-    pieces += (
-        [f"aligned: {and_more(list(dict.fromkeys(aligned)), 6)}"] if aligned else []
-    )
-    return [
-        [(text, "head" if style == "name" else style or "head") for text, style in line]
-        for line in flowing_lines([(head, "name")], pieces, width, 2)
-    ]
+    if aligned:
+        pieces.append(f"aligned: {and_more(list(dict.fromkeys(aligned)), 6)}")
+    lines: list[Line] = []
+    # All of it is a headline, but for what has a style of its own.
+    for line in flowing_lines([(head, "name")], pieces, width, 2):
+        lines.append(
+            [(text, "head" if style in ("name", "") else style) for text, style in line]
+        )
+    return lines
 
 
 def _count_lines(report: DiffReport, width: int | None) -> list[Line]:
@@ -656,10 +660,11 @@ _GROUPS = {
 
 def _is_bad(row: Row) -> bool:
     """Tell whether a tensor has NaN or Inf that it had not before."""
-    change = row.change
-    return change is not None and (
-        change.nan[1] > change.nan[0] or change.inf[1] > change.inf[0]
-    )
+    if row.change is None:
+        return False
+    nan_before, nan_after = row.change.nan
+    inf_before, inf_after = row.change.inf
+    return nan_after > nan_before or inf_after > inf_before
 
 
 def _is_drawn(row: Row) -> bool:
@@ -931,18 +936,14 @@ def change_texts(change: Change) -> Texts:
         differ = f"{counted_noun(change.other_bytes, 'element')} differ in bytes only"
         return (f"values are equal, {differ} (-0.0, NaN)", differ)
     is_all = change.differing >= change.numel
-    share = (
-        "all elements"
-        if is_all
-        else f"{change.differing:,} of {counted_noun(change.numel, 'element')}"
+    share = f"{change.differing:,} of {counted_noun(change.numel, 'element')}"
+    if is_all:
+        share = "all elements"
+    bad = ", ".join(
+        f"{label} {before:,} → {after:,}"
+        for label, (before, after) in (("NaN", change.nan), ("inf", change.inf))
+        if before != after
     )
-    bad = ""
-    if change.nan[0] != change.nan[1] or change.inf[0] != change.inf[1]:
-        bad = ", ".join(
-            f"{label} {before:,} → {after:,}"
-            for label, (before, after) in (("NaN", change.nan), ("inf", change.inf))
-            if before != after
-        )
     largest = "" if change.max_abs is None else f"max |Δ| {change.max_abs:.3g}"
     place = f" at {list(change.at)}" if largest and change.at else ""
     norm = "" if change.rel_l2 is None else f"relative L2 {change.rel_l2:.3g}"
@@ -1114,18 +1115,17 @@ def _valueless(report: DiffReport) -> list[Row]:
     """Return the rows of tensors that count as the same, and of which neither side has
     values.
     """
-    empty = [set(valueless(side)) for side in (report.before, report.after)]
-    if not all(empty):
+    empty_before = set(valueless(report.before))
+    empty_after = set(valueless(report.after))
+    if not empty_before or not empty_after:
         return []
-    return [
-        row
-        for row in report.rows
-        if row.status == "same"
-        and row.before is not None
-        and row.after is not None
-        and row.before.name in empty[0]
-        and row.after.name in empty[1]
-    ]
+    rows = []
+    for row in report.rows:
+        if row.status != "same" or row.before is None or row.after is None:
+            continue
+        if row.before.name in empty_before and row.after.name in empty_after:
+            rows.append(row)
+    return rows
 
 
 def diff_table(report: DiffReport, show_rows: str = "auto") -> list[list[str]]:
@@ -1135,22 +1135,20 @@ def diff_table(report: DiffReport, show_rows: str = "auto") -> list[list[str]]:
     All of them have one, unless `show_rows` asks for some.
     """
     rows = [["letter", "before", "after", "role", "differing", "max_abs"]]
-    for row in (
-        report.rows
-        if show_rows in ("auto", "frozen")
-        else _wanted_rows(report, show_rows)
-    ):
-        change = row.change
+    wanted: Sequence[Row] = report.rows
+    if show_rows not in ("auto", "frozen"):
+        wanted = _wanted_rows(report, show_rows)
+    for row in wanted:
+        before, after, change = row.before, row.after, row.change
+        largest = None if change is None else change.max_abs
         rows.append(
             [
                 LETTERS[row.status],
-                show(row.before.name, None) if row.before is not None else "",
-                show(row.after.name, None) if row.after is not None else "",
+                "" if before is None else show(before.name, None),
+                "" if after is None else show(after.name, None),
                 row.role.role,
                 "" if change is None else str(change.differing),
-                ""
-                if change is None or change.max_abs is None
-                else repr(change.max_abs),
+                "" if largest is None else repr(largest),
             ]
         )
     for value in report.values if show_rows not in ("unchanged", "buffers") else ():

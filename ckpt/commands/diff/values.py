@@ -297,18 +297,17 @@ def _child_pairs(one: View, two: View) -> list[tuple[Node, Node]] | None:
             ordered = [sorted(view.children, key=_sort_text) for view in (one, two)]
             return list(zip(*ordered, strict=True))
         return list(zip(one.children, two.children, strict=True))
-    mine, other = (
-        {
-            _typed_key(key, index): child
-            for index, (key, child) in enumerate(
-                zip(view.keys, view.children, strict=True)
-            )
-        }
-        for view in (one, two)
-    )
-    if mine.keys() != other.keys():
+    children = _children_by_key(one)
+    others = _children_by_key(two)
+    if children.keys() != others.keys():
         return None
-    return [(child, other[key]) for key, child in mine.items()]
+    return [(child, others[key]) for key, child in children.items()]
+
+
+def _children_by_key(view: View) -> dict[tuple[str, str], Node]:
+    """The children of a mapping by their keys with the types of these."""
+    pairs = zip(view.keys, view.children, strict=True)
+    return {_typed_key(key, index): child for index, (key, child) in enumerate(pairs)}
 
 
 def _sort_text(node: Node) -> str:

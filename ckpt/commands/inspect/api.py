@@ -29,8 +29,9 @@ from ckpt.surface.reports import reduce_report
 
 if TYPE_CHECKING:
     from ckpt.commands.inspect.card import Card
-    from ckpt.commands.inspect.inspect import Inspection
+    from ckpt.commands.inspect.inspect import Inspection, Row
     from ckpt.evidence.numbering import Numbering
+    from ckpt.evidence.roles import Role
     from ckpt.evidence.survey import Survey
     from ckpt.model.findings import Finding, Gate
     from ckpt.surface.api.checkpoint import Checkpoint
@@ -50,6 +51,21 @@ class TensorSummary(NamedTuple):
     nbytes: int
     role: str
     evidence: str
+
+
+def _summarize(row: Row, role: Role) -> TensorSummary:
+    tensor = row.tensor
+    return TensorSummary(
+        name=row.entry.name,
+        section=row.section.name if row.section else None,
+        dtype=tensor.dtype.name,
+        shape=tensor.shape,
+        device=tensor.device,
+        numel=tensor.numel,
+        nbytes=tensor.nbytes,
+        role=role.role,
+        evidence=role.trust,
+    )
 
 
 class InspectReport(Shown[TensorSummary]):
@@ -89,20 +105,8 @@ class InspectReport(Shown[TensorSummary]):
     @property
     def _tensors(self) -> dict[str, TensorSummary]:
         if self._rows is None:  # the text report does without roles, which take time
-            self._rows = {
-                row.entry.name: TensorSummary(
-                    row.entry.name,
-                    row.section.name if row.section else None,
-                    row.tensor.dtype.name,
-                    row.tensor.shape,
-                    row.tensor.device,
-                    row.tensor.numel,
-                    row.tensor.nbytes,
-                    role.role,
-                    role.trust,
-                )
-                for row, role in zip(self.report.rows, self.report.roles(), strict=True)
-            }
+            pairs = zip(self.report.rows, self.report.roles(), strict=True)
+            self._rows = {row.entry.name: _summarize(row, role) for row, role in pairs}
         return self._rows
 
     def __reduce__(self) -> tuple[object, ...]:

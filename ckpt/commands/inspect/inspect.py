@@ -752,6 +752,15 @@ def _call_text(row: Import) -> str:
     )
 
 
+_GPU = re.compile(r"cuda:([0-9]{1,3})")
+
+
+def _cuda_number(tag: str) -> int:
+    """The number of a GPU in the tag of a device, or 0 for any other tag."""
+    match = _GPU.fullmatch(tag)
+    return 0 if match is None else int(match[1])
+
+
 def _device_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     placed = storage_devices(report)
@@ -760,23 +769,15 @@ def _device_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         held = " and ".join(
             f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items()
         )
-        loader = (
-            checkpoint.traits.load.partition("(")[0]
-            if checkpoint.traits.names_are_code
-            else "torch.load"
-        )
-        gpus = [
-            int(tag[5:])
-            for tag in away
-            if tag.startswith("cuda:")
-            and tag[5:].isascii()
-            and tag[5:].isdigit()
-            and len(tag) < 9
-        ]
+        loader = "torch.load"
+        if checkpoint.traits.names_are_code:
+            loader = checkpoint.traits.load.partition("(")[0]
         follows = None
         if any(tag.partition(":")[0] == "cuda" for tag in away):
-            needs = f" It needs {max(gpus) + 1} GPUs." if max(gpus, default=0) else ""
-            follows = f"Each process opens a CUDA context (some hundred MiB).{needs}"
+            follows = "Each process opens a CUDA context (some hundred MiB)."
+            last = max(_cuda_number(tag) for tag in away)
+            if last > 0:
+                follows += f" It needs {last + 1} GPUs."
         pairs = zip(names_of(report.entries), looks_of(report.entries), strict=True)
         names = tuple([name for name, look in pairs if look.device in away])
         yield Finding(
@@ -1160,11 +1161,11 @@ def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
             if entry.tensor.shape or survey.roles[index].role == "parameter":
                 memory = tuple((part.storage, part.extent) for part in parts)
                 groups.setdefault(memory, []).append(entry.name)
-        ties += [
-            tuple(names)
-            for memory, names in groups.items()
-            if len(names) > 1 and any(last > first for _, (first, last) in memory)
-        ]
+        for memory, names in groups.items():
+            # Empty tensors share nothing, wherever they are.
+            has_bytes = any(last > first for _, (first, last) in memory)
+            if len(names) > 1 and has_bytes:
+                ties.append(tuple(names))
     return list(dict.fromkeys(ties))
 
 

@@ -48,9 +48,8 @@ def _fitting(
     for given_up in ([], ["DTYPE"], ["DTYPE", "SHAPE"]):
         kept = [i for i, title in enumerate(rows[0]) if title not in given_up]
         used = [i for i in kept if any(row[i] for row in rows[1:])]
-        size = sum(max(cells(row[i]) for row in rows) for i in used) + 2 * (
-            len(used) - 1
-        )
+        widths = [max(cells(row[i]) for row in rows) for i in used]
+        size = sum(widths) + 2 * (len(used) - 1)
         if width is None or size <= width:
             return [[row[i] for i in kept] for row in rows], given_up
     return rows, []
@@ -62,19 +61,21 @@ def _number_rows(row: Numbered, ranks: str) -> list[list[str]]:
         return [[str(row.number), "too many parameters fit", "", "", "", ranks]]
     if len(row.entries) > _FEW:
         return [[str(row.number), *_one_of(row), ranks]]
-    return [
-        [
-            "or" if position else str(row.number),
-            show(entry.name, None),
-            str(list(entry.tensor.shape)),
-            entry.tensor.dtype.name,
-            _GRADIENTS[had],
-            ranks,
-        ]
-        for position, (entry, had) in enumerate(
-            zip(row.entries, row.had_gradient, strict=True)
+    rows = []
+    label = str(row.number)
+    for entry, had_gradient in zip(row.entries, row.had_gradient, strict=True):
+        rows.append(
+            [
+                label,
+                show(entry.name, None),
+                str(list(entry.tensor.shape)),
+                entry.tensor.dtype.name,
+                _GRADIENTS[had_gradient],
+                ranks,
+            ]
         )
-    ]
+        label = "or"
+    return rows
 
 
 def _one_of(row: Numbered) -> list[str]:

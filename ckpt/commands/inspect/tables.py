@@ -85,27 +85,22 @@ def folded_storages(report: Inspection) -> list[list[str]]:
     """
     rows = storage_table(report)
     uses = report.storages
-    looks = [
-        (row[1:5] if len(use.tensors) == 1 else number)
-        for number, (row, use) in enumerate(zip(rows[1:], uses, strict=True))
-    ]
-    out = [["storage", "device", "bytes", "used", "kind", "tensors"]]
-    for name, indices in merge_alike_rows(
-        [(row[5], str(key)) for row, key in zip(rows[1:], looks, strict=True)]
-    ):
-        first = rows[indices[0] + 1]
+    head, *body = rows
+    names_and_looks = []
+    for number, (row, use) in enumerate(zip(body, uses, strict=True)):
+        _, *look, names = row
+        # A storage of several tensors is like no other.
+        key = str(look) if len(use.tensors) == 1 else str(number)
+        names_and_looks.append((names, key))
+    out = [head]
+    for name, indices in merge_alike_rows(names_and_looks):
+        row = body[indices[0]]
         if len(indices) > 1:
+            _, device, _, _, kind, _ = row
             nbytes = sum(uses[index].storage.nbytes for index in indices)
             used = sum(uses[index].used for index in indices)
-            first = [
-                f"×{len(indices)}",
-                first[1],
-                str(nbytes),
-                str(used),
-                first[4],
-                name,
-            ]
-        out.append(first)
+            row = [f"×{len(indices)}", device, str(nbytes), str(used), kind, name]
+        out.append(row)
     return out
 
 
@@ -114,11 +109,9 @@ def value_table(report: Inspection) -> list[list[str]]:
     rows = [["name", "type", "value"]]
     for value in report.values:
         text = "" if value.fields is not None else value_text(value, 200)
-        kind = (
-            f"{value.type}, {counted_noun(value.fields, 'field')}"
-            if value.fields is not None
-            else value.type
-        )
+        kind = value.type
+        if value.fields is not None:
+            kind += f", {counted_noun(value.fields, 'field')}"
         rows.append([show(value.name or "(the root)", None), show(kind, None), text])
     return rows
 

@@ -623,13 +623,14 @@ def _section_rows(report: Inspection) -> list[tuple[str, str, str]]:
             if use.match.optimizer.path == parts[0].path
         ]
         use = uses[0] if uses and uses[0].steps else None
-        texts = [
-            _part_text(parts, prefixes.get(name, []), gradient_use, lost)
-            if record is None
-            else _snapshot_text(record)
-            for gradient_use in (use, use if use and use.is_before else None)
-        ]
-        out.append((name, label + texts[0], label + texts[1]))
+        if record is not None:
+            long = short = _snapshot_text(record)
+        else:
+            of_name = prefixes.get(name, [])
+            long = _part_text(parts, of_name, use, lost)
+            kept = use if use is not None and use.is_before else None
+            short = _part_text(parts, of_name, kept, lost)
+        out.append((name, label + long, label + short))
     if empty:
         also = f"{show_names(empty, 6, 40)} (no tensors)"
         out.append(("also", also, also))
@@ -725,11 +726,10 @@ def _snapshot_text(record: ModelRecord) -> str:
     numbered = record.numbered
     had = sum(record.tensors[name].gradient is not None for name in numbered)
     text += f", {had:,} of {counted_noun(len(numbered), 'parameter')} had a gradient"
-    return text + (
-        f", left out: {', '.join(show(name, 40) for name, _ in record.left_out[:4])}"
-        if record.left_out
-        else ""
-    )
+    if record.left_out:
+        names = [show(name, 40) for name, _ in record.left_out[:4]]
+        text += f", left out: {', '.join(names)}"
+    return text
 
 
 def begin_text(prefix: str) -> str:

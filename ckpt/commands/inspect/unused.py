@@ -173,11 +173,9 @@ def _zero_findings(
 def _steps_text(rows: Sequence[tuple[int, float]], use: GradientUse) -> str:
     """`3 of 5 steps`, or a range of them."""
     steps = sorted({step for _, step in rows})
-    took = (
-        f"{steps[0]:,.0f}"
-        if len(steps) == 1
-        else f"{steps[0]:,.0f} to {steps[-1]:,.0f}"
-    )
+    took = f"{steps[0]:,.0f}"
+    if len(steps) > 1:
+        took += f" to {steps[-1]:,.0f}"
     return f"{took} of {use.steps:,.0f} steps"
 
 
@@ -287,15 +285,16 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
             noun = "Parameter"
             instead = "nn.ParameterList"
         count = counted_noun(sum(row.parameters for row in lost), "parameter")
+        objects = counted_noun(len(lost), noun)
+        them = "it" if len(lost) == 1 else "them"
         yield Finding(
             "list-modules",
-            (
-                f"{_places_text(lost)} are not registered "
-                f"({counted_noun(len(lost), noun)}, {count})."
-            ),
+            f"{_places_text(lost)} are not registered ({objects}, {count}).",
             where=tuple(row.place for row in lost),
-            consequence="state_dict, .to(), the optimizer and DataParallel miss"
-            f" {'it' if len(lost) == 1 else 'them'}. Use {instead}.",
+            consequence=(
+                f"state_dict, .to(), the optimizer and DataParallel miss {them}. Use "
+                f"{instead}."
+            ),
         )
     again = [row for row in rows if row.registered is not None]
     if again:

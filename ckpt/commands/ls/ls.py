@@ -128,9 +128,8 @@ def in_order(rows: Iterable[LsRow]) -> list[LsRow]:
     for index, row in enumerate(out):
         folders.setdefault(os.path.dirname(row.path), []).append(index)
     for indices in folders.values():
-        for index, row in zip(
-            indices, _by_values([out[index] for index in indices]), strict=True
-        ):
+        by_values = _by_values([out[index] for index in indices])
+        for index, row in zip(indices, by_values, strict=True):
             out[index] = row
     return out
 
@@ -142,18 +141,17 @@ def _by_values(rows: list[LsRow]) -> list[LsRow]:
     for row in rows:
         is_numbered = re.search("[0-9]", os.path.basename(row.path)) is not None
         if row.reached is not None:
-            (numbered if is_numbered else named).append((row.reached, row))
+            alike = numbered if is_numbered else named
+            alike.append((row.reached, row))
         elif is_numbered:
             return rows  # nothing says where in the series it stands
     reached = [values for values, _ in numbered]
     # One file with a number, as `resnet50.pth`, is no series.
     if len(numbered) < 2 or reached != sorted(reached):
         return rows
+    series = sorted([*numbered, *named], key=lambda pair: pair[0])
     rest = [row for row in rows if row.reached is None]
-    return [
-        *(row for _, row in sorted([*numbered, *named], key=lambda pair: pair[0])),
-        *rest,
-    ]
+    return [row for _, row in series] + rest
 
 
 @shown_as_html("ckpt.commands.ls.text", "html_ls")
@@ -215,10 +213,8 @@ class LsReport(Sequence[LsRow]):
     def __repr__(self) -> str:
         unread = sum(row.error is not None for row in self.rows)
         more = f", {unread:,} unreadable" if unread else ""
-        return (
-            "<ckpt.LsReport: "
-            f"{counted_noun(len(self.rows) - unread, 'checkpoint')}{more}>"
-        )
+        read = counted_noun(len(self.rows) - unread, "checkpoint")
+        return f"<ckpt.LsReport: {read}{more}>"
 
 
 def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
@@ -283,11 +279,9 @@ def _loading_word(survey: Survey) -> str:
     unknown = [
         row for row in checkpoint.imports if row.group != "known" and not row.is_script
     ]
-    if any(
-        row.group == "called" and (is_own(row.module) or not row.calls)
-        for row in unknown
-    ):
-        return RUNS_CODE  # whichever file of a folder does
+    for row in unknown:
+        if row.group == "called" and (is_own(row.module) or not row.calls):
+            return RUNS_CODE  # whichever file of a folder does
     if checkpoint.not_loadable:
         return "not by torch"
     unknown = [row for row in unknown if checkpoint.is_of_weights(row.file)]
@@ -300,9 +294,9 @@ def _loading_word(survey: Survey) -> str:
     if checkpoint.traits.names_are_code:
         # torch.jit, torch.export.
         return checkpoint.traits.load.partition("(")[0].rpartition(".")[0]
-    if checkpoint.weights_only is None or (
-        checkpoint.members and not checkpoint.traits.is_pickle
-    ):
+    # The weights of a folder may be no pickle, whatever lies beside them.
+    is_other_folder = bool(checkpoint.members) and not checkpoint.traits.is_pickle
+    if checkpoint.weights_only is None or is_other_folder:
         return checkpoint.traits.label
     refused = any(checkpoint.is_of_weights(row.file) for row in checkpoint.weights_only)
     return "weights_only=False" if refused else "weights_only"

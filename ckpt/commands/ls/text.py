@@ -52,10 +52,9 @@ _ALIKE = {
 """Columns -> the words in the headline for their cell, where all rows have the same
 one.
 """
-_LOADS, _FINDINGS = (
-    next(i for i, head in enumerate(_COLUMNS) if head.name == name)
-    for name in ("LOADS", "FINDINGS")
-)
+_NAMES = [head.name for head in _COLUMNS]
+_LOADS = _NAMES.index("LOADS")
+_FINDINGS = _NAMES.index("FINDINGS")
 _FEW = 3
 """Rows of which a headline says what they have in common."""
 _LEAST = 30
@@ -79,46 +78,54 @@ def ls_lines(
     screen is narrow. Names that do not fit are shortened at a folder, or in their
     middle.
     """
-    names = [os.path.relpath(row.path, folder) if folder else row.path for row in rows]
+    names = [row.path for row in rows]
+    if folder:
+        names = [os.path.relpath(path, folder) for path in names]
     shown = shown_apart(names)
     table = [[name, *_row_cells(row)] for name, row in zip(shown, rows, strict=True)]
     alike = _common_cells(rows, table)
     always = {0} if alike else {0, _LOADS, _FINDINGS}
-    kept = [
-        i
-        for i in range(len(_COLUMNS))
-        if i not in alike and (i in always or any(row[i] for row in table))
-    ]
+    kept = []
+    for i in range(len(_COLUMNS)):
+        is_filled = i in always or any(row[i] for row in table)
+        if i not in alike and is_filled:
+            kept.append(i)
     heads = [_COLUMNS[i] for i in kept]
     if width is not None:  # else no column is given up
-        is_series = are_series(names)
-        widest = max(map(cells, short_labels(names) if is_series else shown), default=0)
-        heads[0] = heads[0]._replace(
-            least=min(widest, _LEAST_LABEL if is_series else _LEAST)
-        )
-    heads_shown, texts = narrow_columns(
-        heads, [[row[i] for i in kept] for row in table], width
-    )
+        labels, least = shown, _LEAST
+        if are_series(names):
+            labels, least = short_labels(names), _LEAST_LABEL
+        widest = max(map(cells, labels), default=0)
+        heads[0] = heads[0]._replace(least=min(widest, least))
+    kept_cells = [[row[i] for i in kept] for row in table]
+    heads_shown, texts = narrow_columns(heads, kept_cells, width)
     out, is_short = _table_lines(rows, heads_shown, texts, width)
     out += given_up_lines(heads, heads_shown, width)
+    # A headline also says where names lie that are shortened.
     if not alike and not is_short:
         return out
-    said = [
-        _ALIKE.get(_COLUMNS[i].name, "{}").format(text) for i, text in alike.items()
-    ]
+    return [*_headline(names, folder, alike, width), *out]
+
+
+def _headline(
+    names: Sequence[str], folder: str, alike: dict[int, str], width: int | None
+) -> list[Line]:
+    """The line of all that the rows have in common: the beginning of their paths, and
+    the cells of the columns that are left out.
+    """
+    said = []
+    for i, text in alike.items():
+        words = _ALIKE.get(_COLUMNS[i].name, "{}").format(text)
+        if words not in said:
+            said.append(words)
     shared = common_pattern(names)
     where = show(os.path.join(folder, "" if shared == "*" else shared), None)
     if width is not None:
         where = cut(where, min(max(NAME, width // 2), width))
+    if not where and not said:
+        return []
     head: Line = [(f"{where or 'all'}   ", "head")]
-    return [
-        *(
-            flowing_lines(head, list(dict.fromkeys(said)), width, 2)
-            if where or said
-            else []
-        ),
-        *out,
-    ]
+    return flowing_lines(head, said, width, 2)
 
 
 def _common_cells(
@@ -131,27 +138,27 @@ def _common_cells(
     if len(read) < _FEW:
         return {}
     exact = [_exact_values(row) for row in rows if row.error is None]
-    return {
-        i: text
-        for i, ((text, *_), values) in enumerate(
-            zip(zip(*read, strict=True), zip(*exact, strict=True), strict=True)
-        )
-        if text
-        and i
-        and text != RUNS_CODE
-        and all(value == values[0] for value in values)
-    }
+    alike = {}
+    for i in range(1, len(_COLUMNS)):  # but for the names
+        text = read[0][i]
+        if not text or text == RUNS_CODE:
+            continue
+        if all(values[i] == exact[0][i] for values in exact):
+            alike[i] = text
+    return alike
 
 
 def _exact_values(row: LsRow) -> tuple[object, ...]:
-    """The values behind the cells of a row, which may be rounded or cut."""
-    counts = (row.highest("epoch"), row.highest("step"))
-    sizes = (row.nbytes, (row.parameters, row.unknown))
+    """The values behind the cells of a row, which may be rounded or cut: one for each
+    column.
+    """
     return (
         row.path,
-        *counts,
+        row.highest("epoch"),
+        row.highest("step"),
         row.format,
-        *sizes,
+        row.nbytes,
+        (row.parameters, row.unknown),
         row.dtypes,
         row.devices,
         row.loads,
@@ -173,10 +180,10 @@ def _table_lines(
     room, least = width, 0
     if heads[-1].name == "FINDINGS":
         *heads, last = heads
-        findings, texts = [row[-1] for row in texts], [row[:-1] for row in texts]
-        least = min(
-            max(cells(text) for text in (last.name, *findings)), last.least or 0
-        )
+        findings = [row[-1] for row in texts]
+        texts = [row[:-1] for row in texts]
+        widest = max(cells(text) for text in (last.name, *findings))
+        least = min(widest, last.least or 0)
         room = None if width is None else max(width - 2 - least, 0)
         title = [("  FINDINGS", "head")]
     first, *lines = column_lines(heads, texts, width=room)
@@ -187,15 +194,13 @@ def _table_lines(
     out: list[Line] = [[*first, *title]]
     for line, cell, row in zip(lines, findings, rows, strict=True):
         if row.error is not None:  # its other columns are empty
-            name = (
-                line[0][0]
-                .rstrip()
-                .ljust(len(line[0][0]) + (2 if len(heads) == 1 else 0))
-            )
-            line, cell = (
-                [(name, ""), (UNREADABLE, _STYLES[UNREADABLE])],
-                show_literal(str(row.error)),
-            )
+            padded_name, _ = line[0]
+            room_of_name = len(padded_name)
+            if len(heads) == 1:  # a name alone has no blanks behind it
+                room_of_name += 2
+            name = padded_name.rstrip().ljust(room_of_name)
+            line = [(name, ""), (UNREADABLE, _STYLES[UNREADABLE])]
+            cell = show_literal(str(row.error))
         elif loads is not None:
             line[loads] = (line[loads][0], _STYLES.get(row.loads, ""))
         if not cell:
@@ -208,9 +213,8 @@ def _table_lines(
             reason = wrap_text(cell, max(width - _BELOW, least), 0)
             out += [[(" " * _BELOW + text, "")] for text in reason]
             continue
-        begin, *more = wrap_text(
-            cell, None if width is None else max(width - indent, least), 0
-        )
+        room_of_cell = None if width is None else max(width - indent, least)
+        begin, *more = wrap_text(cell, room_of_cell, 0)
         out.append([*line, (f"  {begin}", "")])
         out += [[(" " * indent + text, "")] for text in more]
     return out, is_short
@@ -224,19 +228,29 @@ def _row_cells(row: LsRow) -> list[str]:
     # Weights in a packing: a state dict does not say which are parameters.
     if row.unknown > row.parameters:
         parameters = f"{count_text(row.parameters + row.unknown)}?"
-    counts = (row.highest("epoch"), row.highest("step"))
-    epoch, step = ("" if count is None else f"{count:,.15g}" for count in counts)
-    dtype, device = (
-        _first_and_more(list(map(short_dtype, row.dtypes))),
+    return [
+        _counter_cell(row.highest("epoch")),
+        _counter_cell(row.highest("step")),
+        row.format,
+        size_text(row.nbytes),
+        parameters,
+        _first_and_more([short_dtype(name) for name in row.dtypes]),
         _first_and_more(row.devices),
-    )
-    size, loads, codes = size_text(row.nbytes), show(row.loads, 40), " ".join(row.codes)
-    return [epoch, step, row.format, size, parameters, dtype, device, loads, codes]
+        show(row.loads, 40),
+        " ".join(row.codes),
+    ]
+
+
+def _counter_cell(count: float | None) -> str:
+    return "" if count is None else f"{count:,.15g}"
 
 
 def _first_and_more(names: Sequence[str]) -> str:
+    """The first of some names, and the number of the others."""
+    if not names:
+        return ""
     more = f" +{len(names) - 1}" if len(names) > 1 else ""
-    return show(names[0], 20) + more if names else ""
+    return show(names[0], 20) + more
 
 
 def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
@@ -247,7 +261,9 @@ def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
         return None
     paths = [pasted_path(name) for name in names]
     is_short = 0 < len(paths) <= _FEW and None not in paths
-    what = " ".join(filter(None, paths)) if is_short else "PATH..."
+    what = "PATH..."
+    if is_short:
+        what = " ".join(path for path in paths if path is not None)
     return f"ckpt lint {what} --level error"
 
 
@@ -258,27 +274,23 @@ def summary_text(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
     It reads `3 checkpoints, 587 MiB · 1 runs code · 2 not looked at (--others)`.
     """
     read = [row for row in rows if row.error is None]
-    parts = [
-        (
-            f"{counted_noun(len(read), 'checkpoint')}, "
-            f"{size_text(sum(row.nbytes for row in read))}"
-        )
-    ]
+    size = size_text(sum(row.nbytes for row in read))
+    parts = [f"{counted_noun(len(read), 'checkpoint')}, {size}"]
     runs = sum(row.loads == RUNS_CODE for row in read)
     unread = len(rows) - len(read)
     if runs:
         parts.append(f"{runs:,} {'runs' if runs == 1 else 'run'} code")
     if unread:
         parts.append(f"{unread:,} unreadable")
-    unused = sum(
-        any(finding.code == "unused" for finding in row.findings) for row in read
-    )
-    parts += (
-        [f"{unused:,} with unused parameters: DDP stops unless they are frozen"]
-        if unused
-        else []
-    )
-    parts += [f"{len(others):,} not looked at (--others)"] if others else []
+    unused = 0
+    for row in read:
+        unused += any(finding.code == "unused" for finding in row.findings)
+    if unused:
+        parts.append(
+            f"{unused:,} with unused parameters: DDP stops unless they are frozen"
+        )
+    if others:
+        parts.append(f"{len(others):,} not looked at (--others)")
     return " · ".join(parts)
 
 
@@ -295,11 +307,13 @@ def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
             "loads",
             "findings",
             "error",
+            "epoch",
+            "step",
         ]
     ]
-    table[0] += ["epoch", "step"]
     for row in rows:
         is_readable = row.error is None
+        codes = dict.fromkeys(finding.code for finding in row.findings)
         table.append(
             [
                 show(row.path, None),
@@ -309,15 +323,17 @@ def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
                 ",".join(row.dtypes),
                 show(",".join(row.devices), None),
                 show(row.loads, None),
-                ",".join(dict.fromkeys(finding.code for finding in row.findings)),
+                ",".join(codes),
                 "" if row.error is None else show_literal(str(row.error)),
-                *(
-                    "" if count is None else f"{count:.17g}"
-                    for count in (row.highest("epoch"), row.highest("step"))
-                ),
+                _exact_counter(row.highest("epoch")),
+                _exact_counter(row.highest("step")),
             ]
         )
     return table
+
+
+def _exact_counter(count: float | None) -> str:
+    return "" if count is None else f"{count:.17g}"
 
 
 def html_ls(report: LsReport) -> str:

@@ -245,15 +245,17 @@ class RewriteReport(NamedTuple):
         """The exit code of the command: 1 where the result lacks something, is damaged,
         or was not written.
         """
-        refused = self.coverage is not None and bool(self.coverage.refusal)
-        return int(
-            refused or self.is_partial or bool(self.saved and self.saved.damaged)
-        )
+        is_refused = self.coverage is not None and bool(self.coverage.refusal)
+        is_damaged = self.saved is not None and bool(self.saved.damaged)
+        return int(is_refused or self.is_partial or is_damaged)
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract."""
         saved = self.saved
-        return {
+        verified: Json = None
+        if saved is not None:
+            verified = {name: round(seconds, 6) for name, seconds in saved.checks}
+        document: dict[str, Json] = {
             **document_head("ckpt.rewrite", 1),
             "command": self.command,
             "input": {
@@ -264,19 +266,7 @@ class RewriteReport(NamedTuple):
             "output": None if saved is None else _saved_json(saved),
             "dry_run": self.is_dry_run,
             "tensors": len(self.result.tensors) - len(self.tied),
-            "changes": [
-                {
-                    "kind": change.kind,
-                    "from": change.before,
-                    "to": change.after,
-                    "count": change.number,
-                    "unit": change.unit,
-                    "bytes": change.nbytes,
-                    "section": change.section,
-                    **({"name": change.name} if change.name else {}),
-                }
-                for change in self.changes
-            ],
+            "changes": [_change_json(change) for change in self.changes],
             "left_out": [_left_json(row) for row in self.left_out],
             "left_alone": [_left_json(row) for row in self.left_alone],
             "carried": list(self.carried),
@@ -284,29 +274,36 @@ class RewriteReport(NamedTuple):
             "damaged": [] if saved is None else list(saved.damaged),
             "overflowed": 0 if saved is None else saved.overflowed,
             "vanished": 0 if saved is None else saved.vanished,
-            "verified": None
-            if saved is None
-            else {name: round(seconds, 6) for name, seconds in saved.checks},
-            **({} if self.coverage is None else {"coverage": self.coverage.to_json()}),
-            **({} if self.share is None else self.share.to_json()),
-            **(
-                {}
-                if self.share is None
-                else {
-                    "lost": [_left_json(row) for row in self.lost],
-                    "filled_from": [
-                        {"path": row.path, "names": list(row.names)}
-                        for row in self.filled
-                    ],
-                }
-            ),
-            **(
-                {"sources": [row.to_json() for row in self.sources]}
-                if self.sources
-                else {}
-            ),
-            **({} if self.account is None else self.account.to_json()),
+            "verified": verified,
         }
+        if self.coverage is not None:
+            document["coverage"] = self.coverage.to_json()
+        if self.share is not None:
+            document |= self.share.to_json()
+            document["lost"] = [_left_json(row) for row in self.lost]
+            document["filled_from"] = [
+                {"path": row.path, "names": list(row.names)} for row in self.filled
+            ]
+        if self.sources:
+            document["sources"] = [row.to_json() for row in self.sources]
+        if self.account is not None:
+            document |= self.account.to_json()
+        return document
+
+
+def _change_json(change: Change) -> dict[str, Json]:
+    fields: dict[str, Json] = {
+        "kind": change.kind,
+        "from": change.before,
+        "to": change.after,
+        "count": change.number,
+        "unit": change.unit,
+        "bytes": change.nbytes,
+        "section": change.section,
+    }
+    if change.name:
+        fields["name"] = change.name
+    return fields
 
 
 def _saved_json(saved: SavedFile) -> dict[str, Json]:
@@ -641,15 +638,13 @@ def made_plain(edit: Plain) -> list[Change]:
     """List what became plain: each class and its number of objects, and the tensors
     taken apart by parts.
     """
-    return [
-        Change("plain", kind, "plain", count, "object")
-        for kind, count in edit.made.items()
-    ] + [
-        Change(
-            "apart", what, and_more([f".{name}" for name in parts], 8), count, "tensor"
-        )
-        for (what, parts), count in edit.taken.items()
-    ]
+    changes = []
+    for kind, count in edit.made.items():
+        changes.append(Change("plain", kind, "plain", count, "object"))
+    for (what, parts), count in edit.taken.items():
+        shown_parts = and_more([f".{name}" for name in parts], 8)
+        changes.append(Change("apart", what, shown_parts, count, "tensor"))
+    return changes
 
 
 def make_with_drop_hint(
@@ -814,9 +809,9 @@ def _by_module(rows: Sequence[Pairing], start: int) -> dict[str, list[Pairing]]:
     found: dict[str, list[Pairing]] = {}
     for row in rows:
         end = row.name.find(".", start)
-        found.setdefault(
-            row.name[:end] if end > 0 else row.name[: max(start - 1, 0)], []
-        ).append(row)
+        if end <= 0:  # the name ends here: its module is the one above
+            end = max(start - 1, 0)
+        found.setdefault(row.name[:end], []).append(row)
     return found
 
 
@@ -842,15 +837,13 @@ def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     if _EMBEDDING.search(last.rpartition(".")[2]):
         return frozenset()  # a table of tokens answers no task
     own = [row for row in rows if row.name.rpartition(".")[0] == last]
-    misfits = (
-        last
-        and len(own) < len(rows)
-        and all(row.status in ("kept", "sliced", "missing") for row in own)
-        and any(
-            row.target is not None and len(row.target.tensor.shape) > 1 for row in own
-        )
-    )
-    return frozenset(row.name for row in own) if misfits else frozenset()
+    if not last or len(own) == len(rows):
+        return frozenset()
+    if any(row.status not in ("kept", "sliced", "missing") for row in own):
+        return frozenset()
+    axes = [len(row.target.tensor.shape) for row in own if row.target is not None]
+    has_matrix = any(count > 1 for count in axes)
+    return frozenset(row.name for row in own) if has_matrix else frozenset()
 
 
 @shown_as_html("ckpt.commands.rewriting.text", "html_coverage")
@@ -978,6 +971,7 @@ class Coverage(NamedTuple):
     def to_json(self) -> dict[str, Json]:
         """The object `coverage` of the document `ckpt.rewrite`."""
         loaded, whole = self.elements
+        body, head = self.halves()
         return {
             "pretrained": self.source,
             "tensors": list(self.tensors),
@@ -989,8 +983,8 @@ class Coverage(NamedTuple):
                 rename.to_json() | {"kind": rename.kind} for rename in self.renames
             ],
             "suggested": [rename.suggestion() for rename in self.suggested],
-            "body": list(self.halves()[0]),
-            "head": list(self.halves()[1]),
+            "body": list(body),
+            "head": list(head),
             "layout": self.layout or None,
             "refused": self.refusal or None,
             "totals": {status: len(self.of(status)) for status in STATUSES},
@@ -1002,27 +996,24 @@ class Coverage(NamedTuple):
                 }
                 for module in self.modules()
             ],
-            "pairs": [
-                {
-                    "status": row.status,
-                    "name": row.name,
-                    "target": row.target.name if row.target else None,
-                    "pretrained": row.source.name if row.source else None,
-                    "shape": [
-                        list(entry.tensor.shape) if entry else None
-                        for entry in (row.source, row.target)
-                    ],
-                    "dtype": [
-                        entry.tensor.dtype.name if entry else None
-                        for entry in (row.source, row.target)
-                    ],
-                    "copied": row.copied,
-                    "rows": None
-                    if row.rows is None
-                    else dict(zip(("of", "first", "end"), row.rows, strict=True)),
-                    "why": row.why or None,
-                }
-                for row in self.pairings
-            ],
+            "pairs": [_pairing_json(row) for row in self.pairings],
             "notes": list(self.notes),
         }
+
+
+def _pairing_json(row: Pairing) -> dict[str, Json]:
+    rows: Json = None
+    if row.rows is not None:
+        rows = dict(zip(("of", "first", "end"), row.rows, strict=True))
+    sides = (row.source, row.target)
+    return {
+        "status": row.status,
+        "name": row.name,
+        "target": row.target.name if row.target else None,
+        "pretrained": row.source.name if row.source else None,
+        "shape": [list(entry.tensor.shape) if entry else None for entry in sides],
+        "dtype": [entry.tensor.dtype.name if entry else None for entry in sides],
+        "copied": row.copied,
+        "rows": rows,
+        "why": row.why or None,
+    }

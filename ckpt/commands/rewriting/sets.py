@@ -165,12 +165,12 @@ def with_flattening(
         for leaf in parts.leaves
         if tensor_of(leaf.node) is None
     }
-    lost = [
-        entry
-        for entry in report.result.tensors
-        if not entry.registered
-        and objects.isdisjoint(accumulate((str(step),) for step in entry.path))
-    ]
+    lost = []
+    for entry in report.result.tensors:
+        # The path of each container around the tensor, and its own.
+        above = accumulate((str(step),) for step in entry.path)
+        if not entry.registered and objects.isdisjoint(above):
+            lost.append(entry)
     leftovers += [
         Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in lost
     ]

@@ -63,21 +63,17 @@ def with_kept_prefixes(report: RewriteReport, limits: Limits) -> RewriteReport:
         return report
     try:
         stripped = strip(result, limits)
-    except (
-        CkptError
-    ) as error:  # two names would become one: the prefix tells them apart
+    except CkptError as error:
+        # Two names would become one: the prefix tells them apart.
         stays = Leftover("names", f"the prefixes of wrappers stay: {error.problem}")
         return report._replace(left_alone=(*report.left_alone, stays))
-    rows = [
-        Leftover(
-            change.before or "",
-            f"the prefix of a wrapper, on {counted_noun(change.number, 'tensor')}"
-            if change.kind == "prefix"
-            else f"a wrapper, around {counted_noun(change.number, 'tensor')}",
-            hint="--strip takes it off",
-        )
-        for change in stripped.changes
-    ]
+    rows = []
+    for change in stripped.changes:
+        tensors = counted_noun(change.number, "tensor")
+        what = f"a wrapper, around {tensors}"
+        if change.kind == "prefix":
+            what = f"the prefix of a wrapper, on {tensors}"
+        rows.append(Leftover(change.before or "", what, hint="--strip takes it off"))
     return report._replace(left_alone=(*report.left_alone, *rows))
 
 

@@ -190,12 +190,16 @@ def _folded_changes(changes: Sequence[Change]) -> Sequence[Change]:
     for change in changes:
         before, after = _changed_part(change.before or "", change.after or "")
         groups.setdefault((before, after, change.section), []).append(change)
-    return [
-        Change("name", before, after, len(group), "tensor", section=section)
-        if len(group) > 1
-        else group[0]
-        for (before, after, section), group in groups.items()
-    ]
+    folded = []
+    for (before, after, section), group in groups.items():
+        count = len(group)
+        if count == 1:
+            folded.append(group[0])
+        else:
+            folded.append(
+                Change("name", before, after, count, "tensor", section=section)
+            )
+    return folded
 
 
 def _changed_part(before: str, after: str) -> tuple[str, str]:
@@ -318,23 +322,13 @@ def _saved_lines(
         if name in ("crc", "torch")
     )
     if saved.relisted:
-        first, *new = saved.relisted
-        more = (
-            f", changed items are in {and_more([show(name, 80) for name in new], 3)}"
-            if new
-            else ""
-        )
-        return [
-            [
-                (
-                    (
-                        f"rewrote {first} of {path} in place{more}; its data files are "
-                        f"as they were{checks}"
-                    ),
-                    "",
-                )
-            ]
-        ]
+        list_of_items, *new = saved.relisted
+        text = f"rewrote {list_of_items} of {path} in place"
+        if new:
+            names = and_more([show(name, 80) for name in new], 3)
+            text += f", changed items are in {names}"
+        text += f"; its data files are as they were{checks}"
+        return [[(text, "")]]
     if saved.appended is not None:
         name = pasted_path(saved.path)
         before = saved.nbytes - saved.appended

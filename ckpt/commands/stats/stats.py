@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from math import isfinite, prod, sqrt
+from math import isfinite, isnan, prod, sqrt
 from typing import Literal
 
 from ckpt.bytes.executor import Executor, Failed, Local, Task, run_each
@@ -150,19 +150,12 @@ class Row(NamedTuple):
     """A flag: its bytes could not be read. `why` says the reason then."""
 
     def __repr__(self) -> str:
-        found = self.found
-        numbers = (
-            self.why
-            if found is None
-            else ", ".join(
-                f"{name} {value if value is None else format(value, '.4g')}"
-                for name, value in (
-                    ("min", found.low),
-                    ("max", found.high),
-                    ("mean", self.mean),
-                )
+        numbers = self.why
+        if self.found is not None:
+            numbers = (
+                f"min {_short_number(self.min)}, max {_short_number(self.max)}, "
+                f"mean {_short_number(self.mean)}"
             )
-        )
         tensor = self.entry.tensor
         return (
             f"<Row {show(self.name)} {tensor.dtype.name} {list(tensor.shape)}: "
@@ -237,6 +230,10 @@ class Row(NamedTuple):
         }[key]
 
 
+def _short_number(value: float | None) -> str:
+    return "None" if value is None else f"{value:.4g}"
+
+
 @shown_as_html("ckpt.commands.stats.text", "html_stats")
 class StatsReport(NamedTuple):
     """The numbers of the tensors of one section."""
@@ -267,11 +264,9 @@ class StatsReport(NamedTuple):
         return 2 if self.unread or self.missing else self.gate.code(self.findings)
 
     def __repr__(self) -> str:
-        what = (
-            f"{counted_noun(len(self.rows), 'tensor')}, "
-            f"{counted_noun(len(self.findings), 'finding')}"
-        )
-        return f"<ckpt.StatsReport {show(self.path)}: {what}>"
+        tensors = counted_noun(len(self.rows), "tensor")
+        findings = counted_noun(len(self.findings), "finding")
+        return f"<ckpt.StatsReport {show(self.path)}: {tensors}, {findings}>"
 
     @property
     def unread(self) -> tuple[Row, ...]:
@@ -290,13 +285,14 @@ class StatsReport(NamedTuple):
         """For each module that holds tensors: its name, elements that are zero,
         elements.
         """
-        totals: dict[str, list[int]] = {}
+        zeros: dict[str, int] = {}
+        numel: dict[str, int] = {}
         for row in self.rows:
             if row.found is not None:
-                counts = totals.setdefault(row.label.rpartition(".")[0], [0, 0])
-                counts[0] += row.found.zeros
-                counts[1] += row.found.numel
-        return [(name, zeros, numel) for name, (zeros, numel) in totals.items()]
+                module, _, _ = row.label.rpartition(".")
+                zeros[module] = zeros.get(module, 0) + row.found.zeros
+                numel[module] = numel.get(module, 0) + row.found.numel
+        return [(module, zeros[module], numel[module]) for module in zeros]
 
     def __reduce__(self) -> tuple[object, ...]:
         return reduce_report(self.checkpoint.path, StatsReport, *self)
@@ -316,8 +312,8 @@ class StatsReport(NamedTuple):
             "totals": {"tensors": len(self.rows), "numel": numel, "zeros": zeros},
             "tensors": [_row_json(row, self.histogram) for row in self.rows],
             "modules": [
-                {"name": name, "zeros": none, "numel": all_}
-                for name, none, all_ in self.modules()
+                {"name": name, "zeros": zeros_inside, "numel": numel_inside}
+                for name, zeros_inside, numel_inside in self.modules()
             ],
             "threshold": self.threshold,
             "findings": [finding.to_json() for finding in self.findings],
@@ -350,13 +346,13 @@ def _row_json(row: Row, histogram: bool) -> dict[str, Json]:
             "inf": summary.inf,
         }
         if histogram:
-            document["histogram"] = (
-                summary.histogram.to_json() if summary.histogram is not None else None
-            )
+            bins = summary.histogram
+            document["histogram"] = None if bins is None else bins.to_json()
     if row.channels is not None:
+        axis = row.channels.axis
         document["channels"] = {
-            "dim": row.channels.axis.dim if row.channels.axis else None,
-            "why": row.channels.axis.why if row.channels.axis else "ambiguous",
+            "dim": None if axis is None else axis.dim,
+            "why": "ambiguous" if axis is None else axis.why,
             "count": row.channels.total,
             "dead": list(row.channels.dead),
         }
@@ -392,16 +388,12 @@ def stats(
     inside = chosen.selected(select, survey.path)
     layers = _Layers(checkpoint, chosen) if threshold is not None else None
     codes = codes_of(survey)
-    plans = [
-        _plan_entry(
-            entry,
-            chosen.relative(entry.name),
-            None if entry.name in codes else layers,
-            histogram,
-            checksums,
-        )
-        for entry in inside
-    ]
+    plans = []
+    for entry in inside:
+        # The codes of a packing have no channels of the layer.
+        layers_of_entry = None if entry.name in codes else layers
+        label = chosen.relative(entry.name)
+        plans.append(_plan_entry(entry, label, layers_of_entry, histogram, checksums))
     measurements = _measure_plans(
         plans, executor or Local(), progress, checksums=checksums
     )
@@ -410,18 +402,18 @@ def stats(
         for plan, measured in zip(plans, measurements, strict=True)
     ]
     rows = _sort_rows(rows, sort)
-    several = len(survey.models) > 1  # then a name inside of one does not say which
-    named = [row._replace(label=row.entry.name) for row in rows] if several else rows
+    named = rows
+    if len(survey.models) > 1:  # then a name inside of one does not say which
+        named = [row._replace(label=row.entry.name) for row in rows]
+    findings = [
+        *_stats_findings(named),
+        *codes_finding([row.name for row in rows if row.name in codes]),
+    ]
     return StatsReport(
         checkpoint,
         chosen,
         tuple(rows),
-        order(
-            [
-                *_stats_findings(named),
-                *codes_finding([row.name for row in rows if row.name in codes]),
-            ]
-        ),
+        order(findings),
         threshold,
         histogram,
         missing=unread_parts(checkpoint, chosen),
@@ -431,16 +423,17 @@ def stats(
 def _sort_rows(rows: list[Row], key: str) -> list[Row]:
     if key == "name":
         return sorted(rows, key=lambda row: natural_sort_key(row.label))
-    with_number = [(row.value(key), row) for row in rows]
-    pairs = [
-        (value, row)
-        for value, row in with_number
-        if value is not None and value == value
-    ]
+    pairs: list[tuple[float, Row]] = []
+    rest: list[Row] = []
+    for row in rows:
+        value = row.value(key)
+        if value is None or isnan(value):
+            rest.append(row)
+        else:
+            pairs.append((value, row))
+    # Not `reverse`, which would turn the rows of one number around.
     pairs.sort(key=lambda pair: -pair[0])
-    return [row for _, row in pairs] + [
-        row for value, row in with_number if value is None or value != value
-    ]
+    return [row for _, row in pairs] + rest
 
 
 class _Plan(NamedTuple):
@@ -472,11 +465,10 @@ class _Layers:
             parent, _, leaf = section.relative(entry.name).rpartition(".")
             self._siblings.setdefault(parent, {})[leaf] = entry.tensor.shape
         record = record_of(checkpoint)
-        self._classes = (
-            record.modules
-            if record is not None
-            else _module_classes(checkpoint, section)
-        )
+        if record is not None:
+            self._classes = record.modules
+        else:
+            self._classes = _module_classes(checkpoint, section)
 
     def axis_of(self, label: str, ref: TensorRef) -> Axis | Literal["ambiguous"] | None:
         parent = label.rpartition(".")[0]
@@ -490,29 +482,19 @@ def _plan_entry(
     if not isinstance(ref, TensorRef):
         values = [part for name, part in ref.parts if name == "values"]
         if ref.layout.startswith("sparse") and values:
-            return _plan_measuring(
-                _Plan(entry, label, [], why="the values that are stored"),
-                values[0],
-                histogram,
-                crc=False,
-            )
+            plan = _Plan(entry, label, [], why="the values that are stored")
+            return _plan_measuring(plan, values[0], histogram, crc=False)
         return _Plan(entry, label, [], why=ref.layout, has_numbers=False)
     if ref.numel and ref.storage.place is None:
         return _Plan(entry, label, [], why="on meta, without data", has_numbers=False)
     if can_unpack(ref):
         ref = unpacked(ref)
     if not has_numbers(ref.dtype):
-        return _Plan(
-            entry,
-            label,
-            [],
-            why=f"no numbers are read of {ref.dtype.name}",
-            has_numbers=False,
-        )
+        why = f"no numbers are read of {ref.dtype.name}"
+        return _Plan(entry, label, [], why=why, has_numbers=False)
     axis = None if layers is None else layers.axis_of(label, ref)
-    return _plan_measuring(
-        _Plan(entry, label, [], axis=axis), ref, histogram, crc=checksums
-    )
+    plan = _Plan(entry, label, [], axis=axis)
+    return _plan_measuring(plan, ref, histogram, crc=checksums)
 
 
 def _plan_measuring(
@@ -549,18 +531,19 @@ def _measure_plans(
     """Return the numbers of each tensor, put together from the numbers of its spans."""
     tasks = list(chain.from_iterable(plan.tasks for plan in plans))
     results = iter(run_each(executor, tasks, progress))
-    measurements = [
-        _merge_spans(plan, [next(results) for _ in plan.tasks]) for plan in plans
-    ]
+    measurements: list[Measurement | Failed] = []
+    for plan in plans:
+        spans = [next(results) for _ in plan.tasks]
+        measurements.append(_merge_spans(plan, spans))
     if not checksums:
         return measurements
-    # Of the rest all bytes were read.
-    others = [plan.entry.tensor for plan in plans if plan.checksum is None]
-    damaged = iter(are_damaged(others, executor))
-    return [
-        Failed(DAMAGED) if plan.checksum is None and next(damaged) else row
-        for plan, row in zip(plans, measurements, strict=True)
-    ]
+    # Of the rest all bytes were read, and compared on the way.
+    others = [number for number, plan in enumerate(plans) if plan.checksum is None]
+    damaged = are_damaged([plans[number].entry.tensor for number in others], executor)
+    for number, is_damaged in zip(others, damaged, strict=True):
+        if is_damaged:
+            measurements[number] = Failed(DAMAGED)
+    return measurements
 
 
 def _merge_spans(
@@ -572,12 +555,11 @@ def _merge_spans(
             return part
         measurements.append(part)
     whole = merge_measurements(measurements)
-    is_damaged = (
-        whole.crc is not None
-        and plan.checksum is not None
-        and whole.crc[0] != plan.checksum.crc
-    )
-    return Failed(DAMAGED) if is_damaged else whole
+    if whole.crc is not None and plan.checksum is not None:
+        crc, _ = whole.crc
+        if crc != plan.checksum.crc:
+            return Failed(DAMAGED)
+    return whole
 
 
 def _stats_row(
@@ -586,24 +568,17 @@ def _stats_row(
     if not plan.has_numbers:
         return Row(plan.entry, plan.label, None, why=plan.why)
     if isinstance(measurement, Failed):
-        return Row(
-            plan.entry,
-            plan.label,
-            None,
-            why=f"unreadable: {measurement.problem}",
-            unread=True,
-        )
+        why = f"unreadable: {measurement.problem}"
+        return Row(plan.entry, plan.label, None, why=why, unread=True)
     measurement.summary.repeated(plan.times)
     row = Row(plan.entry, plan.label, measurement.summary, why=plan.why)
     if plan.axis == "ambiguous":
         return row._replace(channels=DeadChannels(None, 0, ()))
     if plan.axis is None or measurement.channels is None or threshold is None:
         return row
-    return row._replace(
-        channels=_dead_channels(
-            plan.entry.tensor.numel, plan.axis, measurement.channels, threshold
-        )
-    )
+    numel = plan.entry.tensor.numel
+    channels = _dead_channels(numel, plan.axis, measurement.channels, threshold)
+    return row._replace(channels=channels)
 
 
 def _dead_channels(
@@ -614,12 +589,12 @@ def _dead_channels(
     """
     means = [total * len(channels.sums) / numel for total in channels.sums.tolist()]
     largest = max((mean for mean in means if isfinite(mean)), default=0.0)
-    dead = tuple(
-        number
-        for number, mean in enumerate(means)
-        if mean < threshold * largest or (mean == 0 and largest == 0)
-    )
-    return DeadChannels(axis, len(means), dead)
+    dead: list[int] = []
+    for number, mean in enumerate(means):
+        # Where all are zero none is below the largest one, and all are dead.
+        if mean < threshold * largest or (mean == 0 and largest == 0):
+            dead.append(number)
+    return DeadChannels(axis, len(means), tuple(dead))
 
 
 def _module_classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
@@ -629,16 +604,14 @@ def _module_classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
     classes: dict[str, str] = {}
     for row in checkpoint.containers:
         if row.is_module and row.path[: len(section.path)] == section.path:
-            classes[section.relative(row.name) if row.name != section.name else ""] = (
-                row.type
-            )
+            is_root = row.name == section.name
+            classes["" if is_root else section.relative(row.name)] = row.type
     for entry in section.entries:
-        parent = section.relative(entry.name).rpartition(".")[0]
+        parent, _, _ = section.relative(entry.name).rpartition(".")
         if parent not in classes and "_parameters" in entry.path:
-            node = node_at(
-                checkpoint.root,
-                entry.path[: entry.path.index("_parameters", len(entry.path) - 2)],
-            )
+            # The key of a parameter stands behind this one, and ends the path.
+            end = entry.path.index("_parameters", len(entry.path) - 2)
+            node = node_at(checkpoint.root, entry.path[:end])
             classes[parent] = look(node).type
     return classes
 
@@ -646,24 +619,16 @@ def _module_classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
 def _stats_findings(rows: Sequence[Row]) -> list[Finding]:
     findings = []
     for code, label, counts in (
-        ("nan", "NaN", [(row, row.found.nan) for row in rows if row.found is not None]),
-        (
-            "inf",
-            "infinite",
-            [(row, row.found.inf) for row in rows if row.found is not None],
-        ),
+        ("nan", "NaN", [row.nan for row in rows]),
+        ("inf", "infinite", [row.inf for row in rows]),
     ):
-        bad = [(row, count) for row, count in counts if count]
+        bad = [row for row, count in zip(rows, counts, strict=True) if count]
         if bad:
-            total = sum(count for _, count in bad)
+            total = sum(counts)
             verb = "are" if total > 1 else "is"
-            text = (
-                f"{counted_noun(total, 'element')} {verb} {label} in "
-                f"{show_names([row.label for row, _ in bad])}."
-            )
-            findings.append(
-                Finding(code, text, tuple(row.entry.name for row, _ in bad))
-            )
+            names = show_names([row.label for row in bad])
+            text = f"{counted_noun(total, 'element')} {verb} {label} in {names}."
+            findings.append(Finding(code, text, tuple(row.entry.name for row in bad)))
     dead = [
         (row, row.channels)
         for row in rows
@@ -671,9 +636,7 @@ def _stats_findings(rows: Sequence[Row]) -> list[Finding]:
     ]
     if dead:
         total = sum(len(channels.dead) for _, channels in dead)
-        layers = and_more(
-            [_dead_text(row, channels) for row, channels in dead], 4, "; "
-        )
+        layers = and_more([_dead_text(*pair) for pair in dead], 4, "; ")
         verb = "are" if total > 1 else "is"
         text = f"{counted_noun(total, 'output channel')} {verb} almost zero: {layers}."
         findings.append(
@@ -687,7 +650,5 @@ def _dead_text(row: Row, channels: DeadChannels) -> str:
     if len(channels.dead) == channels.total:
         return f"{show(row.label, 80)} (all {channels.total:,})"
     numbers = and_more([str(number) for number in channels.dead], 8)
-    return (
-        f"{show(row.label, 80)} {numbers} ({len(channels.dead):,} of "
-        f"{channels.total:,})"
-    )
+    count = f"{len(channels.dead):,} of {channels.total:,}"
+    return f"{show(row.label, 80)} {numbers} ({count})"

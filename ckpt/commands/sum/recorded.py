@@ -60,16 +60,13 @@ def listed(
     """The list of a checkpoint. Files and items that could not be read are not
     in it.
     """
-    rows = [
-        ListedFile(
-            file.name,
-            file.size,
-            [item for item in file.items if item.problem is None],
-            ", ".join(f"{show(name, None)} {value:.15g}" for name, value in file.steps),
-        )
-        for file in files
-        if file.problem is None
-    ]
+    rows = []
+    for file in files:
+        if file.problem is not None:
+            continue
+        items = [item for item in file.items if item.problem is None]
+        steps = [f"{show(name, None)} {value:.15g}" for name, value in file.steps]
+        rows.append(ListedFile(file.name, file.size, items, ", ".join(steps)))
     return RecordedList(path, format, rows)
 
 
@@ -174,45 +171,35 @@ def compare_recorded(
     Raises UsageError for a list of another format, whose items are others.
     """
     if expected.format != format:
+        theirs = show(expected.format, 40)
         raise UsageError(
-            (
-                f"{show(stored, 80)} has what a {show(expected.format, 40)} records, "
-                f"this is {format}"
-            ),
+            f"{show(stored, 80)} has what a {theirs} records, this is {format}",
             hint="ckpt sum without --recorded compares across formats",
         )
     here = {file.name: file for file in files}
     there = {file.name: file for file in expected.files}
     source = show(stored, 80)
     problems: list[Problem] = []
+    missing = [name for name in there if name not in here]
+    extra = [name for name in here if name not in there]
+    unread = [name for name, file in here.items() if name in there and file.problem]
     for names, what in (
-        ([name for name in there if name not in here], "missing"),
-        (
-            [name for name in here if name not in there],
-            f"not in {source}: of another save?",
-        ),
-        (
-            [name for name, file in here.items() if name in there and file.problem],
-            "not read",
-        ),
+        (missing, "missing"),
+        (extra, f"not in {source}: of another save?"),
+        (unread, "not read"),
     ):
         if names:
-            shown = and_more(
-                [_file_text(name, here.get(name)) for name in names], _LISTED
-            )
-            problems.append(
-                Problem(f"{counted_noun(len(names), 'file')} {what} ({shown})")
-            )
+            count = counted_noun(len(names), "file")
+            texts = [_file_text(name, here.get(name)) for name in names]
+            problems.append(Problem(f"{count} {what} ({and_more(texts, _LISTED)})"))
     for file in listed(format, files).files:
         if file.name in there:
             broken = [
                 item for item in here[file.name].items if item.problem is not None
             ]
             problems += _file_differences(there[file.name], file, broken, source)
-    count = sum(len(file.items) for file in expected.files)
-    return Comparison(
-        tuple(problems), f"{counted_noun(count, 'item')} as {source} lists them"
-    )
+    items = counted_noun(sum(len(file.items) for file in expected.files), "item")
+    return Comparison(tuple(problems), f"{items} as {source} lists them")
 
 
 def _file_text(name: str, file: RecordedFile | None) -> str:
@@ -228,46 +215,47 @@ def _file_differences(
     not be read.
     """
     of = f" of {show(here.name, 80)}" if here.name else ""
-    before_steps, after_steps = (
-        _parse_counters(there.steps),
-        _parse_counters(here.steps),
-    )
-    if any(
-        before_steps.get(name, value) != value for name, value in after_steps.items()
-    ):
+    before_steps = _parse_counters(there.steps)
+    after_steps = _parse_counters(here.steps)
+    common = before_steps.keys() & after_steps.keys()
+    if any(before_steps[name] != after_steps[name] for name in common):
         own = show(here.name, 80) if here.name else "it"
         yield Problem(f"{own} is of {here.steps}, {source} lists {there.steps}")
-    before, after = _items_by_name(there.items), _items_by_name(here.items)
-    both = [(name, before[name], after[name]) for name in before if name in after]
-    resized = [name for name, old, new in both if old.size != new.size]
-    changed = [
-        name for name, old, new in both if old.size == new.size and old.crc != new.crc
-    ]
     unread = {item.name for item in broken}
+    before = _items_by_name(there.items)
+    after = _items_by_name(here.items)
+    changed: list[tuple[str, int]] = []
+    resized: list[tuple[str, int]] = []
+    missing: list[tuple[str, int]] = []
+    for numbered_name, old in before.items():
+        new = after.get(numbered_name)
+        if new is None:
+            name, _ = numbered_name
+            if name not in unread:
+                missing.append(numbered_name)
+        elif old.size != new.size:
+            resized.append(numbered_name)
+        elif old.crc != new.crc:
+            changed.append(numbered_name)
+    extra = [numbered_name for numbered_name in after if numbered_name not in before]
     if broken:
+        count = counted_noun(len(broken), "item")
         yield Problem(
-            (
-                f"{counted_noun(len(broken), 'item')}{of} cannot be read: "
-                f"{broken[0].problem}"
-            ),
+            f"{count}{of} cannot be read: {broken[0].problem}",
             tuple(item.name for item in broken),
         )
-    rows = (
+    for numbered_names, what in (
         (changed, "with another recorded checksum"),
         (resized, "with another size"),
-        (
-            [name for name in before if name not in after and name[0] not in unread],
-            "missing",
-        ),
-        ([name for name in after if name not in before], f"not in {source}"),
-    )
-    for names, what in rows:
-        if names:
-            yield Problem(
-                f"{counted_noun(len(names), 'item')}{of} {what}",
-                tuple(name for name, _ in names),
-            )
-    if there.size != here.size and not any(names for names, _ in rows):
+        (missing, "missing"),
+        (extra, f"not in {source}"),
+    ):
+        if numbered_names:
+            names = [name for name, _ in numbered_names]
+            count = counted_noun(len(names), "item")
+            yield Problem(f"{count}{of} {what}", tuple(names))
+    # Other items explain another size.
+    if there.size != here.size and not (changed or resized or missing or extra):
         own = show(here.name, 80) if here.name else "the file"
         yield Problem(f"{own} has {here.size:,} bytes, {source} lists {there.size:,}")
 
@@ -327,12 +315,9 @@ class SumReport(NamedTuple):
         return 2 if self.unread else 0
 
     def __repr__(self) -> str:
-        files = () if self.recorded is None else self.recorded.files
-        what = (
-            counted_noun(len(self.sums), "sum")
-            if self.recorded is None
-            else counted_noun(len(files), "file")
-        )
+        what = counted_noun(len(self.sums), "sum")
+        if self.recorded is not None:
+            what = counted_noun(len(self.recorded.files), "file")
         return f"<ckpt.SumReport {show(self.path)}: {what}>"
 
     def lines(self, *, several: bool = False) -> list[str]:
@@ -340,34 +325,39 @@ class SumReport(NamedTuple):
         name of this one.
         """
         if self.whole is not None:
-            return [f"{self.whole[1]}  {show(self.path, None)}"]
+            _, digest = self.whole
+            return [f"{digest}  {show(self.path, None)}"]
         if self.recorded is None:
             return sum_lines(self.sums, self.path if several else None)
         return list(lines(self.recorded._replace(path=self.path if several else None)))
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.sum`; docs/json.md is its contract."""
-        return {
+        sums: Json = None
+        recorded: Json = None
+        if self.recorded is None:
+            sums = [_sum_json(row) for row in self.sums if row.unread is None]
+        else:
+            recorded = [_file_json(file) for file in self.recorded.files]
+        document: dict[str, Json] = {
             **document_head("ckpt.sum", 1),
             "file": {"path": self.path, "format": self.format},
             "section": self.section,
-            "sums": None
-            if self.recorded is not None
-            else [_sum_json(row) for row in self.sums if row.unread is None],
-            "recorded": None
-            if self.recorded is None
-            else [_file_json(file) for file in self.recorded.files],
+            "sums": sums,
+            "recorded": recorded,
             "unread": [{"name": name, "why": why} for name, why in self.unread],
-            **({} if self.whole is None else {self.whole[0]: self.whole[1]}),
         }
+        if self.whole is not None:
+            kind, digest = self.whole
+            document[kind] = digest
+        return document
 
 
 def _sum_json(row: Sum) -> dict[str, Json]:
-    return {
-        "name": row.name,
-        "sha256": row.digest,
-        **({} if row.tied is None else {"tied": row.tied}),
-    }
+    fields: dict[str, Json] = {"name": row.name, "sha256": row.digest}
+    if row.tied is not None:
+        fields["tied"] = row.tied
+    return fields
 
 
 def _file_json(file: ListedFile) -> dict[str, Json]:

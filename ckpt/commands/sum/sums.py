@@ -65,17 +65,18 @@ def sums(
         for entry in chosen.selected(select, survey.path)
     ]
     records = _sum_rows(survey, rows, progress, executor)
-    others = tied_names([entry for _, entry in rows])
-    first = {entry.name: name for name, entry in rows}
-    records = [
-        row._replace(tied=first[others[entry.name]]) if entry.name in others else row
-        for row, (_, entry) in zip(records, rows, strict=True)
-    ]
-    damaged = are_damaged([entry.tensor for _, entry in rows], executor or Local())
-    return [
-        row._replace(digest="", unread=DAMAGED) if bad and row.unread is None else row
-        for row, bad in zip(records, damaged, strict=True)
-    ]
+    entries = [entry for _, entry in rows]
+    first_names = tied_names(entries)
+    name_of = {entry.name: name for name, entry in rows}
+    damaged = are_damaged([entry.tensor for entry in entries], executor or Local())
+    out: list[Sum] = []
+    for row, entry, is_damaged in zip(records, entries, damaged, strict=True):
+        if entry.name in first_names:
+            row = row._replace(tied=name_of[first_names[entry.name]])
+        if is_damaged and row.unread is None:
+            row = row._replace(digest="", unread=DAMAGED)
+        out.append(row)
+    return out
 
 
 def sums_now(
@@ -93,11 +94,8 @@ def sums_now(
     one that agrees is preferred. Raises as `sums`.
     """
     wanted = {row.name: row.digest for row in expected}
-    parts = [
-        *survey.models,
-        *(part for part in survey.sections if part.kind != "model"),
-        survey.everything,
-    ]
+    others = [part for part in survey.sections if part.kind != "model"]
+    parts = [*survey.models, *others, survey.everything]
     if section is not None:
         parts = [survey.section(section)]
     named: list[dict[str, Entry]] = []
@@ -179,12 +177,8 @@ def digest(tensor: Tensor) -> str:
     checksum = hashlib.sha256()
     tensor = unwrap_dtensor(tensor)
     if not isinstance(tensor, TensorRef):
-        checksum.update(
-            (
-                f"{tensor.layout} {tensor.dtype.name} {list(tensor.shape)} "
-                f"{tensor.detail}\n"
-            ).encode()
-        )
+        kind = f"{tensor.layout} {tensor.dtype.name}"
+        checksum.update(f"{kind} {list(tensor.shape)} {tensor.detail}\n".encode())
     for part in parts_of(tensor):
         checksum.update(f"{part.dtype.name} {list(part.shape)}\n".encode())
         if not part.numel:
@@ -272,11 +266,14 @@ def listed_path(path: str, listed: Sequence[str]) -> str | None:
     A copy lies elsewhere, so the last steps of its path decide. Where several end as
     much alike, it is None.
     """
-    own = _steps_of(path)
-    alike = [(_count_common_steps(own, _steps_of(other)), other) for other in listed]
-    exact = [other for _, other in alike if _steps_of(other) == own]
-    most = max((count for count, _ in alike), default=0)
-    best = exact or [other for count, other in alike if count == most > 0]
+    own_steps = _steps_of(path)
+    best = [other for other in listed if _steps_of(other) == own_steps]
+    if not best:
+        common = [_count_common_steps(own_steps, _steps_of(other)) for other in listed]
+        most = max(common, default=0)
+        for other, count in zip(listed, common, strict=True):
+            if count == most > 0:
+                best.append(other)
     return best[0] if len(best) == 1 else None
 
 
@@ -330,63 +327,52 @@ class Likeness(NamedTuple):
         other = show(self.path, 80)
         out: list[tuple[str, tuple[str, ...]]] = []
         if self.missing:
-            out.append(
-                (
-                    f"lacks {counted_noun(len(self.missing), 'tensor')} of {other}",
-                    self.missing,
-                )
-            )
+            lacking = counted_noun(len(self.missing), "tensor")
+            out.append((f"lacks {lacking} of {other}", self.missing))
         if self.reshaped:
+            reshaped = counted_noun(len(self.reshaped), "tensor")
             name, (own, theirs) = next(iter(self.reshaped.items()))
-            text = (
-                f"{counted_noun(len(self.reshaped), 'tensor')} with another shape than "
-                f"in {other}"
-            )
+            text = f"{reshaped} with another shape than in {other}"
             text += f": {show(name, 60)} is {list(own)}, there {list(theirs)}"
             out.append((text, tuple(self.reshaped)))
         if self.extra:
-            out.append(
-                (
-                    f"{counted_noun(len(self.extra), 'tensor')} not in {other}",
-                    self.extra,
-                )
-            )
+            extra = counted_noun(len(self.extra), "tensor")
+            out.append((f"{extra} not in {other}", self.extra))
         return out
 
     @property
     def text(self) -> str:
         """The differences in one line; empty without any."""
-        return "; ".join(
-            text
-            if ":" in text
-            else f"{text}: {and_more([show(name, 60) for name in names], _LISTED)}"
-            for text, names in self.rows
-        )
+        texts = []
+        for text, names in self.rows:
+            if ":" not in text:  # else it names an example already
+                listed = and_more([show(name, 60) for name in names], _LISTED)
+                text = f"{text}: {listed}"
+            texts.append(text)
+        return "; ".join(texts)
 
     @property
     def checked(self) -> str:
         """Return the text for a checkpoint that differs in nothing."""
-        return (
-            f"{'names and shapes' if self.has_shapes else 'names'} as in "
-            f"{show(self.path, 80)}"
-        )
+        what = "names and shapes" if self.has_shapes else "names"
+        return f"{what} as in {show(self.path, 80)}"
 
 
 def like_of(survey: Survey, section: str | None = None) -> Like:
     """Return the tensors of another save. Raises UsageError if it has no such
     section.
     """
-    chosen = (
-        survey.section(section) if section is not None else _only_model_or_all(survey)
-    )
+    if section is not None:
+        chosen = survey.section(section)
+    else:
+        chosen = _only_model_or_all(survey)
     every = survey.everything
-    tied = _tied_names(every) | _tied_names(chosen)
     return Like(
-        survey.path,
-        _tensor_shapes(every),
-        _tensor_shapes(chosen),
-        _section_names(survey),
-        tied,
+        path=survey.path,
+        every=_tensor_shapes(every),
+        model=_tensor_shapes(chosen),
+        sections=_section_names(survey),
+        tied=_tied_names(every) | _tied_names(chosen),
     )
 
 
@@ -412,15 +398,8 @@ def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness
         part, theirs = survey.section(section), like.model
     elif not like.sections:
         parts = [whole, *survey.models, *survey.sections]
-        part, theirs = (
-            max(
-                parts,
-                key=lambda candidate: len(
-                    _tensor_shapes(candidate).keys() & like.every.keys()
-                ),
-            ),
-            like.every,
-        )
+        common = [len(_tensor_shapes(row).keys() & like.every.keys()) for row in parts]
+        part, theirs = parts[common.index(max(common))], like.every
     elif like.sections == _section_names(survey):
         part, theirs = whole, like.every
     else:
@@ -482,10 +461,8 @@ def _tied_names(part: Section) -> dict[str, str]:
 def _tensor_shapes(part: Section) -> dict[str, Shape | None]:
     """The shape of each tensor of a section, by its name in it."""
     names = part.names()
-    entries: Sequence[tuple[str, Shape | None]] = [
-        (name, entry.tensor.shape)
-        for name, entry in zip(
-            map(unwrapping_rule(names), names), part.entries, strict=True
-        )
-    ]
-    return dict(entries)
+    plain = unwrapping_rule(names)
+    shapes: dict[str, Shape | None] = {}
+    for name, entry in zip(names, part.entries, strict=True):
+        shapes[plain(name)] = entry.tensor.shape
+    return shapes

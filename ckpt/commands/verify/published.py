@@ -89,15 +89,13 @@ def _checked(same: list[Compared], where: str) -> str:
     blobs = sum(row.published.is_blob for row in same)
     counts = [(len(same) - blobs, "SHA-256"), (blobs, "git's SHA-1")]
     ways = [(count, way) for count, way in counts if count]
-    how = (
-        f"by {ways[0][1]}"
-        if len(ways) == 1
-        else ", ".join(f"{count:,} by {way}" for count, way in ways)
-    )
-    return (
-        f"{counted_noun(len(same), 'file')} as {where} lists "
-        f"{'it' if len(same) == 1 else 'them'} ({how})"
-    )
+    if len(ways) == 1:
+        [(_, way)] = ways
+        how = f"by {way}"
+    else:
+        how = ", ".join(f"{count:,} by {way}" for count, way in ways)
+    them = "it" if len(same) == 1 else "them"
+    return f"{counted_noun(len(same), 'file')} as {where} lists {them} ({how})"
 
 
 def _difference(row: Compared, where: str) -> str:

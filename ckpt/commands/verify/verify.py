@@ -179,11 +179,11 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
     report = report._replace(doubts=tuple(doubts))
     if not losses:
         return report
-    names = set(account.lost_names)
-    every = [entry.name for entry in checkpoint.tensors]
+    lost_names = set(account.lost_names)
+    names = [entry.name for entry in checkpoint.tensors]
     return report._replace(
-        whole=tuple(name for name in every if name not in names),
-        lost=tuple(name for name in every if name in names),
+        whole=tuple(name for name in names if name not in lost_names),
+        lost=tuple(name for name in names if name in lost_names),
     )
 
 
@@ -306,13 +306,12 @@ def _storage_tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, 
     """The names of the tensors over a storage."""
     if storage is None:
         return ()
-    return tuple(
-        entry.name
-        for entry in checkpoint.tensors
-        if any(
-            part.numel and part.storage.id == storage for part in parts_of(entry.tensor)
-        )
-    )
+    names = []
+    for entry in checkpoint.tensors:
+        parts = parts_of(entry.tensor)
+        if any(part.numel and part.storage.id == storage for part in parts):
+            names.append(entry.name)
+    return tuple(names)
 
 
 def with_likeness(

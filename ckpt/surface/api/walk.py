@@ -160,13 +160,10 @@ def others_text(paths: Sequence[str]) -> str:
     """Return how many files were not looked at: `21 files not looked at: 9 *.json, 4
     *.md and 8 others`.
     """
-    counts = [
-        (
-            count,
-            f"{count:,} {f'*{show(ending, 20)}' if ending else 'without an ending'}",
-        )
-        for ending, count in count_endings(paths).items()
-    ]
+    counts = []
+    for ending, count in count_endings(paths).items():
+        kind = f"*{show(ending, 20)}" if ending else "without an ending"
+        counts.append((count, f"{count:,} {kind}"))
     rest = sum(count for count, _ in counts[3:])
     shown = ", ".join(text for _, text in counts[:3]) + (
         f" and {counted_noun(rest, 'other')}" if rest else ""
@@ -347,12 +344,14 @@ def _is_one(own: Sequence[str]) -> bool:
     """Tell whether a folder is one checkpoint by the files of it that belong together,
     or a save that was interrupted.
     """
-    return len(own) > 1 or any(
-        name.startswith(".")
-        or name.endswith(DISTRIBUTED)
-        or is_shard(name.rpartition("/")[2])
-        for name in own
-    )
+    if len(own) > 1:
+        return True
+    for name in own:
+        if name.startswith(".") or name.endswith(DISTRIBUTED):
+            return True
+        if is_shard(name.rpartition("/")[2]):
+            return True
+    return False
 
 
 def _names_without_shards(

@@ -106,9 +106,11 @@ def _option_row(
     once: bool = False,
     other_names: tuple[str, ...] = (),
 ) -> Option:
-    metavar, (commands, text) = (
-        (None, texts) if kind == "flag" else (texts[0], texts[1:])
-    )
+    metavar = None
+    if kind == "flag":
+        commands, text = texts
+    else:
+        metavar, commands, text = texts
     short, _, long = name.rpartition("/")
     marked = commands.split()
     return Option(

@@ -268,13 +268,11 @@ def _where_to_write(items: Sequence[Found], places: WriteOptions) -> UsageError:
     """The error that names where the results of several PATHs could go."""
     path = items[0].path
     # IN OUT, as cp takes them.
-    if (
-        len(items) == 2
-        and not is_url(items[1].path)
-        and not os.path.lexists(items[1].path)
-    ):
-        out = pasted_path(items[1].path)
-        return UsageError("where to write?", path=path, hint=out and f"-o {out}")
+    if len(items) == 2:
+        last = items[1].path
+        if not is_url(last) and not os.path.lexists(last):
+            out = pasted_path(last)
+            return UsageError("where to write?", path=path, hint=out and f"-o {out}")
     if items[0].error is not None:
         raise items[0].error
     with opened(path, places) as checkpoint:

@@ -51,10 +51,10 @@ def html_of(lines: Sequence[Line]) -> str:
     rows: list[str] = []
     room = _MOST
     for number, line in enumerate(lines):
-        row = "".join(
-            _html_span("".join(text for text, _ in spans), style)
-            for style, spans in groupby(line, lambda span: span[1])
-        )
+        row = ""
+        # Neighbours of one style become one element.
+        for style, spans in groupby(line, lambda span: span[1]):
+            row += _html_span("".join(text for text, _ in spans), style)
         room -= len(row) + 1
         if room < 0:
             rows.append(

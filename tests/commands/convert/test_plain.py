@@ -733,6 +733,7 @@ OLD_NAMES = {
 # --- what the other commands say of tensors of classes --------------------------------
 
 
+@pytest.mark.needs("quantised")
 def test_inspect_says_what_a_wrapper_is(torchao: Any, tmp_path: Path) -> None:
     rewriting.saved(
         {"fc.weight": torchao(QDATA, SCALE), "fc.bias": torch.ones(2).bfloat16()},

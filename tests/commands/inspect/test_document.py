@@ -135,6 +135,7 @@ def test_a_damaged_counter_is_no_number(tmp_path: Path, counter: float) -> None:
     assert states(path)["model.a.weight"]["steps"] is None
 
 
+@pytest.mark.needs("folders")
 def test_the_files_of_a_set_have_their_bytes() -> None:
     for name in ("dcp", "sharded"):
         file = inspected(SAMPLES / name)["file"]

@@ -449,6 +449,7 @@ def test_lists_behind_other_modules_are_no_part_of_a_rank(
     assert not findings(lists, tmp_path, "flat-parameters", "no-weights")
 
 
+@pytest.mark.needs("quantised")
 def test_weights_in_eight_bits_are_counted(tmp_path: Path) -> None:
     """They stand beside their scales; the norms are a hundredth of them."""
     model: dict[str, torch.Tensor] = {}
@@ -472,6 +473,7 @@ def test_weights_in_eight_bits_are_counted(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.needs("quantised")
 def test_packed_weights_are_not_passed_over(tmp_path: Path) -> None:
     """Nothing says that codes in int32 are parameters, but those that they stand for
     are.

@@ -473,6 +473,7 @@ def test_inspect_of_a_folder_of_checkpoints_is_the_list(ckpt: Run, runs: Path) -
     )
 
 
+@pytest.mark.needs("folders")
 def test_first_bytes_say_what_a_folder_holds(runs: Path, samples: Path) -> None:
     (runs / ".cache").mkdir()
     for name in (".cache/hidden", "BEST.PTH", "epoch_9.pth.bak", "best"):
@@ -719,6 +720,7 @@ def test_a_line_about_an_unreadable_file_reads_alike_in_ls_and_lint(
     }
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("end", ["", "/"])
 def test_a_folder_that_is_a_checkpoint_has_its_own_name(
     ckpt: Run, samples: Path, tmp_path: Path, end: str

@@ -24,6 +24,7 @@ def row_of(path: Path) -> LsRow:
         return ls(Survey(checkpoint))
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize(
     ("name", "loads"),
     [
@@ -102,6 +103,7 @@ def test_a_class_of_the_standard_library_needs_trust(tmp_path: Path) -> None:
     assert row_of(path).loads == "weights_only=False"
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("weights", ["safetensors", "bin"])
 def test_a_folder_loads_as_its_weights_do(weights: str, tmp_path: Path) -> None:
     state = {"fc.weight": torch.zeros(4, 4), "fc.bias": torch.zeros(4)}

@@ -285,6 +285,7 @@ class Chosen(nn.Module):
         return x.cpu() + torch.zeros(4, device=torch.device("cpu"))
 
 
+@pytest.mark.needs("torchscript")
 @pytest.mark.parametrize("frozen", [False, True])
 def test_the_device_of_a_trace_is_a_finding_on_the_cpu_too(
     frozen: bool, tmp_path: Path

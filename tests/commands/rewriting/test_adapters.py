@@ -79,6 +79,7 @@ def inspected(path: Path) -> dict[str, Any]:
     return {**document, "codes": [row["code"] for row in document["findings"]]}
 
 
+@pytest.mark.needs("adapters")
 def test_inspect_says_what_a_lora_of_kohya_is(tmp_path: Path) -> None:
     save_file(kohya(layers()), tmp_path / "a.safetensors", metadata=FACTS)
     found = inspected(tmp_path / "a.safetensors")

@@ -88,6 +88,7 @@ def test_stripped_weights_load(command: str, ending: str, tmp_path: Path) -> Non
     assert list(loaded) == list(model.state_dict()) if ending == "pth" else set(loaded)
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("command", ["convert", "slim", "salvage"])
 @pytest.mark.parametrize("weights", ["pytorch_model.bin", "model.safetensors"])
 def test_a_folder_of_hugging_face_becomes_its_weights_alone(
@@ -117,6 +118,7 @@ def test_a_folder_of_hugging_face_becomes_its_weights_alone(
             assert set(opened) == names
 
 
+@pytest.mark.needs("folders")
 def test_a_training_in_a_folder_keeps_its_documents(tmp_path: Path) -> None:
     base = a_base(tmp_path)
     torch.save(
@@ -203,6 +205,7 @@ def test_devices_move_in_the_same_command(tmp_path: Path) -> None:
 # --- config.json and the tokenizer ----------------------------------------------------
 
 
+@pytest.mark.needs("folders")
 def test_a_folder_that_loads(tmp_path: Path) -> None:
     base = a_base(tmp_path)
     done = inside(
@@ -236,6 +239,7 @@ def test_shards_and_the_weights_file_itself(tmp_path: Path) -> None:
     assert (tmp_path / "release" / "config.json").exists()
 
 
+@pytest.mark.needs("folders")
 def test_an_adapter_keeps_the_name_of_its_file(tmp_path: Path) -> None:
     base = tmp_path / "base"
     base.mkdir()
@@ -252,6 +256,7 @@ def test_an_adapter_keeps_the_name_of_its_file(tmp_path: Path) -> None:
     assert names == ["adapter_config.json", "adapter_model.safetensors"]
 
 
+@pytest.mark.needs("folders")
 def test_nothing_is_replaced_unasked(tmp_path: Path) -> None:
     a_base(tmp_path)
     release = tmp_path / "release"
@@ -328,6 +333,7 @@ def test_a_link_to_a_file_of_yours_is_not_followed(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.needs("folders")
 def test_shards_say_how_they_are_opened(tmp_path: Path) -> None:
     (a_base(tmp_path) / "training_args.bin").unlink()
     done = inside(
@@ -455,6 +461,7 @@ def test_a_device_in_a_format_without_devices_is_refused(
     )
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "_orig_mod.module."])
 def test_a_folder_with_its_config_stays_one_without_the_prefix(
     prefix: str, tmp_path: Path
@@ -496,6 +503,7 @@ def test_a_folder_with_its_config_stays_one_without_the_prefix(
         )
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize(
     ("config", "said"),
     [
@@ -539,6 +547,7 @@ def test_a_config_with_another_dtype_than_the_cast_weights_is_said(
     assert "config.json: says" not in done.out.decode()
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("out", ["made", "made/"])
 def test_a_folder_as_out_of_a_model_of_hugging_face(out: str, tmp_path: Path) -> None:
     """The proposed options work, and no file without a name is proposed."""
@@ -574,6 +583,7 @@ def test_a_folder_that_is_not_there_is_told_a_way_that_works(
     assert made.stem == "train"
 
 
+@pytest.mark.needs("folders")
 def test_a_file_in_the_place_of_a_folder_is_told_its_folder(tmp_path: Path) -> None:
     (a_base(tmp_path) / "training_args.bin").unlink()
     words = ("convert", "base", "--with-config")

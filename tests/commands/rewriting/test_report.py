@@ -81,6 +81,7 @@ def test_several_models_are_a_question(command: str, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.needs("folders")
 def test_a_model_with_its_config(tmp_path: Path) -> None:
     folders.save(tmp_path / "m" / "pytorch_model.bin", folders.weights(folders.model()))
     folders.save(tmp_path / "m" / "config.json", {"model_type": "net"})

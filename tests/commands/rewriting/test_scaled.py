@@ -50,6 +50,7 @@ def deepseek(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.needs("quantised")
 @pytest.mark.parametrize("out", ["out.safetensors", "out.pt", "out.dcp"])
 def test_a_cast_of_a_model_with_scales_is_refused(out: str, tmp_path: Path) -> None:
     source = deepseek(tmp_path / "fp8")
@@ -318,6 +319,7 @@ def values_of(tensors: scaled.Tensors) -> scaled.Tensors:
     }
 
 
+@pytest.mark.needs("quantised")
 @pytest.mark.parametrize("to_values", [True, False])
 def test_codes_do_not_become_values_nor_values_codes(
     to_values: bool, tmp_path: Path
@@ -343,6 +345,7 @@ def test_codes_do_not_become_values_nor_values_codes(
     )
 
 
+@pytest.mark.needs("quantised")
 def test_codes_under_another_name_are_not_missing_in_silence(tmp_path: Path) -> None:
     """GPTQ calls them qweight: the model would keep its own values for all linear
     layers, with exit code 0.

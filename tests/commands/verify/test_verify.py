@@ -55,6 +55,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name)
 def test_whole_samples(path: Path) -> None:
     for quick in (False, True):
@@ -370,6 +371,7 @@ def shards(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("name", ["", "/model.safetensors.index.json"])
 def test_a_shard_that_is_cut_off_is_counted_with_the_others(
     name: str, shards: Path
@@ -394,6 +396,7 @@ def test_a_shard_that_is_cut_off_is_counted_with_the_others(
         )
 
 
+@pytest.mark.needs("folders")
 def test_swapped_shards(shards: Path) -> None:
     one, two = sorted(shards.glob("model-0*.safetensors"))
     data = one.read_bytes()
@@ -408,6 +411,7 @@ def test_swapped_shards(shards: Path) -> None:
     )
 
 
+@pytest.mark.needs("folders")
 def test_a_shard_of_another_checkpoint(shards: Path) -> None:
     """The same layout with other values: nothing in the files could tell, and that is
     said.
@@ -438,6 +442,7 @@ def test_the_size_of_the_index(shards: Path) -> None:
     )
 
 
+@pytest.mark.needs("folders")
 def test_a_missing_shard(shards: Path) -> None:
     min(shards.glob("model-0*.safetensors")).unlink()
     assert (
@@ -456,6 +461,7 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.needs("folders")
 def test_a_damaged_shard_of_pickles(tmp_path: Path) -> None:
     state = {"a.weight": torch.randn(50), "b.weight": torch.randn(50)}
     for number, name in enumerate(state, 1):
@@ -660,6 +666,7 @@ def test_bytes_behind_a_legacy_file_are_mentioned(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.needs("folders")
 def test_the_shard_that_is_damaged(tmp_path: Path) -> None:
     names = {"a.weight": 1, "b.weight": 1, "c.weight": 2, "d.weight": 2}
     for number in (1, 2):

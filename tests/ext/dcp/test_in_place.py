@@ -7,7 +7,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -324,12 +323,6 @@ def test_a_list_that_reads_otherwise_is_found(
 
 
 # --- kills ----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def killer() -> Iterator[kills.Killer]:
-    with kills.Killer() as made:
-        yield made
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from argparse import Namespace
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -422,12 +421,6 @@ def test_a_file_without_tensors_is_not_written(folder: Path) -> None:
 
 
 # --- killed ---------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def killer() -> Iterator[kills.Killer]:
-    with kills.Killer() as made:
-        yield made
 
 
 @pytest.mark.slow

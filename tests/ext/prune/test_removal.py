@@ -9,7 +9,7 @@ import pty
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -331,12 +331,6 @@ def test_a_save_that_changes_while_it_is_read_is_not_judged(
 
 
 # --- kills ----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def killer() -> Iterator[kills.Killer]:
-    with kills.Killer() as made:
-        yield made
 
 
 def make_run(folder: Path) -> None:

@@ -32,6 +32,7 @@ def document(*arguments: str, cwd: Path, code: int = 0) -> Any:
     return json.loads(done.out)
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize(
     "kind",
     [
@@ -205,6 +206,7 @@ def test_convert_writes_all_of_it_or_the_model(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("command", ["slim", "convert"])
 def test_a_model_with_nothing_but_its_config(command: str, tmp_path: Path) -> None:
     folders.save(tmp_path / "m" / "model.safetensors", folders.weights(folders.model()))

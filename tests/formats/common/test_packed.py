@@ -25,6 +25,8 @@ from ckpt.formats.common.packed import _STEP
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
 
+pytestmark = pytest.mark.needs("pickles")  # which reads what is in the streams
+
 PACKS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "zlib": zlib.compress,

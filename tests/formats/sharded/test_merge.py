@@ -123,6 +123,7 @@ def test_a_warm_start_into_shards_writes_the_new_values(
     assert_holds(made, state(2))
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_warm_start_into_a_folder_of_shards_keeps_what_does_not_fit(
     tmp_path: Path, ending: str
@@ -165,6 +166,7 @@ def test_a_warm_start_from_shards_takes_their_values(
     assert_holds(made, state(2))
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("command", [["strip"], ["warmstart"]])
 def test_a_place_without_an_ending_is_answered_with_one(
@@ -375,6 +377,7 @@ def test_safetensors_shards_are_put_into_natural_order(tmp_path: Path) -> None:
         assert [entry.name for entry in opened.tensors] == list(tensors)
 
 
+@pytest.mark.needs("folders")
 def test_the_optimizer_beside_shards_is_matched_with_their_parameters(
     tmp_path: Path,
 ) -> None:
@@ -407,6 +410,7 @@ def test_texts_of_the_shards_are_in_the_tree_once(tmp_path: Path) -> None:
         assert [value.name for value in opened.values] == ["__metadata__.format"]
 
 
+@pytest.mark.needs("folders")
 def test_one_file_of_parts_beside_its_optimizer_keeps_its_parts(tmp_path: Path) -> None:
     weights = {"a.weight": torch.ones(2)}
     torch.save({"model": weights, "extra": {"n": 1}}, tmp_path / "pytorch_model.bin")

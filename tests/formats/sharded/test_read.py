@@ -53,6 +53,7 @@ def test_shards_stand_in_natural_order(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.needs("folders")
 def test_safetensors_come_before_pickles_and_one_file_before_shards(
     tmp_path: Path,
 ) -> None:
@@ -77,6 +78,7 @@ def test_safetensors_come_before_pickles_and_one_file_before_shards(
     ) == 3
 
 
+@pytest.mark.needs("folders")
 def test_two_files_that_are_as_good_are_a_question(tmp_path: Path) -> None:
     for name in ("model.safetensors", "adapter_model.safetensors"):
         safetensors.torch.save_file(ONE, tmp_path / name)
@@ -84,6 +86,7 @@ def test_two_files_that_are_as_good_are_a_question(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
+@pytest.mark.needs("folders")
 def test_an_optimizer_beside_shards_is_a_part_once_and_only_of_a_folder(
     tmp_path: Path,
 ) -> None:

@@ -84,6 +84,7 @@ def run_hint(hint: str | None, folder: Path) -> Path:
 # --- no index -------------------------------------------------------------------------
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("stem", ["model", "diffusion_pytorch_model", "any name"])
 @pytest.mark.parametrize("ending", ["safetensors", "bin"])
 @pytest.mark.parametrize("first", [0, 1])
@@ -103,6 +104,7 @@ def test_shards_without_an_index_are_one_checkpoint(
     assert any("has no index" in text for text in report.not_checked)
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("ending", ["safetensors", "bin"])
 def test_the_command_for_shards_without_an_index_writes_all_of_them(
     ending: str, tmp_path: Path
@@ -120,6 +122,7 @@ def test_the_command_for_shards_without_an_index_writes_all_of_them(
     assert same(load(written), STATE)
 
 
+@pytest.mark.needs("folders")
 def test_every_command_takes_shards_without_an_index_as_one(tmp_path: Path) -> None:
     folder = save(
         tmp_path / "m", {shard(i + 1, 3): part(2 * i, 2 * i + 1) for i in range(3)}
@@ -144,6 +147,7 @@ def test_every_command_takes_shards_without_an_index_as_one(tmp_path: Path) -> N
     assert done.code == 0 and done.out.count(b"model.layers.") == 6
 
 
+@pytest.mark.needs("folders")
 def test_a_gap_in_the_numbers_is_said_with_the_numbers(tmp_path: Path) -> None:
     folder = save(tmp_path / "m", {shard(1, 4): part(0, 1), shard(3, 4): part(4, 5)})
 
@@ -160,6 +164,7 @@ def test_a_gap_in_the_numbers_is_said_with_the_numbers(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.needs("folders")
 def test_one_shard_of_several_is_incomplete(tmp_path: Path) -> None:
     folder = save(tmp_path / "m", {shard(2, 3): part(2, 3)})
 
@@ -183,6 +188,7 @@ def test_numbered_files_that_each_hold_a_whole_are_several_checkpoints(
     assert b"no-index" not in inside("lint", "data", cwd=tmp_path).out
 
 
+@pytest.mark.needs("folders")
 def test_a_tensor_in_two_shards_without_an_index_is_refused(tmp_path: Path) -> None:
     folder = save(
         tmp_path / "m",
@@ -194,6 +200,7 @@ def test_a_tensor_in_two_shards_without_an_index_is_refused(tmp_path: Path) -> N
         ckpt.open(folder)
 
 
+@pytest.mark.needs("folders")
 def test_the_whole_set_is_read_beside_a_remnant_of_another(tmp_path: Path) -> None:
     files = {shard(1, 2): part(0, 1, 2), shard(2, 2): part(3, 4, 5)}
     folder = save(
@@ -211,6 +218,7 @@ def test_the_whole_set_is_read_beside_a_remnant_of_another(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.needs("folders")
 def test_a_pipeline_with_shards_without_an_index(tmp_path: Path) -> None:
     folder = tmp_path / "pipe"
     save(
@@ -238,6 +246,7 @@ OLD = {name: shard(number + 1, 6) for number, name in enumerate(NAMES)}
 """An index of six shards."""
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("ending", ["safetensors", "bin"])
 @pytest.mark.parametrize("of", [6, 3])
 def test_an_index_of_another_split_is_stale(
@@ -271,6 +280,7 @@ def test_an_index_of_another_split_is_stale(
     assert same(load(written), STATE)
 
 
+@pytest.mark.needs("folders")
 def test_what_no_shard_holds_is_lost_and_no_more(tmp_path: Path) -> None:
     folder = save(
         tmp_path / "m", {shard(i + 1, 6): part(2 * i, 2 * i + 1) for i in range(2)}
@@ -287,6 +297,7 @@ def test_what_no_shard_holds_is_lost_and_no_more(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.needs("folders")
 def test_a_stale_index_over_two_copies_of_a_tensor_is_no_way_out(
     tmp_path: Path,
 ) -> None:
@@ -306,6 +317,7 @@ def twofold(folder: Path) -> dict[str, str]:
     return {name: shard(number // 3 + 1, 2) for number, name in enumerate(NAMES)}
 
 
+@pytest.mark.needs("folders")
 def test_a_shard_of_an_older_save_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     list_in(folder, twofold(folder)) if not folder.mkdir() else None
@@ -325,6 +337,7 @@ def test_a_shard_of_an_older_save_is_named(tmp_path: Path) -> None:
     assert same(values(folder / "model.safetensors.index.json"), STATE)
 
 
+@pytest.mark.needs("folders")
 def test_a_file_of_other_names_and_one_that_is_damaged_are_named_so(
     tmp_path: Path,
 ) -> None:
@@ -342,6 +355,7 @@ def test_a_file_of_other_names_and_one_that_is_damaged_are_named_so(
     )
 
 
+@pytest.mark.needs("folders")
 def test_a_shard_of_another_index_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     list_in(folder, twofold(folder))
@@ -350,6 +364,7 @@ def test_a_shard_of_another_index_is_left_alone(tmp_path: Path) -> None:
     assert "dead-files" not in findings(folder)
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("ending", ["safetensors", "bin"])
 def test_the_index_decides_between_two_copies(ending: str, tmp_path: Path) -> None:
     """A set made on purpose: a shard on top supersedes tensors of the shards below."""
@@ -372,6 +387,7 @@ def test_the_index_decides_between_two_copies(ending: str, tmp_path: Path) -> No
     assert same(safetensors.torch.load_file(tmp_path / "x.safetensors"), values(folder))
 
 
+@pytest.mark.needs("folders")
 def test_a_tensor_that_the_index_does_not_list_is_read_and_no_damage(
     tmp_path: Path,
 ) -> None:

@@ -141,6 +141,7 @@ def test_what_is_missing_or_cut_is_named(truth: Path, tmp_path: Path) -> None:
     assert done.code == 1 and b"layers.7.w" in done.out + done.err
 
 
+@pytest.mark.needs("pickles")
 def test_a_pickle_alone_says_what_it_needs(truth: Path, tmp_path: Path) -> None:
     folder = unpack(truth, tmp_path / "out")
     shutil.copy(folder / "data.pkl", tmp_path / "data.pkl")
@@ -168,6 +169,7 @@ def test_no_link_is_followed(link: str, truth: Path, tmp_path: Path) -> None:
         ckpt.open(folder)
 
 
+@pytest.mark.needs("pickles")
 def test_a_folder_with_a_pickle_of_this_name_is_no_archive(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data.pkl").write_bytes(b"\x80\x02}q\x00.")

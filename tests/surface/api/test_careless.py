@@ -58,6 +58,7 @@ def test_another_type_is_a_type_error(call: Callable[[Path], Any], saved: Path) 
         call(saved)
 
 
+@pytest.mark.needs("live")
 @pytest.mark.parametrize("model", [object(), {"a": torch.ones(1)}, torch.nn.Linear, 3])
 def test_what_is_no_model(model: Any, saved: Path) -> None:
     for call in (ckpt.inspect, lambda path, model: ckpt.diff(path, path, model=model)):

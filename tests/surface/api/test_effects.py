@@ -162,6 +162,7 @@ def test_ls_and_lint(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.needs("dcp")
 def test_refusals_of_what_writes(two: Path, tmp_path: Path) -> None:
     for match, call in (
         ("weights= and section= exclude", lambda: ckpt.convert(two, weights="ema", section="model", dry_run=True)),
@@ -222,6 +223,7 @@ def test_an_open_checkpoint_without_a_path_stays_open_after_a_verdict(
         )
 
 
+@pytest.mark.needs("folders")
 def test_the_newest_step(tmp_path: Path) -> None:
     for number in (1, 2):
         folder = tmp_path / f"checkpoint-{number}"

@@ -250,6 +250,7 @@ def test_bytes_that_are_no_checkpoint(data: bytes) -> None:
 # --- closed ---------------------------------------------------------------------------
 
 
+@pytest.mark.needs("live")
 @pytest.mark.parametrize("given", ["path", "bytes", "file", "object"])
 def test_a_closed_checkpoint_says_so(given: str, path: Path) -> None:
     data = path.read_bytes()
@@ -303,6 +304,7 @@ def test_leaving_the_block_closes_it(path: Path) -> None:
         len(opened)
 
 
+@pytest.mark.needs("live")
 @pytest.mark.parametrize(
     "save", [stored, shards, distributed], ids=lambda save: save.__name__
 )
@@ -562,6 +564,7 @@ def test_a_fork_reads(path: Path) -> None:
             assert child.exitcode == 0
 
 
+@pytest.mark.needs("live")
 @pytest.mark.parametrize("save", CONTAINERS, ids=lambda save: save.__name__)
 def test_threads_read_at_once(save: Save, tmp_path: Path) -> None:
     made = {f"w{number}": torch.randn(50, 40)[:, :30].t() for number in range(40)}

@@ -207,6 +207,7 @@ def test_the_section_that_is_chosen(tmp_path: Path) -> None:
         assert list(opened.state_dict()) == list(opened) == ["state.0.exp_avg"]
 
 
+@pytest.mark.needs("live")
 def test_two_names_never_become_one(tmp_path: Path) -> None:
     path = rewriting.saved(
         {"module.a.weight": torch.ones(1), "a.weight": torch.ones(1)}, tmp_path / "a.pt"
@@ -500,6 +501,7 @@ def test_bytes_go_right_into_the_memory_of_a_model(tmp_path: Path) -> None:
     assert state["0.weight"].is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.needs("live")
 def test_a_model_on_meta_gets_the_way(tmp_path: Path) -> None:
     given, path = nn.Linear(3, 2), tmp_path / "x.pth"
     torch.save(given.state_dict(), path)
@@ -516,6 +518,7 @@ def test_a_model_on_meta_gets_the_way(tmp_path: Path) -> None:
     assert torch.equal(target.weight, given.weight)
 
 
+@pytest.mark.needs("live")
 def test_a_model_over_several_ranks_gets_the_way(tmp_path: Path) -> None:
     """FSDP2 and tensor parallelism make DTensors. A test of them takes a process group
     of one.

@@ -381,6 +381,7 @@ def test_a_box_that_is_not_needed_is_not_opened(tmp_path: Path) -> None:
 # --- a file that changes --------------------------------------------------------------
 
 
+@pytest.mark.needs("live")
 @pytest.mark.parametrize(
     "save",
     [stored, deflated, legacy, safetensors, distributed],

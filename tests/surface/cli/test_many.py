@@ -249,6 +249,7 @@ def test_a_folder_without_a_checkpoint(command: str, folder: Path) -> None:
     ) or command == "lint", done
 
 
+@pytest.mark.needs("folders")
 def test_a_folder_that_is_a_checkpoint_is_one_path() -> None:
     for command in ("stats", "verify", "sum"):
         done = inside(command, "sharded", cwd=SAMPLES)
@@ -473,6 +474,7 @@ def test_in_place_below_a_folder(runs: Path) -> None:
     assert (runs / "runs/deep/e1.pth").read_bytes() == before
 
 
+@pytest.mark.needs("folders")
 def test_a_folder_that_is_a_checkpoint_has_a_result_with_an_ending(
     folder: Path,
 ) -> None:

@@ -206,6 +206,7 @@ def test_every_long_command_says_what_it_does(
     assert "\n" not in shown.rpartition(CLEAR)[0]
 
 
+@pytest.mark.needs("page")
 def test_the_page_of_a_series_has_one_bar_of_bytes(
     screen: Screen,
     tmp_path: Path,
