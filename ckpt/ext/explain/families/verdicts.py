@@ -1,0 +1,317 @@
+"""Keys without a place that are copies of the weights, and models that are not the same
+by the kinds of their layers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.message import Message
+from ckpt.ext.explain.origins import name_origin, origin_opening
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import and_more, counted_noun, show
+
+Shape = tuple[int, ...]
+_COUNTER = "num_batches_tracked"
+
+# --- copies of the weights ------------------------------------------------------------
+
+_LEAST_COPIED = 0.8
+"""The share of the weights that a copy has: a head may lack."""
+_LEAST = 4
+_AVERAGES = re.compile(r"(?:^|[._])(?:ema|avg|average|averaged|shadow)(?:$|[._])")
+
+
+class Copy(NamedTuple):
+    """The module of a copy, and the keys of it."""
+
+    begin: str
+    names: tuple[str, ...]
+
+
+def find_copies(rest: Sequence[str], shapes: Mapping[str, Shape]) -> list[Copy]:
+    """Find the modules among the keys without a place that have the names and the
+    shapes of the weights that have one, also with dots taken out as LitEma does.
+    """
+    left = set(rest)
+    placed = [name for name in shapes if name not in left]
+    if len(placed) < _LEAST:
+        return []
+    known = dict.fromkeys(placed, "")
+    flat = {name.replace(".", ""): name for name in placed}
+    found: list[Copy] = []
+    for begin, names in _by_module(rest).items():
+        same = [
+            name
+            for name in names
+            if (other := _copied_name(name[len(begin) + 1 :], known, flat))
+            and shapes[other] == shapes.get(name)
+        ]
+        many = len(same) >= _LEAST_COPIED * len(placed)
+        if many and len(same) >= _LEAST_COPIED * len(names):
+            found.append(Copy(begin, tuple(names)))
+    return found
+
+
+def _copied_name(
+    name: str, names: Collection[str], flat: Mapping[str, str]
+) -> str | None:
+    """The weight that a key below a module is a copy of."""
+    return name if name in names else flat.get(name)
+
+
+def _by_module(names: Sequence[str]) -> dict[str, list[str]]:
+    """The first words of keys, or the first two of them, with the keys below."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        parts = name.split(".")
+        for depth in (1, 2):
+            if len(parts) > depth:
+                found.setdefault(".".join(parts[:depth]), []).append(name)
+    return found
+
+
+def copies_statement(copies: Sequence[Copy]) -> Statement:
+    """Say which keys are copies of the weights."""
+    count = sum(len(copy.names) for copy in copies)
+    shown = and_more([f"{show(copy.begin, 60)}.*" for copy in copies], 3)
+    averaged = any(_AVERAGES.search(copy.begin) for copy in copies)
+    what = (
+        "running averages of the weights (EMA)"
+        if averaged
+        else "another copy of the weights, as of an average, a teacher or a target"
+    )
+    text = (
+        f"{counted_noun(count, 'unexpected key')} ({shown}) are {what}: they have the "
+        "names and the shapes of those that have their place. The model loses no "
+        "weight without them"
+    )
+    return Statement(
+        f"{text}; programs use the averages for inference." if averaged else f"{text}."
+    )
+
+
+# --- kinds of layers ------------------------------------------------------------------
+
+
+class Kinds(NamedTuple):
+    """The layers of some names by their kinds."""
+
+    norms: int
+    recurrent: int
+    layers: int
+
+    @property
+    def text(self) -> str:
+        """The counts in words."""
+        rows = [counted_noun(self.layers, "layer")]
+        if self.norms:
+            rows.append(f"{self.norms:,} of them batch norms")
+        if self.recurrent:
+            rows.append(f"{self.recurrent:,} recurrent")
+        return ", ".join(rows)
+
+
+def count_kinds(names: Collection[str]) -> Kinds:
+    """Count the layers of some names: those with running statistics, recurrent ones,
+    and all.
+    """
+    layers: dict[str, set[str]] = {}
+    for name in names:
+        module, _, leaf = name.rpartition(".")
+        layers.setdefault(module, set()).add(leaf)
+    return Kinds(
+        sum("running_mean" in leaves for leaves in layers.values()),
+        sum(any("weight_hh" in leaf for leaf in leaves) for leaves in layers.values()),
+        len(layers),
+    )
+
+
+def _kinds_of_layers(names: Collection[str]) -> list[tuple[str, ...]]:
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        module, _, leaf = name.rpartition(".")
+        if leaf != _COUNTER:
+            layers.setdefault(module, []).append(leaf)
+    return sorted(tuple(sorted(leaves)) for leaves in layers.values())
+
+
+_NUMBERED = re.compile(r"^(.*?)(?:^|\.)\d{1,5}\.")
+
+
+def other_kinds(
+    message: Message, absent: Sequence[str], rest: Sequence[str], names: Collection[str]
+) -> Iterator[Statement]:
+    """Say that layers by number in one module are of other kinds in a file and in a
+    model: one has batch norms there, and the other none, or fewer.
+    """
+    places = {_place_of(name) for name in (*absent, *rest)}
+    if None in places or not absent or not rest:
+        return
+    left = set(rest)
+    ours = [name for name in names if _place_of(name) in places]
+    theirs = [name for name in ours if name not in left] + list(absent)
+    # The name that both have may be of another kind of layer: its shape says so.
+    turned = [
+        row for row in message.mismatched if len(row.checkpoint) != len(row.model)
+    ]
+    here, there = count_kinds(ours), count_kinds(theirs)
+    shown = and_more(
+        [show(place or "the root", 60) for place in sorted(places, key=str)], 3
+    )
+    if bool(here.norms) != bool(there.norms):
+        side, other = ("model", "file") if there.norms else ("file", "model")
+        many = there.norms or here.norms
+        yield Statement(
+            f"In {shown} the {side} has {counted_noun(many, 'batch norm')}, and the "
+            f"{other} has none: two variants of one network (as vgg16_bn and vgg16). "
+            "So the same numbers are other layers, and no renaming makes one of the "
+            "other: build the variant of the file."
+        )
+        return
+    if here.norms != there.norms or turned:
+        what = (
+            f" {show(turned[0].name, 100)} has {len(turned[0].checkpoint)} dimensions "
+            f"in the file and {len(turned[0].model)} in the model."
+            if turned
+            else ""
+        )
+        yield Statement(
+            f"In {shown} the file has {here.text}, and the model {there.text}: the "
+            f"same numbers are other layers.{what} It is another network, so no "
+            "renaming makes one of the other: build the one of the file, or take the "
+            "file of this one (of a GAN perhaps the other half)."
+        )
+
+
+def _place_of(name: str) -> str | None:
+    found = _NUMBERED.match(name)
+    return None if found is None else found[1]
+
+
+_FEW = 0.1
+"""The share of a model that may have its place by chance."""
+
+
+def another_model(
+    absent: Sequence[str], rest: Sequence[str], names: Collection[str], case: Case
+) -> Iterator[Statement]:
+    """Say that a file is of another model, or that its layers are as many and of the
+    same kinds, where no name meets. Nothing where most of the model has its place.
+    """
+    left = set(rest)
+    placed = [name for name in names if name not in left]
+    if min(len(absent), len(rest)) < _LEAST:
+        return
+    if len(placed) > _FEW * (len(placed) + len(absent)):
+        return
+    here, there = count_kinds(names), count_kinds([*absent, *placed])
+    origin = name_origin(case.survey)
+    said = f" {origin_opening(origin)} {origin}." if origin is not None else ""
+    ours = and_more(list(dict.fromkeys(_first_word(name) for name in rest)), 5)
+    theirs = and_more(list(dict.fromkeys(_first_word(name) for name in absent)), 5)
+    begin = (
+        f"No name of the model is in this file, also by no rule: the names of the file "
+        f"begin with {ours}, those of the model with {theirs}."
+        if not placed
+        else f"But for {counted_noun(len(placed), 'name')} no name of the model is in "
+        f"this file: the others begin with {ours} there, and with {theirs} in the "
+        "model."
+    )
+    if _kinds_of_layers(rest) == _kinds_of_layers(absent):
+        yield Statement(
+            f"{begin} Both have {here.text}, so it may be the same model in other "
+            "words, but the message has no shapes, and ckpt does not guess which layer "
+            f"is which.{said} Build the class that saved the file, or give ckpt the "
+            "rules (ckpt rename --sub)."
+        )
+        return
+    yield Statement(
+        f"{begin} The file has {here.text}; the model {there.text}. So this file is of "
+        f"another model, and no renaming makes it one of this: build the class that "
+        f"saved it, or take the file of the model that was built.{said}"
+    )
+
+
+def _first_word(name: str) -> str:
+    return show(name.partition(".")[0], 40)
+
+
+# --- what one side alone has ----------------------------------------------------------
+
+_SHOWN = 4
+
+
+def apart_statement(
+    absent: Sequence[str],
+    rest: Sequence[str],
+    names: Collection[str],
+    met: Mapping[str, str],
+) -> Statement | None:
+    """Say in which modules the model has more than a file, and the file more than the
+    model, where most of the file has its place; None where it has not. `met` maps
+    names of the model to those of the file that they are.
+    """
+    left = set(rest)
+    placed = [name for name in names if name not in left]
+    if not absent or len(placed) < len(absent) or 2 * len(placed) < len(names):
+        return None
+    moved = {old: new for new, old in met.items()}
+    new = _own_modules(absent, _modules_of(moved.get(name, name) for name in placed))
+    old = _own_modules(rest, _modules_of(placed))
+    text = (
+        f"The other {counted_noun(len(placed), 'tensor')} of the file have their "
+        f"place. The model alone has {_listed(new)}"
+    )
+    text += f", and the file alone {_listed(old)}." if old else "."
+    if old and _kinds_of_layers(rest) == _kinds_of_layers(absent):
+        return Statement(
+            f"{text} These are as many layers of the same kinds, so they may be the "
+            "same in other words: ckpt does not guess which is which where neither "
+            "their names nor shapes say it."
+        )
+    return Statement(
+        f"{text} What lacks begins untrained: expected for a new head or an adapter, "
+        "and else the program is of another version, or was built with other options."
+    )
+
+
+def _modules_of(names: Iterable[str]) -> set[str]:
+    """All modules around some tensors, and the root."""
+    found = {""}
+    for name in names:
+        parent = name.rpartition(".")[0]
+        while parent and parent not in found:
+            found.add(parent)
+            parent = parent.rpartition(".")[0]
+    return found
+
+
+def _own_modules(names: Sequence[str], shared: Collection[str]) -> dict[str, list[str]]:
+    """The outermost modules or tensors that lie in none of the others, by their words
+    without numbers: `blocks.<n>.adapter` -> the modules.
+    """
+    found: dict[str, list[str]] = {}
+    for name in names:
+        parts = name.split(".")
+        depth = 1
+        while depth < len(parts) and ".".join(parts[:depth]) in shared:
+            depth += 1
+        own = ".".join(parts[:depth])
+        key = re.sub(r"(?<![^.])\d+(?![^.])", "<n>", own)
+        rows = found.setdefault(key, [])
+        if own not in rows[-1:]:
+            rows.append(own)
+    return found
+
+
+def _listed(modules: Mapping[str, Sequence[str]]) -> str:
+    rows = [
+        show(rows[0], 80)
+        if len(rows) == 1
+        else f"{show(key, 80)} ({len(dict.fromkeys(rows)):,} times)"
+        for key, rows in modules.items()
+    ]
+    return and_more(rows, _SHOWN)

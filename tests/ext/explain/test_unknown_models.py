@@ -1,0 +1,475 @@
+"""Files and models of programs that no page knows: what is said of them by their names
+and shapes alone.
+
+Each row is a pair of models in the form of many public ones. A command that is printed
+is run, and its result holds the tensors that the model asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import oracle
+import pytest
+import torch
+from answered import Answered
+from inside import folder_of
+from torch import Tensor, nn
+
+pytestmark = oracle.QUIET
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def linear(place: str, outputs: int, inputs: int, *, bias: bool = True) -> Shapes:
+    weight: Shapes = {f"{place}.weight": (outputs, inputs)}
+    return {**weight, f"{place}.bias": (outputs,)} if bias else weight
+
+
+def conv(place: str, outputs: int, inputs: int, *, bias: bool = False) -> Shapes:
+    weight: Shapes = {f"{place}.weight": (outputs, inputs, 3, 3)}
+    return {**weight, f"{place}.bias": (outputs,)} if bias else weight
+
+
+def norm(place: str, size: int) -> Shapes:
+    return {f"{place}.weight": (size,), f"{place}.bias": (size,)}
+
+
+def batch_norm(place: str, size: int) -> Shapes:
+    return {
+        **norm(place, size),
+        f"{place}.running_mean": (size,),
+        f"{place}.running_var": (size,),
+        f"{place}.num_batches_tracked": (),
+    }
+
+
+def resnet(classes: int = 10, stages: int = 4) -> Shapes:
+    shapes = {**conv("conv1", 4, 3), **batch_norm("bn1", 4)}
+    for stage in range(1, stages + 1):
+        for block in range(2):
+            place = f"layer{stage}.{block}"
+            shapes |= conv(f"{place}.conv1", 4, 4) | batch_norm(f"{place}.bn1", 4)
+        if stage > 1:
+            place = f"layer{stage}.0.downsample"
+            shapes |= conv(f"{place}.0", 4, 4) | batch_norm(f"{place}.1", 4)
+    return {**shapes, **linear("fc", classes, 4)} if classes else shapes
+
+
+def vit(depth: int = 4, *, is_fused: bool = True) -> Shapes:
+    shapes: Shapes = {"cls_token": (1, 1, 4), "pos_embed": (1, 17, 4)}
+    for number in range(depth):
+        place = f"blocks.{number}"
+        shapes |= norm(f"{place}.norm1", 4)
+        if is_fused:
+            shapes |= linear(f"{place}.attn.qkv", 12, 4)
+        else:
+            for part in "qkv":
+                shapes |= linear(f"{place}.attn.{part}", 4, 4)
+        shapes |= linear(f"{place}.attn.proj", 4, 4) | norm(f"{place}.norm2", 4)
+        shapes |= linear(f"{place}.mlp.fc1", 8, 4) | linear(f"{place}.mlp.fc2", 4, 8)
+    return {**shapes, **norm("norm", 4), **linear("head", 10, 4)}
+
+
+def lstm(place: str = "", *, layers: int = 2, gates: int = 4) -> Shapes:
+    shapes: Shapes = {}
+    for layer in range(layers):
+        for side in ("ih", "hh"):
+            shapes[f"{place}weight_{side}_l{layer}"] = (4 * gates, 4)
+        for side in ("ih", "hh"):
+            shapes[f"{place}bias_{side}_l{layer}"] = (4 * gates,)
+    return shapes
+
+
+def renamed(shapes: Shapes, *rules: tuple[str, str | Callable[..., str]]) -> Shapes:
+    result: Shapes = {}
+    for name, shape in shapes.items():
+        for pattern, new in rules:
+            name = re.sub(pattern, new, name)
+        result[name] = shape
+    return result
+
+
+def state_of(shapes: Shapes) -> dict[str, Tensor]:
+    return {
+        name: torch.randn(*shape) if shape else torch.tensor(3)
+        for name, shape in shapes.items()
+    }
+
+
+def error_text(state: Mapping[str, Tensor], model: Shapes) -> str:
+    """The error of `load_state_dict` for a model of these names and shapes."""
+    missing = [
+        name
+        for name in model
+        if name not in state and not name.endswith("num_batches_tracked")
+    ]
+    unexpected = [name for name in state if name not in model]
+    text = "RuntimeError: Error(s) in loading state_dict for Net:\n"
+    for kind, names in (("Missing", missing), ("Unexpected", unexpected)):
+        if names:
+            listed = ", ".join(f'"{name}"' for name in names)
+            text += f"\t{kind} key(s) in state_dict: {listed}. \n"
+    for name, shape in model.items():
+        if name in state and tuple(state[name].shape) != shape:
+            text += (
+                f"\tsize mismatch for {name}: copying a param with shape "
+                f"{state[name].shape} from checkpoint, the shape in current model is "
+                f"{torch.Size(shape)}.\n"
+            )
+    return text
+
+
+def asked(state: Mapping[str, Tensor], model: Shapes, folder: Path) -> Answered:
+    torch.save(dict(state), folder / "a.pth")
+    return Answered(error_text(state, model), folder / "a.pth")
+
+
+# --- names that a command gives -------------------------------------------------------
+
+BACKBONE = resnet(classes=0)
+
+
+def counted_on(found: re.Match[str]) -> str:
+    return f"layers.{int(found[1]) - 1}"
+
+
+def next_block(found: re.Match[str]) -> str:
+    return f"blocks.{int(found[1]) + 1}"
+
+
+def unet(words: tuple[str, str]) -> Shapes:
+    shapes: Shapes = {}
+    for number in range(1, 4):
+        place = f"down{number}.{words[0]}.1.{words[1]}"
+        shapes |= conv(f"{place}.0", 4, 4) | batch_norm(f"{place}.1", 4)
+    return shapes
+
+
+RENAMED = {
+    "numbers that begin elsewhere": (
+        renamed(resnet(), (r"^layer(\d)", counted_on)),
+        resnet(),
+        {"layers.0": "layer1", "layers.1": "layer2"}
+        | {"layers.2": "layer3", "layers.3": "layer4"},
+    ),
+    "blocks that are counted from one": (
+        vit(),
+        renamed(vit(), (r"^blocks\.(\d)", next_block)),
+        {f"blocks.{number}": f"blocks.{number + 1}" for number in range(4)},
+    ),
+    "a list with a layer more before it": (
+        linear("net.0", 8, 4) | linear("net.2", 8, 8) | linear("net.4", 3, 8),
+        linear("net.1", 8, 4) | linear("net.3", 8, 8) | linear("net.5", 3, 8),
+        {"net.0": "net.1", "net.2": "net.3", "net.4": "net.5"},
+    ),
+    "numbers for named layers": (
+        conv("0", 4, 3, bias=True)
+        | batch_norm("1", 4)
+        | conv("3", 8, 4, bias=True)
+        | batch_norm("4", 8)
+        | linear("7", 3, 8),
+        conv("conv1", 4, 3, bias=True)
+        | batch_norm("bn1", 4)
+        | conv("conv2", 8, 4, bias=True)
+        | batch_norm("bn2", 8)
+        | linear("fc", 3, 8),
+        {"0": "conv1", "1": "bn1", "3": "conv2", "4": "bn2", "7": "fc"},
+    ),
+    "a recurrent layer by another word": (
+        lstm("lstm.") | {"log_std": (2,)},
+        lstm("encoder.rnn.") | {"log_std": (2,)},
+        {"lstm": "encoder.rnn"},
+    ),
+    "two layers alike, by their words": (
+        lstm("encoder.") | lstm("decoder."),
+        lstm("enc_rnn.") | lstm("dec_rnn."),
+        {"encoder": "enc_rnn", "decoder": "dec_rnn"},
+    ),
+    "deeper words around the same layers": (
+        unet(("mpconv", "conv")),
+        unet(("maxpool_conv", "double_conv")),
+        {
+            f"down{number}.mpconv.1.conv": f"down{number}.maxpool_conv.1.double_conv"
+            for number in range(1, 4)
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", RENAMED)
+def test_the_command_gives_the_names_of_the_model(kind: str, tmp_path: Path) -> None:
+    shapes, model, modules = RENAMED[kind]
+    state = state_of(shapes)
+
+    found = asked(state, model, tmp_path)
+
+    result = torch.load(found.run("ckpt rename"))
+    assert result.keys() == model.keys()
+    for old, value in state.items():
+        place = next((word for word in modules if old.startswith(f"{word}.")), None)
+        new = old if place is None else modules[place] + old[len(place) :]
+        assert torch.equal(result[new], value), old
+
+
+def test_what_words_and_kinds_give_is_renamed_with_the_rest(tmp_path: Path) -> None:
+    words = (
+        ("^layer", "encoder.stage"),
+        ("^conv1", "stem.conv"),
+        ("^bn1", "stem.norm"),
+    )
+    state = state_of(renamed(resnet(), *words))
+
+    found = asked(state, resnet(), tmp_path)
+
+    last = [command for command in found.commands if "stem" in command][-1]
+    found.commands = [last]
+    assert "This is a guess" in found.said
+    assert torch.load(found.run("ckpt rename")).keys() == resnet().keys()
+
+
+@pytest.mark.parametrize("old", ["", "encoder."])
+def test_a_head_of_another_word_is_a_guess_with_its_shape(
+    old: str, tmp_path: Path
+) -> None:
+    head = f"{old}classifier"
+    state = state_of(renamed(BACKBONE, ("^", old)) | linear(head, 7, 4))
+
+    found = asked(state, resnet(7), tmp_path)
+
+    assert "both are the head" in found.said or "perhaps one layer" in found.said
+    assert "[7, 4]" in found.said
+    (last,) = [command for command in found.commands if "classifier" in command]
+    found.commands = [last]
+    assert torch.load(found.run("ckpt rename")).keys() == resnet().keys()
+
+
+def test_the_state_of_one_part_is_loaded_there(tmp_path: Path) -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.LSTM(4, 4, 2)
+            self.fc = nn.Linear(4, 3)
+
+    model = Tagger()
+    state = state_of(lstm())
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+
+    found = asked(state, shapes, tmp_path)
+
+    (line,) = [text for text in found.commands if text.startswith("model.rnn.load")]
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    assert torch.equal(model.rnn.weight_hh_l1, state["weight_hh_l1"])
+
+
+# --- layers in another form -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_projections_together_and_apart_are_no_names(
+    is_fused: bool, tmp_path: Path
+) -> None:
+    state = state_of(vit(is_fused=is_fused))
+    model = nn.Module()
+    theirs = vit(is_fused=not is_fused)
+
+    found = asked(state, theirs, tmp_path)
+
+    assert not any(command.startswith("ckpt rename") for command in found.commands)
+    (line,) = found.commands
+    loaded: dict[str, Tensor] = {}
+    model.load_state_dict = loaded.update  # type: ignore[method-assign, assignment]
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    assert {name: tuple(value.shape) for name, value in loaded.items()} == theirs
+    whole, parts = (state, loaded) if is_fused else (loaded, state)
+    joined = torch.cat([parts[f"blocks.3.attn.{part}.weight"] for part in "qkv"])
+    assert torch.equal(whole["blocks.3.attn.qkv.weight"], joined)
+
+
+def adapted(shapes: Shapes, layer: str) -> Shapes:
+    result: Shapes = {}
+    for name, shape in shapes.items():
+        module, _, leaf = name.rpartition(".")
+        if module.endswith(layer) and leaf == "weight":
+            place = f"base_model.model.{module}"
+            result[f"{place}.base_layer.weight"] = shape
+            result[f"{place}.lora_A.default.weight"] = (2, shape[1])
+            result[f"{place}.lora_B.default.weight"] = (shape[0], 2)
+        else:
+            middle = ".base_layer" if module.endswith(layer) else ""
+            result[f"base_model.model.{module}{middle}.{leaf}"] = shape
+    return result
+
+
+MLP = linear("up.fc", 4, 4, bias=False) | linear("down.fc2", 4, 4, bias=False)
+FOLDED = conv("stem.conv", 4, 3) | batch_norm("stem.bn", 4)
+NORMED: Shapes = {"conv.weight_g": (4, 1, 1, 1), "conv.weight_v": (4, 4, 3, 3)}
+
+FORMS = {
+    "a model of PEFT that was not merged": (
+        adapted(MLP, "fc"),
+        MLP,
+        "a whole model of PEFT that was not merged",
+    ),
+    "a model that PEFT has wrapped": (
+        MLP,
+        adapted(MLP, "fc"),
+        "get_peft_model was called before the load",
+    ),
+    "norms that the model has folded": (
+        FOLDED,
+        conv("stem.conv", 4, 3, bias=True),
+        "Load first, and fuse then",
+    ),
+    "norms that the file has folded": (
+        conv("stem.conv", 4, 3, bias=True),
+        FOLDED,
+        "Fuse the model before the load",
+    ),
+    "weight norm in the file": (
+        NORMED,
+        conv("conv", 4, 4),
+        "The file has weight norm in 1 layer",
+    ),
+    "weight norm in the model": (
+        conv("conv", 4, 4),
+        NORMED,
+        "Call remove_weight_norm on the model",
+    ),
+    "the letters of Flax": (
+        {"a.kernel": (4, 3), "a.bias": (4,), "n.scale": (4,), "n.bias": (4,)},
+        linear("a", 3, 4) | norm("n", 4),
+        "A kernel is the transpose of a weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_another_form_of_a_layer_is_named(kind: str, tmp_path: Path) -> None:
+    shapes, model, text = FORMS[kind]
+
+    found = asked(state_of(shapes), model, tmp_path)
+
+    assert text in found.said
+    assert not any(command.startswith("ckpt rename") for command in found.commands)
+
+
+# --- models that are not the same -----------------------------------------------------
+
+GAN = conv("main.0", 8, 3) | conv("main.2", 8, 8) | batch_norm("main.3", 8)
+OTHER_GAN = (
+    conv("main.0", 9, 7)
+    | batch_norm("main.1", 9)
+    | conv("main.3", 8, 9)
+    | batch_norm("main.4", 8)
+)
+
+UNLIKE = {
+    "another architecture": (vit(), resnet(), "this file is of another model"),
+    "the other half of a GAN": (GAN, OTHER_GAN, "It is another network"),
+    "a variant without norms": (
+        conv("features.0", 4, 3, bias=True) | conv("features.2", 4, 4, bias=True),
+        conv("features.0", 4, 3, bias=True)
+        | batch_norm("features.1", 4)
+        | conv("features.3", 4, 4, bias=True),
+        "two variants of one network",
+    ),
+    "networks with as many layers": (
+        linear("actor.0", 4, 4)
+        | linear("actor.2", 2, 4)
+        | linear("critic.0", 4, 4)
+        | linear("critic.2", 1, 4),
+        linear("policy_net.0", 4, 4)
+        | linear("action_net", 2, 4)
+        | linear("value_net.0", 4, 4)
+        | linear("score_net", 1, 4),
+        "ckpt does not guess which layer is which",
+    ),
+    "another recurrent layer": (
+        lstm("rnn.", gates=3),
+        lstm("rnn."),
+        "is an nn.GRU in the checkpoint and an nn.LSTM in the model",
+    ),
+    "fewer recurrent layers": (
+        lstm("rnn."),
+        lstm("rnn.", layers=1),
+        "rnn has 2 layers in the file and 1 in the model (num_layers)",
+    ),
+    "one direction": (
+        lstm("rnn."),
+        lstm("rnn.") | renamed(lstm("rnn."), ("$", "_reverse")),
+        "one direction in the file and both directions in the model",
+    ),
+    "kernels of another dimension": (
+        conv("a", 4, 3) | conv("b", 4, 4),
+        {"a.weight": (4, 3, 3), "b.weight": (4, 4, 3)},
+        "a layer of nn.Conv2d stands there in the file, and one of nn.Conv1d",
+    ),
+    "another depth behind a prefix": (
+        renamed(vit(depth=6), ("^", "encoder.")),
+        vit(depth=4),
+        "6 blocks in the checkpoint and 4 in the model",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_another_model_is_said_and_never_renamed(kind: str, tmp_path: Path) -> None:
+    shapes, model, text = UNLIKE[kind]
+
+    found = asked(state_of(shapes), model, tmp_path)
+
+    assert text in found.said
+    renames = [command for command in found.commands if "ckpt rename" in command]
+    assert all(r"s/^encoder\.//" in command for command in renames)
+
+
+# --- what one side alone has ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_dots", [True, False])
+def test_copies_of_the_weights_are_averages(has_dots: bool, tmp_path: Path) -> None:
+    state = state_of(resnet())
+    copies = {
+        f"model_ema.{name if has_dots else name.replace('.', '')}": value
+        for name, value in state.items()
+    }
+
+    found = asked(state | copies, resnet(), tmp_path)
+
+    assert "running averages of the weights (EMA)" in found.said
+    assert any("strict=False" in command for command in found.commands)
+
+
+def test_a_module_of_its_own_is_no_copy(tmp_path: Path) -> None:
+    state = state_of(resnet() | renamed(vit(), ("^", "model_ema.")))
+
+    found = asked(state, resnet(), tmp_path)
+
+    assert "running averages" not in found.said
+
+
+def test_layers_that_the_model_adds_are_named(tmp_path: Path) -> None:
+    model = resnet(0) | linear("classifier", 3, 4)
+    for stage in range(1, 5):
+        model |= linear(f"layer{stage}.0.adapter.down", 2, 4)
+
+    found = asked(state_of(resnet()), model, tmp_path)
+
+    assert "The model alone has layer1.0.adapter" in found.said
+    assert "both are the head" in found.said
+
+
+def test_another_head_is_named_on_both_sides(tmp_path: Path) -> None:
+    state = state_of(BACKBONE | linear("classifier.1", 9, 4))
+    model = BACKBONE | linear("classifier.0", 8, 4) | linear("classifier.3", 2, 8)
+
+    found = asked(state, model, tmp_path)
+
+    assert "the file has another one (classifier.1)" in found.said
+    assert {"classifier.1.weight", "classifier.3.weight"} <= set(found.names)
+    assert not any(command.startswith("ckpt rename") for command in found.commands)
