@@ -152,6 +152,11 @@ _NAMED: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
     ("missing", _compile_pattern(r"Layer missing in the checkpoint: ([\w.]{3,2000})")),
+    # MultimediaTechLab YOLO
+    (
+        "missing",
+        _compile_pattern(r"Weight Not Found for key: ([\w.]{3,2000})"),
+    ),
     # FSDP of torch
     (
         "missing",

@@ -16,6 +16,7 @@ import pytest
 import torch
 from answered import Answered
 from inside import folder_of
+from process import ckpt
 from torch import Tensor, nn
 
 pytestmark = oracle.QUIET
@@ -473,3 +474,201 @@ def test_another_head_is_named_on_both_sides(tmp_path: Path) -> None:
     assert "the file has another one (classifier.1)" in found.said
     assert {"classifier.1.weight", "classifier.3.weight"} <= set(found.names)
     assert not any(command.startswith("ckpt rename") for command in found.commands)
+
+
+# --- what threads brought -------------------------------------------------------------
+
+
+def test_a_beginning_that_the_program_took_off_is_put_before_the_names(
+    tmp_path: Path,
+) -> None:
+    old = renamed(resnet(0), ("^layer1", "net.cnn")) | linear("net.fc", 2, 2)
+    new = renamed(resnet(0), ("^layer1", "net.visual.cnn")) | linear("net.fc", 2, 2)
+    state = state_of(old)
+    kept = {f"agent.{name}": value for name, value in state.items()}
+    torch.save({"state_dict": kept}, tmp_path / "a.pth")
+
+    found = Answered(error_text(state, new), tmp_path / "a.pth")
+
+    assert "The program took agent. off the names" in found.said
+    result = torch.load(found.run("ckpt rename"))["state_dict"]
+    assert {name.removeprefix("agent.") for name in result} == new.keys()
+
+
+def test_modules_that_the_model_has_twice_get_the_values_of_one(tmp_path: Path) -> None:
+    shared = conv("features_extractor.cnn.0", 4, 3, bias=True)
+    state = state_of(shared | linear("action_net", 2, 4))
+    words = ("pi_features_extractor", "vf_features_extractor")
+    theirs = {name: tuple(value.shape) for name, value in state.items()}
+    for word in words:
+        theirs |= renamed(shared, ("^features_extractor", word))
+
+    found = asked(state, theirs, tmp_path)
+
+    (line,) = found.commands
+    model = nn.Module()
+    loaded: dict[str, Tensor] = {}
+    model.load_state_dict = loaded.update  # type: ignore[method-assign, assignment]
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    assert loaded.keys() == theirs.keys()
+    assert torch.equal(
+        loaded[f"{words[1]}.cnn.0.bias"], loaded[f"{words[0]}.cnn.0.bias"]
+    )
+
+
+HIDDEN = linear("net.0", 8, 4) | linear("net.2", 8, 8) | linear("net.4", 3, 8)
+DEEPER = (
+    linear("net.0", 8, 4)
+    | linear("net.2", 8, 8)
+    | linear("net.4", 8, 8)
+    | linear("net.6", 3, 8)
+)
+
+
+@pytest.mark.parametrize("is_deeper", [True, False])
+def test_another_number_of_hidden_layers_is_no_head(
+    is_deeper: bool, tmp_path: Path
+) -> None:
+    ours, theirs = (HIDDEN, DEEPER) if is_deeper else (DEEPER, HIDDEN)
+
+    found = asked(state_of(ours), theirs, tmp_path)
+
+    here, there = (3, 4) if is_deeper else (4, 3)
+    assert (
+        f"net has {here} layers with weights in the file and {there} in the model"
+        in (found.said)
+    )
+    assert "outputs where" not in found.said and not found.commands
+
+
+def bottlenecks(convolutions: int) -> Shapes:
+    shapes: Shapes = {}
+    for block in range(2):
+        for number in range(convolutions):
+            size = 1 if convolutions == 3 and number != 1 else 3
+            place = f"layer1.{block}.convs.{3 * number}"
+            shapes |= {f"{place}.weight": (4, 4, size, size)}
+    return shapes
+
+
+def test_blocks_of_another_kind_are_no_other_width(tmp_path: Path) -> None:
+    found = asked(state_of(bottlenecks(2)), bottlenecks(3), tmp_path)
+
+    assert "their blocks are of another kind" in found.said
+    assert "the same architecture" not in found.said
+
+
+def test_other_inputs_are_no_classes(tmp_path: Path) -> None:
+    ours = linear("rnn.cell", 12, 105) | linear("mlp.0", 8, 29) | linear("out", 2, 8)
+    theirs = linear("rnn.cell", 12, 101) | linear("mlp.0", 8, 25) | linear("out", 2, 8)
+
+    found = asked(state_of(ours), theirs, tmp_path)
+
+    assert "The model has 4 fewer each" in found.said
+
+
+def test_the_weights_of_a_spectrum_tell_the_size_of_the_image(tmp_path: Path) -> None:
+    ours: Shapes = {f"stages.{n}.filter": (14, 8, 4, 2) for n in range(3)}
+    theirs: Shapes = {f"stages.{n}.filter": (24, 13, 4, 2) for n in range(3)}
+
+    found = asked(state_of(ours), theirs, tmp_path)
+
+    assert "a grid of 14 x 14 and of 24 x 24" in found.said
+
+
+def test_counts_of_metrics_are_no_weights(tmp_path: Path) -> None:
+    names = [f"punct_class_report.{word}" for word in ("tp", "fn", "fp")]
+    theirs = resnet() | dict.fromkeys(names, (2,))
+
+    found = asked(state_of(resnet()), theirs, tmp_path)
+
+    assert "by the name of a metric or a loss" in found.said
+
+
+def test_a_stage_that_is_new_is_no_wrong_file(tmp_path: Path) -> None:
+    found = asked(state_of(resnet()), resnet() | linear("depth", 2, 4), tmp_path)
+
+    assert any("strict=False" in command for command in found.commands)
+    assert "tensors of the file have their place" in found.said
+
+
+def test_the_layers_of_another_trainer_are_no_base_model(tmp_path: Path) -> None:
+    state = {
+        f"transformer.blocks.{number}.to_k.lora_{part}.weight": torch.ones(2, 2)
+        for number in range(2)
+        for part in "AB"
+    }
+    torch.save(state, tmp_path / "a.pth")
+    text = (
+        "RuntimeError: Error(s) in loading state_dict for DoubleStreamBlockLora:\n"
+        '\tMissing key(s) in state_dict: "qkv_lora1.down.weight", '
+        '"qkv_lora1.up.weight". '
+    )
+
+    found = Answered(text, tmp_path / "a.pth")
+
+    assert "None of it was loaded" in found.said
+    assert "of the base model" not in found.said
+
+
+def test_a_warning_that_lists_nothing_but_new_layers_is_paired(tmp_path: Path) -> None:
+    base = renamed(vit(), ("^", "bert."))
+    torch.save(state_of(base), tmp_path / "a.pth")
+    new = [*renamed(vit(), ("^", "transformer.")), "classifier.weight"]
+    text = (
+        "Some weights of DocClassifier were not initialized from the model checkpoint "
+        f"at a and are newly initialized: {new}"
+    )
+
+    found = Answered(text, tmp_path / "a.pth")
+
+    assert "bert is transformer" in found.said
+    assert any(
+        name.startswith("transformer.") for name in torch.load(found.run("ckpt"))
+    )
+
+
+def test_modules_that_a_log_names_one_by_one_are_found(tmp_path: Path) -> None:
+    shapes = conv("model.model.0.conv", 4, 3) | batch_norm("model.model.0.bn", 4)
+    shapes |= conv("model.model.19.conv", 4, 4)
+    torch.save({"state_dict": state_of(shapes), "epoch": 1}, tmp_path / "a.ckpt")
+    text = "".join(
+        f"WARNING  Weight Not Found for key: {name}   yolo.py:152\n"
+        for name in ("0.conv", "19.conv")
+    )
+
+    found = Answered(text, tmp_path / "a.ckpt")
+
+    assert "model.model.* → *" in found.said
+    found.run("ckpt rename")
+
+
+def test_codes_without_the_order_of_their_groups_are_whole(tmp_path: Path) -> None:
+    layers = [f"layers.{number}.q_proj" for number in range(3)]
+    state = {
+        f"{layer}.{part}": torch.ones(2, 4, dtype=torch.int32)
+        for layer in layers
+        for part in ("qweight", "qzeros", "scales")
+    }
+    missing = ", ".join(f'"{layer}.g_idx"' for layer in layers)
+    torch.save(state, tmp_path / "a.pt")
+
+    found = Answered(
+        "RuntimeError: Error(s) in loading state_dict for Llama:\n"
+        f"\tMissing key(s) in state_dict: {missing}. ",
+        tmp_path / "a.pt",
+    )
+
+    assert "3 layers of it have no g_idx" in found.said and not found.commands
+
+
+def test_the_end_of_a_pickle_says_nothing_of_a_whole_file(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "a.pth")
+    (tmp_path / "empty.pth").write_bytes(b"")
+
+    assert (
+        "This file has all of its own" in Answered("EOFError", tmp_path / "a.pth").said
+    )
+    done = ckpt("explain", "EOFError", "empty.pth", cwd=tmp_path)
+    assert "An empty file" in done.out.decode()

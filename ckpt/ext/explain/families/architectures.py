@@ -545,6 +545,7 @@ def _width_factor(row: Mismatch) -> Fraction | None:
         len(row.checkpoint) != len(row.model)
         or not pairs
         or not all(one and two for one, two in pairs)
+        or row.checkpoint[:2] == row.model[:2]  # another kernel is no other width
     ):
         return None
     factors = {Fraction(two, one) for one, two in pairs}

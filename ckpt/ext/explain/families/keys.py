@@ -86,8 +86,10 @@ from ckpt.ext.explain.families.pairing import (
     Placed,
     combined_rules,
     counted_elsewhere,
+    find_repeated,
     head_statement,
     pair_modules,
+    pair_unsaid,
     part_alone,
     placed_statement,
     rename_line,
@@ -106,6 +108,7 @@ from ckpt.ext.explain.families.quantized import (
     before_converters,
     built_by_quantizers,
     packed_and_plain,
+    without_order,
 )
 from ckpt.ext.explain.families.recorded import settings_of, settings_places
 from ckpt.ext.explain.families.recurrent import (
@@ -133,12 +136,16 @@ from ckpt.ext.explain.families.spellings import (
     older_leaves_statement,
     recurrent_statement,
     spelled_statement,
+    with_leaves,
 )
 from ckpt.ext.explain.families.verdicts import (
     another_model,
     apart_statement,
     copies_statement,
     find_copies,
+    inputs_statement,
+    longer_lists,
+    measures_statement,
     other_kinds,
 )
 from ckpt.ext.explain.family import Family
@@ -329,6 +336,18 @@ def _answer_keys(message: Message, case: Case) -> Answer:
         for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
     as_stripped = _as_stripped(message, shapes_in_file)
+    taken = _taken_beginning(message, shapes_in_file)
+    before: list[Statement] = []
+    if taken and as_stripped is shapes_in_file:
+        # With it the names are those of the file, and a program that takes it off
+        # again gets what it asked for.
+        message = _with_beginning(message, taken)
+        before.append(
+            Statement(
+                f"The program took {show(taken, 80)} off the names before it loaded "
+                "them. Here they have it, as in the file:"
+            )
+        )
     shifted = shifted_statement(message)
     # The architecture decides, so it stands before long lists of names.
     deciding = (
@@ -341,6 +360,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
         ]
     )
     rows = [
+        *before,
         *finding_statements(case.found("tensor-parallel")),
         *deciding,
         *_missing_statements(message, case, chosen, shapes_in_file),
@@ -385,6 +405,44 @@ def _as_stripped(
         and all(name in bare for name in said)
     )
     return bare if is_stripped else shapes
+
+
+def _taken_beginning(message: Message, shapes: dict[str, tuple[int, ...]]) -> str:
+    """The beginning that a program has taken off all names of a file that it names, or
+    an empty text.
+    """
+    said = [*message.unexpected, *(row.name for row in message.mismatched)]
+    if not said or any(name in shapes for name in said):
+        return ""
+    # One name alone may end like another one.
+    if len(said) < min(len(shapes), _LEAST_TAKEN):
+        return ""
+    begins = [
+        name.removesuffix(said[0]) for name in shapes if name.endswith(f".{said[0]}")
+    ]
+    whole = [
+        begin for begin in begins if all(f"{begin}{name}" in shapes for name in said)
+    ]
+    if len(whole) != 1:
+        return ""
+    is_same = all(
+        shapes[f"{whole[0]}{row.name}"] == row.checkpoint for row in message.mismatched
+    )
+    return whole[0] if is_same else ""
+
+
+_LEAST_TAKEN = 4
+"""Names that must have lost the same beginning."""
+
+
+def _with_beginning(message: Message, begin: str) -> Message:
+    return message._replace(
+        missing=tuple(f"{begin}{name}" for name in message.missing),
+        unexpected=tuple(f"{begin}{name}" for name in message.unexpected),
+        mismatched=tuple(
+            row._replace(name=f"{begin}{row.name}") for row in message.mismatched
+        ),
+    )
 
 
 _OF_HEADS = (
@@ -571,7 +629,9 @@ class _Lists:
         self.survey = case.survey
         # fvcore lists a tensor of another shape among those that it does not find, too.
         differing = {row.name for row in message.mismatched}
-        self.missing = [name for name in message.missing if name not in differing]
+        self.missing = with_leaves(
+            [name for name in message.missing if name not in differing], shapes
+        )
         self.unexpected = of_modules(message.unexpected, shapes)
         self.here = [name for name in self.unexpected if name in shapes]
         """The unexpected keys that are in this file."""
@@ -718,7 +778,28 @@ class _Lists:
             )
         settled = settle_rules(self.rules, left, self.missing)
         self.rules, self.heads = settled.rules, settled.heads
+        if self.here and not all(rule.is_plain for rule in self.rules.renames):
+            self._prefer_modules(left)
         self.met = self.rules.partners
+
+    def _prefer_modules(self, left: Sequence[str]) -> None:
+        """Drop rules that no command can follow where modules pair as many names by
+        what is below them.
+        """
+        rest = _unplaced_keys(left, set())
+        placed = pair_modules(
+            self.missing,
+            rest,
+            self.shapes,
+            self.message,
+            keeps_order=self.survey.checkpoint.traits.keeps_order,
+        )
+        is_less = len(placed.partners) < len(self.rules.partners)
+        if is_less or placed.is_guess:
+            return
+        names = list(self.shapes)
+        if combined_rules((), placed.modules, placed.partners, names):
+            self.rules = Match({})
 
     def told_forms(self) -> Iterator[Statement]:
         """Say which layers the file has in another form."""
@@ -736,6 +817,13 @@ class _Lists:
             for name in self.missing
             if name not in self.met and name not in self.shapes
         ]
+        if absent and not self.unexpected and not self.met and self._is_warning:
+            self.more = pair_unsaid(absent, self.shapes)
+            if self.more.partners:
+                line = self._renaming(self.more.modules, self.more.partners)
+                yield placed_statement(self.more, self.total, line, is_more=False)
+                self.met = {**self.more.partners}
+            return
         rest = _unplaced_keys(self.here, set(self.met.values()))
         placed = len(self.shapes) - len(rest)
         heads = self.heads if 2 * placed > len(self.shapes) else {}
@@ -775,6 +863,14 @@ class _Lists:
             line = self._renaming(heads, {**self.met, **more})
             yield head_statement(heads, self.shapes, line)
             self.met = {**self.met, **more}
+
+    @property
+    def _is_warning(self) -> bool:
+        """Tell whether the message is one of transformers, which says in another line
+        which keys of the file were not used.
+        """
+        text = self.message.text
+        return "initialized" in text and "loading state_dict" not in text
 
     def _renaming(
         self, modules: Mapping[str, str], partners: Mapping[str, str]
@@ -839,6 +935,10 @@ class _Lists:
         names were paired or lack no beginning.
         """
         rest = _unplaced_keys(self.here, set(self.met.values()))
+        longer = longer_lists(self.message, self.absent, rest, self.shapes)
+        if longer and not self.present and not self.met:
+            yield from longer
+            self.is_other_size = True
         recurrent = layers_statement(self.absent, rest, self.shapes)
         if recurrent is not None and not self.present:
             yield recurrent
@@ -911,7 +1011,9 @@ class _Lists:
 
     def told_absent(self) -> Iterator[Statement]:
         """Say why the file lacks what is left of the missing keys."""
-        measured = measured_statement(self.absent, is_saved=False)
+        measured = measured_statement(
+            self.absent, is_saved=False
+        ) or measures_statement(self.absent)
         if measured is not None and not self.present:
             yield measured
             self.is_told = not self.here
@@ -935,6 +1037,11 @@ class _Lists:
         self.is_alone = not (
             self.present or self.met or self.unexpected or self.message.mismatched
         )
+        unordered = without_order(self.absent, self.shapes)
+        if unordered is not None and self.is_alone:
+            yield Statement(unordered, tuple(self.absent))
+            self.is_told = True
+            return
         if self.is_alone and tables_alone(self.absent):
             yield from tables_statements(self.absent, self.survey)
             self.is_told = True
@@ -1018,9 +1125,25 @@ class _Lists:
                 self.is_told = True
             self.absent = []
             return
+        repeated = find_repeated(self.absent, self.shapes) if self.is_alone else None
+        if repeated is not None:
+            is_sole = len(self.survey.candidates) == 1
+            yield repeated.statement(self.survey.load.expression if is_sole else None)
+            self.is_told = True
+            return
         parts = parts_left_out(self.absent, self.shapes) if self.is_alone else []
         if parts:
             yield parts_statement(parts, self.shapes, self.message)
+            load = self.survey.load.expression
+            is_sole = len(self.survey.candidates) == 1 and load is not None
+            if is_sole and "loading state_dict" in self.message.text:
+                yield Statement(
+                    f"All {len(self.shapes):,} tensors of the file have their place, "
+                    "for the message names no unexpected key. So they load, and that "
+                    "part begins untrained:",
+                    (),
+                    f"model.load_state_dict({load}, strict=False)",
+                )
             self.is_told = True
             return
         if self.absent and not (
@@ -1724,18 +1847,24 @@ def _shape_statements(
         if dimensions is not None and not all(_is_reshaped(row) for row in same):
             yield dimensions
             return
+        is_longer = longer_lists(message, message.missing, message.unexpected, shapes)
         kernels = (
-            None if all(_is_reshaped(row) for row in same) else kernel_statement(same)
+            None
+            if is_longer or all(_is_reshaped(row) for row in same)
+            else kernel_statement(same)
         )
         if kernels is not None:
             yield kernels
+        inputs = inputs_statement(message)
         reasons = [
+            *([] if inputs is None else [inputs]),
             *_shape_reasons(same, shapes, message),
             *settings_of(same, case),
             *_recorded_settings(message, case),
         ]
         yield from reasons
-        if kernels is None and not reasons and not all(map(_is_reshaped, same)):
+        is_told = kernels is not None or reasons or is_longer
+        if not is_told and not all(map(_is_reshaped, same)):
             yield from one_size_statement(same)
         if all(_is_reshaped(row) for row in same):
             yield from _reshape_statements(same, case)
@@ -1748,6 +1877,8 @@ def _shape_statements(
     if is_adapter(shapes) or pretrained_base(case.survey.checkpoint) is not None:
         return
     if not _is_enough(message, shapes):
+        return
+    if longer_lists(message, message.missing, message.unexpected, shapes):
         return
     if shifted_statement(message) is not None or groups_statement(same) is not None:
         return
@@ -1860,7 +1991,9 @@ def _shape_reasons(
         if (row.checkpoint[:1], row.model[:1]) not in tables
         and _is_head(row, rows, shapes)
     ]
-    if heads and not renumbered_blocks(message.missing, message.unexpected):
+    is_longer = longer_lists(message, message.missing, message.unexpected, shapes)
+    is_moved = renumbered_blocks(message.missing, message.unexpected)
+    if heads and not is_moved and not is_longer:
         row = heads[0]
         # With other layers that differ, lack or are left over, the models are not one
         # but for the last layer.
@@ -2122,6 +2255,7 @@ _PATTERNS = (
     r"Weights from pretrained model not used in \w{1,200}:",
     r"The shape of the parameters of key \S{1,2000} is not the same",
     r"LOAD REPORT",
+    r"Weight Not Found for key: ",
     r"\| (?:UNEXPECTED|MISSING|MISMATCH) *\|",
     r"because the following keys are missing:",
     r"[Ff]ound missing adapter keys while loading the checkpoint",

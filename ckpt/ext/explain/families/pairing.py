@@ -46,7 +46,39 @@ def settle_rules(rules: Match, here: Sequence[str], missing: Sequence[str]) -> S
     if shifted is not None:
         return Settled(shifted)
     rules = _without_numbers(rules, here, missing)
-    return _without_heads(rules, here)
+    return _without_heads(_sharpen_start(rules), here)
+
+
+def _sharpen_start(rules: Match) -> Match:
+    """Give the only rule of a mapping the longest beginning that its names share, where
+    the short one would change other names too.
+    """
+    if len(rules.renames) != 1 or rules.renames[0].is_exact:
+        return rules
+    (rule,) = rules.renames
+    changed = {new: old for new, old in rules.partners.items() if new != old}
+    if rule.kind != "start" or not changed:
+        return rules
+    begin = _shared_begin(list(changed.values()))
+    rest = begin.removeprefix(rule.one)
+    if not begin.startswith(rule.one) or not rest:
+        return rules
+    if not all(new.startswith(rule.two + rest) for new in changed):
+        return rules
+    sharp = rule._replace(one=begin, two=rule.two + rest, is_exact=True)
+    return rules._replace(renames=(sharp,))
+
+
+def _shared_begin(names: Sequence[str]) -> str:
+    """The parts that all names begin with, with a dot behind them."""
+    shortest, longest = min(names), max(names)
+    end = 0
+    for index, (one, two) in enumerate(zip(shortest, longest, strict=False)):
+        if one != two:
+            break
+        if one == ".":
+            end = index + 1
+    return shortest[:end]
 
 
 def _without_numbers(
@@ -181,6 +213,65 @@ def _counted_on(rule: Rename, name: str, step: int) -> str:
         lambda found: found[1] + rule.two.replace("#", str(int(found[2]) + step)),
         name,
     )
+
+
+# --- layers that the model has more than once -----------------------------------------
+
+
+class Repeated(NamedTuple):
+    """Modules of a model that have the same names below them as one of the file, which
+    has its place: the new module -> the one of the file.
+    """
+
+    modules: Mapping[str, str]
+
+    def statement(self, load: str | None) -> Statement:
+        """Say so, with the line that gives the model's modules the same values."""
+        olds = dict.fromkeys(self.modules.values())
+        news = and_more([show(new, 60) for new in self.modules], 4)
+        held = and_more([show(old, 60) for old in olds], 3)
+        text = (
+            f"The model asks for the layers of {held} "
+            f"once more, under {news}, with the same names below. A program that "
+            "shares one module under several names, or copies it when it is built (a "
+            "target, a teacher), saves it again since some version: the values are "
+            "in this file under the one name. Take the version that saved, or give "
+            "each name the same values:"
+        )
+        names = [*self.modules, *olds]
+        if load is None or not all(_SAFE.fullmatch(name) for name in names):
+            return Statement(
+                text.removesuffix(", or give each name the same values:") + "."
+            )
+        pairs = ", ".join(f'("{new}.", "{old}.")' for new, old in self.modules.items())
+        return Statement(
+            text,
+            (),
+            f"state = {load}; state.update((new + name[len(old):], state[name]) for "
+            f"new, old in ({pairs},) for name in list(state) if name.startswith(old)); "
+            "model.load_state_dict(state)",
+        )
+
+
+def find_repeated(absent: Sequence[str], names: Collection[str]) -> Repeated | None:
+    """Find all missing keys below modules whose words hold those of a module of the
+    file with the same names below it; None where one has no such module.
+    """
+    ours, theirs = _below(list(names)), _below(absent)
+    modules: dict[str, str] = {}
+    for new in dict.fromkeys(name.partition(".")[0] for name in absent):
+        below = set(theirs.get(new, ()))
+        fits = [
+            old
+            for old, held in ours.items()
+            if old and "." not in old
+            if {name for name in held if not name.endswith(_COUNTER)} == below
+            if set(_words_of(old)) < set(_words_of(new))
+        ]
+        if not below or len(fits) != 1:
+            return None
+        modules[new] = fits[0]
+    return Repeated(modules) if modules else None
 
 
 # --- modules with the same names below them -------------------------------------------
@@ -361,23 +452,20 @@ def _pair_subtrees(absent: Sequence[str], rest: Sequence[str]) -> Placed:
     """Pair the modules below which both lists have the same names, where no other
     module has these.
     """
-    ours, theirs = _below(rest), _below(absent)
-    by_names: dict[frozenset[str], list[str]] = {}
-    for module, names in ours.items():
-        if _tell_apart(names):
-            by_names.setdefault(frozenset(names), []).append(module)
-    wanted: dict[frozenset[str], list[str]] = {}
-    for module, names in theirs.items():
-        if _tell_apart(names):
-            wanted.setdefault(frozenset(names), []).append(module)
+    by_names = _by_names_below(_below(rest))
+    wanted = _by_names_below(_below(absent))
     modules: dict[str, str] = {}
     partners: dict[str, str] = {}
     used: set[str] = set()
     # Larger modules first: what is below them has its place then.
-    for key in sorted(wanted, key=len, reverse=True):
-        news = [name for name in wanted[key] if not _is_taken(name, key, partners)]
+    for word, key in sorted(wanted, key=lambda row: len(row[1]), reverse=True):
+        news = [
+            name for name in wanted[word, key] if not _is_taken(name, key, partners)
+        ]
         olds = [
-            name for name in by_names.get(key, ()) if not _is_taken(name, key, used)
+            name
+            for name in by_names.get((word, key), ())
+            if not _is_taken(name, key, used)
         ]
         for old, new in _pairs_of_modules(olds, news):
             modules[old] = new
@@ -385,6 +473,43 @@ def _pair_subtrees(absent: Sequence[str], rest: Sequence[str]) -> Placed:
                 partners[_joined(new, name)] = _joined(old, name)
                 used.add(_joined(old, name))
     return Placed(modules, partners)
+
+
+_LEAST_UNSAID = 8
+"""Names below a module that pair it where the text does not say which keys of the file
+have no place.
+"""
+
+
+def pair_unsaid(absent: Sequence[str], names: Collection[str]) -> Placed:
+    """Pair modules of a model with modules of a file by the names below them, where a
+    message lists nothing but what is missing: only large ones.
+    """
+    wanted = set(absent)
+    left = [name for name in _without_counters(list(names)) if name not in wanted]
+    if len(absent) + len(left) > _MOST_MODULES:
+        return Placed()
+    placed = _pair_subtrees(absent, left)
+    if len(placed.partners) < _LEAST_UNSAID or "" in placed.modules.values():
+        return Placed()
+    return placed
+
+
+def _by_names_below(
+    below: Mapping[str, Sequence[str]],
+) -> dict[tuple[str, frozenset[str]], list[str]]:
+    """The names below modules -> the modules. Where these tell too little the last word
+    of the module counts too.
+    """
+    found: dict[tuple[str, frozenset[str]], list[str]] = {}
+    for module, names in below.items():
+        word = ""
+        if not _tell_apart(names):
+            word = module.rpartition(".")[2]
+            if word.isdecimal() or len(names) < _LEAST_BELOW:
+                continue
+        found.setdefault((word, frozenset(names)), []).append(module)
+    return found
 
 
 def _tell_apart(names: Sequence[str]) -> bool:
@@ -417,10 +542,22 @@ def _pairs_of_modules(
         return
     if not olds or len(olds) != len(news):
         return
+    numbers = {_last_number(new): new for new in news}
+    is_numbered = len(numbers) == len(news) and "" not in numbers
+    if is_numbered and {_last_number(old) for old in olds} == set(numbers):
+        for old in olds:
+            yield old, numbers[_last_number(old)]
+        return
     akin = {old: [new for new in news if _share_word(old, new)] for old in olds}
     chosen = [rows[0] for rows in akin.values() if len(rows) == 1]
     if len(chosen) == len(olds) and len(set(chosen)) == len(olds):
         yield from zip(akin, chosen, strict=True)
+
+
+def _last_number(module: str) -> str:
+    """The number at the end of a module, or an empty text."""
+    found = re.search(r"\d+$", module)
+    return "" if found is None else found[0]
 
 
 _LEAST_LETTERS = 3
@@ -527,7 +664,7 @@ def _may_be_one(old: str, new: str) -> bool:
     is a number, which says nothing.
     """
     ours, theirs = (_words_of(name.rpartition(".")[2]) for name in (old, new))
-    if not ours or not theirs or _share_word(old, new):
+    if not ours or not theirs or share_last_word(old, new):
         return True
     return any(
         not group.isdisjoint(ours) and not group.isdisjoint(theirs)

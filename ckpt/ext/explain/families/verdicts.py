@@ -269,12 +269,12 @@ def apart_statement(
     if old and _kinds_of_layers(rest) == _kinds_of_layers(absent):
         return Statement(
             f"{text} These are as many layers of the same kinds, so they may be the "
-            "same in other words: ckpt does not guess which is which where neither "
-            "their names nor shapes say it."
+            "same in other words: ckpt pairs none where neither their names nor shapes "
+            "say which is which."
         )
     return Statement(
-        f"{text} What lacks begins untrained: expected for a new head or an adapter, "
-        "and else the program is of another version, or was built with other options."
+        f"{text} What lacks begins untrained: expected for a new head or an adapter. "
+        "Else build the model as the run that saved did."
     )
 
 
@@ -315,3 +315,134 @@ def _listed(modules: Mapping[str, Sequence[str]]) -> str:
         for key, rows in modules.items()
     ]
     return and_more(rows, _SHOWN)
+
+
+# --- what measures a training ---------------------------------------------------------
+
+_OF_MEASURES = re.compile(
+    r"(?:^|[._])(?:metrics?|reports?|acc|accuracy|wer|cer|bleu|perplexity|f1|auroc|auc"
+    r"|confmat|confusion|recall|precision|map|iou|miou|loss|losses|criterion|score)"
+    r"(?:[._]\w{1,60})?\.(?:tp|fp|tn|fn|total|correct|count|sum|scores|words|confmat"
+    r"|measure|sum_\w{1,40}|num_\w{1,40}|total_\w{1,40}|weight|pos_weight)$"
+)
+"""Names of what the metrics and the losses of a training count."""
+
+
+def measures_statement(absent: Sequence[str]) -> Statement | None:
+    """Say that all missing keys are counts of metrics or weights of a loss, or return
+    None.
+    """
+    if not absent or not all(map(_OF_MEASURES.search, absent)):
+        return None
+    return Statement(
+        f"{counted_noun(len(absent), 'missing key')} "
+        f"{'is' if len(absent) == 1 else 'are'} by the name of a metric or a loss, "
+        "which counts or weighs while a model is trained, and no weight of the model: "
+        "newer versions of a program save them, or older ones did. strict=False "
+        "leaves the model's own, and nothing is lost.",
+        tuple(absent),
+    )
+
+
+# --- lists of layers that end elsewhere -----------------------------------------------
+
+_LAYER = re.compile(r"^(.+)\.(\d{1,4})\.(?:weight|bias)$")
+
+
+def longer_lists(
+    message: Message, absent: Sequence[str], rest: Sequence[str], names: Collection[str]
+) -> list[Statement]:
+    """Say in which lists of layers by number one side has more at the end, where the
+    shapes differ too.
+    """
+    if not message.mismatched:
+        return []
+    lost, left, held = _numbers(absent), _numbers(rest), _numbers(names)
+    told: dict[tuple[str, int, int], list[str]] = {}
+    for place in {**lost, **left}:
+        ours = held.get(place, set())
+        theirs = (ours - left.get(place, set())) | lost.get(place, set())
+        shared = ours & theirs
+        if not shared or len(ours) == len(theirs):
+            continue
+        if min(ours ^ theirs) > max(shared):
+            key = (_without_numbers(place), len(ours), len(theirs))
+            told.setdefault(key, []).append(place)
+    if not told:
+        return []
+    listed = and_more(
+        [
+            f"{show(places[0] if len(places) == 1 else template, 80)} has "
+            f"{counted_noun(here, 'layer')} with weights in the file and {there} in "
+            "the model"
+            for (template, here, there), places in told.items()
+        ],
+        3,
+    )
+    # A list inside of a numbered block is the form of the block.
+    if all("<n>" in template for template, _, _ in told):
+        return [
+            Statement(
+                f"{listed}: their blocks are of another kind (as the basic blocks of "
+                "a ResNet-18 and the bottlenecks of a ResNet-50). Build the model with "
+                "the blocks and the depth of the file, for little of it fits another."
+            )
+        ]
+    return [
+        Statement(
+            f"{listed}: the model was built with other hidden layers. So what is the "
+            "last layer in one of them is a hidden layer in the other. Build it with "
+            "those of the file: the number of layers and their sizes (hidden units, "
+            "net_arch)."
+        )
+    ]
+
+
+def _without_numbers(place: str) -> str:
+    return re.sub(r"(?<![^.])\d+(?![^.])|\d+(?=\.)", "<n>", place)
+
+
+def _numbers(names: Collection[str]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for name in names:
+        row = _LAYER.match(name)
+        if row is not None:
+            found.setdefault(row[1], set()).add(int(row[2]))
+    return found
+
+
+# --- other inputs ---------------------------------------------------------------------
+
+
+def inputs_statement(message: Message) -> Statement | None:
+    """Say that layers take more or fewer inputs, by the same number in each, and have
+    the same outputs, or return None.
+    """
+    rows = message.mismatched
+    alike = all(
+        len(row.checkpoint) == len(row.model) == 2 and row.checkpoint[0] == row.model[0]
+        for row in rows
+    )
+    if not rows or not alike:
+        return None
+    steps = {row.checkpoint[1] - row.model[1] for row in rows}
+    if len(steps) != 1:
+        return None
+    (step,) = steps
+    shown = and_more(
+        [
+            f"{show(row.name, 80)} takes {row.checkpoint[1]:,} in the checkpoint and "
+            f"{row.model[1]:,} in the model"
+            for row in rows
+        ],
+        2,
+    )
+    more = "fewer" if step > 0 else "more"
+    each = " each" if len(rows) > 1 else ""
+    return Statement(
+        f"Nothing but inputs differs: {shown}. The model has {abs(step):,} {more}"
+        f"{each}: other features go in (observations, columns, conditions, the size of "
+        "an embedding or of a picture). Build the model with the settings and the "
+        "version of the run that saved; a load of what fits leaves these layers "
+        "untrained."
+    )
