@@ -672,3 +672,145 @@ def test_the_end_of_a_pickle_says_nothing_of_a_whole_file(tmp_path: Path) -> Non
     )
     done = ckpt("explain", "EOFError", "empty.pth", cwd=tmp_path)
     assert "An empty file" in done.out.decode()
+
+
+def upscaler(trunk: str, ends: tuple[str, ...], inner: str) -> Shapes:
+    shapes = conv(ends[0], 4, 3, bias=True)
+    for block in range(3):
+        for part in (1, 2):
+            for number in (1, 2, 3):
+                place = f"{trunk}.{block}.RDB{part}.conv{number}{inner}"
+                shapes |= conv(place, 4, 4, bias=True)
+    for end in ends[1:]:
+        shapes |= conv(end, 4, 4, bias=True)
+    return shapes
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_many_layers_in_one_order_are_few_rules(is_old: bool, tmp_path: Path) -> None:
+    new = upscaler("trunk", ("conv_first", "trunk_conv", "conv_up", "conv_last"), "")
+    ends = ("model.0", "model.1.sub.3", "model.3", "model.6")
+    old = upscaler("model.1.sub", ends, ".0")
+    ours, theirs = (old, new) if is_old else (new, old)
+    state = state_of(ours)
+
+    found = asked(state, theirs, tmp_path)
+
+    (command,) = found.commands
+    assert command.count("--sub") == 5 and "18 times" in found.said
+    result = torch.load(found.run("ckpt rename"))
+    assert result.keys() == theirs.keys()
+    for old_name, new_name in zip(ours, theirs, strict=True):
+        assert torch.equal(result[new_name], state[old_name])
+
+
+def test_a_number_that_follows_no_rule_is_renamed_by_itself(tmp_path: Path) -> None:
+    ours = conv("a.1", 4, 3) | batch_norm("a.2", 4) | conv("a.4", 4, 4)
+    theirs = conv("a.0.c", 4, 3) | batch_norm("a.0.n", 4) | conv("a.7.c", 4, 4)
+    state = state_of(ours)
+
+    found = asked(state, theirs, tmp_path)
+
+    result = torch.load(found.run("ckpt rename"))
+    assert torch.equal(result["a.7.c.weight"], state["a.4.weight"])
+
+
+@pytest.mark.parametrize("is_newer", [True, False])
+def test_kernels_with_their_axes_in_another_order(
+    is_newer: bool, tmp_path: Path
+) -> None:
+    sizes = ((4, 5), (5, 6))
+    first: Shapes = {
+        f"conv{number}.weight": (3, 3, 3, *size) for number, size in enumerate(sizes)
+    }
+    last: Shapes = {
+        f"conv{number}.weight": (out, 3, 3, 3, size)
+        for number, (size, out) in enumerate(sizes)
+    }
+    ours, theirs = (last, first) if is_newer else (first, last)
+    state = state_of(ours)
+
+    found = asked(state, theirs, tmp_path)
+
+    assert "spconv" in found.said
+    (line,) = found.commands
+    model = nn.Module()
+    loaded: dict[str, Tensor] = {}
+    model.state_dict = lambda: state_of(theirs)  # type: ignore[method-assign, assignment]
+    model.load_state_dict = loaded.update  # type: ignore[method-assign, assignment]
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    order = (1, 2, 3, 4, 0) if is_newer else (4, 0, 1, 2, 3)
+    expected = state["conv1.weight"].permute(order)
+    assert torch.equal(loaded["conv1.weight"], expected)
+
+
+def test_one_layer_is_no_stem_of_several(tmp_path: Path) -> None:
+    body = resnet()
+    stem = conv("embed.proj.0", 4, 3) | batch_norm("embed.proj.1", 4)
+
+    found = asked(
+        state_of(body | stem), body | conv("embed.proj", 4, 3, bias=True), tmp_path
+    )
+
+    assert (
+        "embed.proj is one layer in the model, and a module of 2 layers" in found.said
+    )
+    assert not found.commands
+
+
+def test_outputs_that_go_in_again_differ_on_both_sides(tmp_path: Path) -> None:
+    ours = linear("rnn.cell", 12, 70) | linear("generator", 38, 32)
+    theirs = linear("rnn.cell", 12, 69) | linear("generator", 37, 32)
+
+    found = asked(state_of(ours), theirs, tmp_path)
+
+    assert "these are outputs that go into the model again" in found.said
+
+
+def test_modules_and_shapes_of_one_side_are_another_variant(tmp_path: Path) -> None:
+    shared = linear("encoder.0", 4, 4) | linear("encoder.1", 4, 4)
+    ours = shared | linear("edges", 4, 7) | linear("W_v", 4, 4)
+    theirs = shared | linear("edges", 4, 9)
+
+    found = asked(state_of(ours), theirs, tmp_path)
+
+    assert "The file has W_v, which the model lacks" in found.said
+    assert "both are variants of one program" in found.said
+
+
+def test_fewer_blocks_are_not_all_that_is_asked_for(tmp_path: Path) -> None:
+    found = asked(state_of(vit(depth=6)), vit(depth=4), tmp_path)
+
+    assert "6 blocks in the checkpoint and 4 in the model" in found.said
+    assert not any("strict=False" in command for command in found.commands)
+
+
+def test_attention_that_was_saved_twice_is_one_layer(tmp_path: Path) -> None:
+    ours: Shapes = {f"convs.{n}.lin_src.weight": (4, 4) for n in range(2)}
+    ours |= {f"convs.{n}.lin_dst.weight": (4, 4) for n in range(2)}
+    theirs: Shapes = {f"convs.{n}.lin.weight": (4, 4) for n in range(2)}
+    state = state_of(ours | linear("out", 2, 4))
+    theirs |= linear("out", 2, 4)
+
+    found = asked(state, theirs, tmp_path)
+
+    (line,) = found.commands
+    model = nn.Module()
+    loaded: dict[str, Tensor] = {}
+    model.state_dict = lambda: state_of(theirs)  # type: ignore[method-assign, assignment]
+    model.load_state_dict = loaded.update  # type: ignore[method-assign, assignment]
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    assert loaded.keys() == theirs.keys()
+
+
+def test_an_adapter_has_no_layer_of_its_base(tmp_path: Path) -> None:
+    layer = "llm.layers.0.q_proj"
+    state = {f"{layer}.lora_{part}.default.weight": torch.ones(2, 2) for part in "AB"}
+    torch.save({"state_dict": state, "meta": {}}, tmp_path / "a.pth")
+
+    found = Answered(f"KeyError: '{layer}.base_layer.weight'", tmp_path / "a.pth")
+
+    assert "has the adapter of this layer" in found.said
+    assert "another architecture" not in found.said

@@ -536,6 +536,12 @@ def _differing_sizes(row: Mismatch) -> list[tuple[int, int]]:
     ]
 
 
+def _is_kernel_alone(row: Mismatch) -> bool:
+    """Tell whether the kernel of a convolution differs and its channels do not."""
+    is_convolution = len(row.model) > 3 or (len(row.model) == 3 and row.model[0] > 1)
+    return is_convolution and row.checkpoint[:2] == row.model[:2]
+
+
 def _width_factor(row: Mismatch) -> Fraction | None:
     """The factor by which a model is wider in all dimensions that differ, or None where
     there is none.
@@ -545,7 +551,7 @@ def _width_factor(row: Mismatch) -> Fraction | None:
         len(row.checkpoint) != len(row.model)
         or not pairs
         or not all(one and two for one, two in pairs)
-        or row.checkpoint[:2] == row.model[:2]  # another kernel is no other width
+        or _is_kernel_alone(row)
     ):
         return None
     factors = {Fraction(two, one) for one, two in pairs}

@@ -378,6 +378,10 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
     if rows:
         yield from rows
         return
+    layer = _of_adapted_layer(name, case)
+    if layer is not None:
+        yield layer
+        return
     newer = _of_newer_names(case)
     if newer is not None:
         yield newer
@@ -397,6 +401,23 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield from rows
         return
     yield from _of_known_names(name, case, has_places=bool(places))
+
+
+def _of_adapted_layer(name: str, case: Case) -> Statement | None:
+    """Say that a file has the adapter of a layer, and not the layer, or return None."""
+    module, _, rest = name.partition(".base_layer.")
+    names = [entry.name for entry in case.survey.tensors]
+    held = [other for other in names if f".{module}.lora_" in f".{other}"]
+    if not rest or not held or any(".base_layer." in other for other in names):
+        return None
+    return Statement(
+        f"The file has the adapter of this layer ({show(held[0], 120)}) and not the "
+        "layer itself: an adapter is saved without the weights of its base. They come "
+        "from the base model, so the program has to load that first; a layer that "
+        "bitsandbytes has quantized takes its weight from a state dict, and none is "
+        "in this one. Load the base without quantization, or let PEFT load the "
+        "adapter."
+    )
 
 
 _NEWER_PARTS = re.compile(r"^model\.(language_model|visual|vision_tower)\.")

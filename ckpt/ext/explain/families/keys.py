@@ -112,6 +112,7 @@ from ckpt.ext.explain.families.quantized import (
 )
 from ckpt.ext.explain.families.recorded import settings_of, settings_places
 from ckpt.ext.explain.families.recurrent import (
+    axes_statements,
     dimensions_statement,
     gates_statement,
     layers_statement,
@@ -147,6 +148,8 @@ from ckpt.ext.explain.families.verdicts import (
     longer_lists,
     measures_statement,
     other_kinds,
+    several_layers,
+    variant_statement,
 )
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.lists import keys_of
@@ -1298,7 +1301,8 @@ class _Lists:
                 )
                 yield Statement(f"{origin_opening(origin)} {origin}. {follows}")
         other_form = (
-            form_of_blocks(self.absent, self.rest)
+            several_layers(self.absent, self.rest)
+            or form_of_blocks(self.absent, self.rest)
             or layout_of_experts(self.absent, self.rest, self.case)
             or renumbered_statement(self.absent, self.rest)
             or (
@@ -1338,6 +1342,10 @@ class _Lists:
         )
         is_complete = (
             is_complete and load is not None and 2 * len(self.rest) < len(self.shapes)
+        )
+        # A model with fewer blocks loads so, and is another one.
+        is_complete = is_complete and not any(
+            True for _ in compare_depths(self.message, self.shapes)
         )
         scales = [] if self.missing else trained_scales(self.rest, self.shapes)
         needed = trained_scales_statement(scales, self.case) if scales else None
@@ -1843,6 +1851,13 @@ def _shape_statements(
             same = [row for row in same if not of_recurrent(row.name)]
         if not same:
             return
+        is_sole = len(case.survey.candidates) == 1
+        turned = list(
+            axes_statements(same, case.survey.load.expression if is_sole else None)
+        )
+        if turned and not message.missing:
+            yield from turned
+            return
         dimensions = dimensions_statement(same)
         if dimensions is not None and not all(_is_reshaped(row) for row in same):
             yield dimensions
@@ -1856,9 +1871,11 @@ def _shape_statements(
         if kernels is not None:
             yield kernels
         inputs = inputs_statement(message)
+        variant = variant_statement(message, shapes)
+        told_first = [row for row in (variant, inputs) if row is not None]
         reasons = [
-            *([] if inputs is None else [inputs]),
-            *_shape_reasons(same, shapes, message),
+            *told_first,
+            *([] if inputs is not None else _shape_reasons(same, shapes, message)),
             *settings_of(same, case),
             *_recorded_settings(message, case),
         ]

@@ -8,7 +8,7 @@ is called a guess where the place of a layer alone does.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ckpt.evidence.dialects import HEADS, OPPOSITES, SYNONYMS
 from ckpt.evidence.mapping import Match, Rename
@@ -312,6 +312,11 @@ def pair_modules(
     if renumbered_lists(absent, rest, shapes):
         return Placed()
     placed = _pair_subtrees(absent, rest)
+    if 0 < len(placed.partners) < len(absent) == len(rest):
+        # In the order of all layers a few of one kind have their place, too.
+        whole = _pair_in_order(absent, rest, shapes, message, keeps_order=keeps_order)
+        if all(whole.partners.get(new) == old for new, old in placed.partners.items()):
+            return whole
     lost = [name for name in absent if name not in placed.partners]
     taken = set(placed.partners.values())
     left = [name for name in rest if name not in taken]
@@ -634,7 +639,7 @@ def _pair_in_order(
         if not _may_be_one(old, new):
             return Placed()
         told += fits is True
-        akin += old.rpartition(".")[0] == new.rpartition(".")[0]
+        akin += _share_place(old, new)
         for leaf in leaves:
             name, partner = _joined(new, leaf), _joined(old, leaf)
             if sizes.get(name, shapes[partner]) != shapes[partner]:
@@ -652,6 +657,17 @@ def _pair_in_order(
         for leaf in leaves
     }
     return Placed(modules, partners, is_guess=True)
+
+
+def _share_place(old: str, new: str) -> bool:
+    """Tell whether two layers lie in one module, or share the last word that is no
+    number.
+    """
+    if old.rpartition(".")[0] == new.rpartition(".")[0]:
+        return True
+    ours, theirs = (re.sub(r"(?:\.\d+)+$", "", name) for name in (old, new))
+    words = ours.rpartition(".")[2], theirs.rpartition(".")[2]
+    return words[0] == words[1] and not words[0].isdecimal()
 
 
 def share_last_word(one: str, other: str) -> bool:
@@ -733,6 +749,95 @@ def short_modules(modules: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
+_DIGITS = re.compile(r"\d+")
+
+
+class _Template(NamedTuple):
+    """The names of modules without their numbers, on both sides, and for each number of
+    the new name the place of the number of the old one that it is, or the number
+    itself. `places` is None where no rule gives the numbers.
+    """
+
+    old: str
+    new: str
+    modules: Mapping[str, str]
+    places: tuple[int | str, ...] | None
+
+
+def _templates_of(modules: Mapping[str, str]) -> list[_Template]:
+    """The templates of modules. One that has no rule for its numbers stands for each of
+    its modules.
+    """
+    groups: dict[tuple[str, str], dict[str, str]] = {}
+    for old, new in modules.items():
+        key = _DIGITS.sub("#", old), _DIGITS.sub("#", new)
+        groups.setdefault(key, {})[old] = new
+    found: list[_Template] = []
+    for (old, new), group in groups.items():
+        places = _places_of(old, new, group) if len(group) > 1 else None
+        if places is not None:
+            found.append(_Template(old, new, group, places))
+            continue
+        found += [_Template(old, new, {one: two}, None) for one, two in group.items()]
+    return found
+
+
+def _places_of(
+    old: str, new: str, group: Mapping[str, str]
+) -> tuple[int | str, ...] | None:
+    """The number of an old name that each number of a new name is, or the number that
+    all new names have, or None where one is neither.
+    """
+    rows = [(_DIGITS.findall(one), _DIGITS.findall(two)) for one, two in group.items()]
+    places: list[int | str] = []
+    for index in range(new.count("#")):
+        values = [theirs[index] for _, theirs in rows]
+        same = [
+            place
+            for place in range(old.count("#"))
+            if [ours[place] for ours, _ in rows] == values
+        ]
+        if same:
+            places.append(_nearest_place(same, index, old, new))
+        elif len(set(values)) == 1:
+            places.append(values[0])
+        else:
+            return None
+    return tuple(places)
+
+
+def _nearest_place(same: Sequence[int], index: int, old: str, new: str) -> int:
+    """The place of a number, counted from the end of a name, which has fewer changes
+    than its beginning.
+    """
+    behind = new.count("#") - index
+    return min(same, key=lambda place: abs(old.count("#") - place - behind))
+
+
+def _template_rules(modules: Mapping[str, str]) -> list[str]:
+    """One substitution for each template of modules."""
+    rules: list[str] = []
+    for row in _templates_of(modules):
+        if row.places is None:
+            rules += module_rules(row.modules)
+            continue
+        begin = re.escape(row.old).replace(r"\#", "([0-9]+)")
+        rules.append(rf"s/^{begin}\./{_filled(row, _reference)}./")
+    return rules
+
+
+def _filled(row: _Template, text_of: Callable[[int | str], str]) -> str:
+    """The new name of a template, with a text for each number."""
+    places = iter(row.places or ())
+    return "".join(
+        text_of(next(places)) if letter == "#" else letter for letter in row.new
+    )
+
+
+def _reference(place: int | str) -> str:
+    return rf"\g<{place + 1}>" if isinstance(place, int) else place
+
+
 def _word_rules(modules: Mapping[str, str]) -> list[str]:
     """The substitutions that rename the parts in which modules differ, wherever they
     stand.
@@ -764,7 +869,9 @@ def combined_rules(
         for rule in before
     ]
     words = _word_rules(modules)
+    templates = _template_rules(modules)
     for rules in (
+        *([[*first, *templates]] if 0 < len(templates) < len(modules) else []),
         [*first, *(words if len(words) < len(modules) else module_rules(modules))],
         [*first, *module_rules(modules)],
         [*module_rules(modules), *first],
@@ -852,10 +959,22 @@ def placed_statement(
 
 def _shown_modules(modules: Mapping[str, str]) -> dict[str, list[str]]:
     """The parts in which many modules differ, or few modules by their whole names."""
-    short = short_modules(modules)
-    if len(modules) > _FEW and len(short) < len(modules):
-        return short
+    if len(modules) > _FEW:
+        short = short_modules(modules)
+        templates = _templates_of(modules)
+        if 0 < len(templates) < len(short):
+            return {_shown_template(row): list(row.modules) for row in templates}
+        if len(short) < len(modules):
+            return short
     return {f"{old} is {new}": [old] for old, new in modules.items()}
+
+
+def _shown_template(row: _Template) -> str:
+    if row.places is None:
+        ((old, new),) = row.modules.items()
+        return f"{old} is {new}"
+    new = _filled(row, lambda place: "<n>" if isinstance(place, int) else place)
+    return f"{row.old.replace('#', '<n>')} is {new}"
 
 
 _FEW = 6

@@ -5,7 +5,8 @@ depth and their directions.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import permutations
 
 from ckpt.ext.explain.case import Statement
 from ckpt.ext.explain.message import Mismatch
@@ -128,3 +129,62 @@ def dimensions_statement(rows: Sequence[Mismatch]) -> Statement | None:
 
 
 _CONVOLUTIONS = {3: "nn.Conv1d", 4: "nn.Conv2d", 5: "nn.Conv3d"}
+
+
+# --- axes in another order ------------------------------------------------------------
+
+_SPARSE = ((4, 0, 1, 2, 3), (1, 2, 3, 4, 0))
+"""The orders of axes that turn a kernel of spconv 1 into one of spconv 2, and back."""
+_MOST_ROWS = 64
+
+
+def axes_of(rows: Sequence[Mismatch]) -> tuple[int, ...] | None:
+    """The order of axes that gives every tensor of a file the shape of the model's, or
+    None where there is none, or more than one that no library has.
+    """
+    counts = {len(row.model) for row in rows} | {len(row.checkpoint) for row in rows}
+    if len(counts) != 1 or not 2 < max(counts) < 6:
+        return None
+    fitting = [
+        order
+        for order in permutations(range(max(counts)))
+        if all(
+            tuple(row.checkpoint[axis] for axis in order) == row.model
+            for row in rows[:_MOST_ROWS]
+        )
+    ]
+    known = [order for order in fitting if order in _SPARSE]
+    if len(known) == 1:
+        return known[0]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def axes_statements(rows: Sequence[Mismatch], load: str | None) -> Iterator[Statement]:
+    """Say that all tensors have their axes in another order, with the line that turns
+    them.
+    """
+    order = axes_of(rows)
+    if order is None:
+        return
+    is_sparse = order in _SPARSE
+    which = (
+        "version 2 of spconv has the outputs first, and version 1 had them last"
+        if is_sparse
+        else "another library, or another version of it, wrote them"
+    )
+    text = (
+        f"{counted_noun(len(rows), 'tensor')} {'has' if len(rows) == 1 else 'have'} "
+        f"the axes of the model's in another order, {list(order)}: {which}. Take that "
+        "version, or turn them"
+    )
+    if load is None:
+        yield Statement(f"{text}.")
+        return
+    shown = ", ".join(map(str, order))
+    yield Statement(
+        f"{text}, and compare one output then:",
+        (),
+        f"state = {load}; state.update((name, state[name].permute({shown}).contiguous()"
+        ") for name, value in model.state_dict().items() if name in state and "
+        "state[name].shape != value.shape); model.load_state_dict(state)",
+    )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ckpt.ext.explain.case import Case, Statement
-from ckpt.ext.explain.message import Message
+from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, show
@@ -416,33 +416,112 @@ def _numbers(names: Collection[str]) -> dict[str, set[int]]:
 
 def inputs_statement(message: Message) -> Statement | None:
     """Say that layers take more or fewer inputs, by the same number in each, and have
-    the same outputs, or return None.
+    the same outputs, or give these outputs themselves; None where more differs.
     """
-    rows = message.mismatched
-    alike = all(
-        len(row.checkpoint) == len(row.model) == 2 and row.checkpoint[0] == row.model[0]
-        for row in rows
-    )
-    if not rows or not alike:
-        return None
-    steps = {row.checkpoint[1] - row.model[1] for row in rows}
-    if len(steps) != 1:
+    steps: set[int] = set()
+    inner: list[Mismatch] = []
+    outer: list[Mismatch] = []
+    for row in message.mismatched:
+        sizes = [
+            (one, two)
+            for one, two in zip(row.checkpoint, row.model, strict=False)
+            if one != two
+        ]
+        if len(row.checkpoint) != len(row.model) or len(sizes) != 1:
+            return None
+        if len(row.model) > 2:
+            return None
+        steps.add(sizes[0][0] - sizes[0][1])
+        is_outer = row.checkpoint[0] != row.model[0]
+        (outer if is_outer else inner).append(row)
+    if len(steps) != 1 or not inner:
         return None
     (step,) = steps
-    shown = and_more(
-        [
-            f"{show(row.name, 80)} takes {row.checkpoint[1]:,} in the checkpoint and "
-            f"{row.model[1]:,} in the model"
-            for row in rows
-        ],
-        2,
-    )
+    shown = and_more([_sizes_text(row, 1, "takes") for row in inner], 2)
+    if outer:
+        weights = [row for row in outer if len(row.model) == 2] or outer
+        gives = and_more([_sizes_text(row, 0, "gives") for row in weights], 2)
+        return Statement(
+            f"{gives}, and {shown}: the same {abs(step):,} more or fewer on both "
+            "sides. So these are outputs that go into the model again (characters, "
+            "words, classes, actions): their list or number differs. Build the model "
+            "with that of the run that saved."
+        )
     more = "fewer" if step > 0 else "more"
-    each = " each" if len(rows) > 1 else ""
+    each = " each" if len(inner) > 1 else ""
     return Statement(
-        f"Nothing but inputs differs: {shown}. The model has {abs(step):,} {more}"
-        f"{each}: other features go in (observations, columns, conditions, the size of "
-        "an embedding or of a picture). Build the model with the settings and the "
-        "version of the run that saved; a load of what fits leaves these layers "
-        "untrained."
+        f"In the shapes nothing but inputs differs: {shown}. The model has "
+        f"{abs(step):,} {more}{each}: other features go in (observations, columns, "
+        "conditions, the size of an embedding or of a picture). Build the model with "
+        "the settings and the version of the run that saved; a load of what fits "
+        "leaves these layers untrained."
     )
+
+
+def _sizes_text(row: Mismatch, axis: int, verb: str) -> str:
+    return (
+        f"{show(row.name, 80)} {verb} {row.checkpoint[axis]:,} in the checkpoint and "
+        f"{row.model[axis]:,} in the model"
+    )
+
+
+_MOST_MODULES = 12
+
+
+def variant_statement(message: Message, names: Collection[str]) -> Statement | None:
+    """Say that one side has whole modules more, beside other shapes, where nothing
+    lacks on the other side: another variant of one model. None otherwise.
+    """
+    is_saved = bool(message.unexpected)
+    if bool(message.missing) is is_saved or not message.mismatched:
+        return None
+    alone = message.unexpected or message.missing
+    left = set(alone)
+    shared = _modules_of(name for name in names if name not in left)
+    own = _own_modules(alone, shared)
+    if len(own) > _MOST_MODULES or any(key.endswith("<n>") for key in own):
+        return None
+    if any(name in own for name in names):  # a tensor of a module that both have
+        return None
+    side, other = ("file", "model") if is_saved else ("model", "file")
+    return Statement(
+        f"The {side} has {_listed(own)}, which the {other} lacks, and other shapes "
+        "beside. So both are variants of one program, by an option of it: build the "
+        "model with the options of the run that saved, or take the file of the "
+        "variant that was built."
+    )
+
+
+# --- one layer in the place of several ------------------------------------------------
+
+
+def several_layers(absent: Sequence[str], rest: Sequence[str]) -> Statement | None:
+    """Say that one side has one layer where the other has a module of several, and that
+    all that differs is there; None otherwise.
+    """
+    for ours, theirs, is_saved in ((absent, rest, True), (rest, absent, False)):
+        layers = {name.rpartition(".")[0] for name in ours}
+        if len(layers) != 1:
+            continue
+        (layer,) = layers
+        inner = [
+            name.rpartition(".")[0]
+            for name in theirs
+            if layer and name.startswith(f"{layer}.")
+        ]
+        below = [name for name in dict.fromkeys(inner) if name != layer]
+        if len(inner) != len(theirs) or len(below) < _LEAST_BELOW:
+            continue
+        side, other = ("file", "model") if is_saved else ("model", "file")
+        ends = and_more([show(name[len(layer) + 1 :], 40) for name in below], 6)
+        return Statement(
+            f"{show(layer, 80)} is one layer in the {other}, and a module of "
+            f"{counted_noun(len(below), 'layer')} in the {side} ({ends}); all else "
+            "has its place. So this part was built by another class, or by a changed "
+            "version of the library. Build the model with that of the run that saved: "
+            "no rename makes one layer of several."
+        )
+    return None
+
+
+_LEAST_BELOW = 2
