@@ -185,6 +185,20 @@ _BARE_LINES: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"model:\s*\n"
         ),
     ),
+    # Scripts that print both lists, one name in a line
+    (
+        "missing",
+        _compile_pattern(
+            r"Missing keys \(\d{1,9}\)(?: {1,8}\([^()\n]{1,100}\))?:[*]{0,2}\s*\n"
+        ),
+    ),
+    (
+        "unexpected",
+        _compile_pattern(
+            r"(?:Unexpected|Extra) keys \(\d{1,9}\)(?: {1,8}\([^()\n]{1,100}\))?:"
+            r"[*]{0,2}\s*\n"
+        ),
+    ),
 )
 """Heads of fvcore, behind which each line has a module with its names in braces."""
 _BARE_LINE = re.compile(

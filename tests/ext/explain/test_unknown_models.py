@@ -227,7 +227,7 @@ def test_what_words_and_kinds_give_is_renamed_with_the_rest(tmp_path: Path) -> N
 
     last = [command for command in found.commands if "stem" in command][-1]
     found.commands = [last]
-    assert "This is a guess" in found.said
+    assert "by their places and kinds alone" in found.said
     assert torch.load(found.run("ckpt rename")).keys() == resnet().keys()
 
 
@@ -324,7 +324,7 @@ FORMS = {
     "norms that the model has folded": (
         FOLDED,
         conv("stem.conv", 4, 3, bias=True),
-        "Load first, and fuse then",
+        "then load first, and fuse then",
     ),
     "norms that the file has folded": (
         conv("stem.conv", 4, 3, bias=True),
@@ -814,3 +814,74 @@ def test_an_adapter_has_no_layer_of_its_base(tmp_path: Path) -> None:
 
     assert "has the adapter of this layer" in found.said
     assert "another architecture" not in found.said
+
+
+def test_the_backbone_is_not_the_file_of_the_head(tmp_path: Path) -> None:
+    found = asked(state_of(BACKBONE), {"weight": (9, 4)}, tmp_path)
+
+    assert "it is the file of another part" in found.said
+    assert not found.commands
+
+
+def test_lists_of_a_script_are_read(tmp_path: Path) -> None:
+    state = state_of(renamed(BACKBONE, ("^", "module.feature.")))
+    torch.save(state, tmp_path / "a.pth")
+    wanted = [
+        name
+        for name in renamed(BACKBONE, ("^", "module.fnet."))
+        if not name.endswith("num_batches_tracked")
+    ]
+    lists = (
+        ("Missing keys", "in RAFT but not in checkpoint", wanted),
+        ("Unexpected keys", "in checkpoint but not in RAFT", list(state)),
+    )
+    text = "".join(
+        f"**{head} ({len(names)})   ({where}):**\n  " + "\n  ".join(names) + "\n"
+        for head, where, names in lists
+    )
+
+    found = Answered(text, tmp_path / "a.pth")
+
+    assert "module.feature.* → module.fnet.*" in found.said
+
+
+def test_a_table_and_an_output_have_one_vocabulary(tmp_path: Path) -> None:
+    ours = linear("generator_word.proj", 79, 4) | {"embedding_word.lut.weight": (79, 4)}
+    theirs = linear("generator_word.proj", 23, 4) | {
+        "embedding_word.lut.weight": (23, 4)
+    }
+
+    found = asked(state_of(ours), theirs, tmp_path)
+
+    assert "have 79 entries in the checkpoint and 23 in the model alike" in found.said
+
+
+def test_a_norm_without_weights_leaves_biases(tmp_path: Path) -> None:
+    ours: Shapes = {}
+    theirs: Shapes = {}
+    for number in range(3):
+        ours |= conv(f"model.{number}.1", 4, 4) | norm(f"model.{number}.2", 4)
+        theirs |= conv(f"model.{number}.1", 4, 4, bias=True)
+
+    found = asked(state_of(ours), theirs, tmp_path)
+
+    assert "the model was built with another norm" in found.said
+
+
+def test_a_layer_of_another_class_has_no_bias(tmp_path: Path) -> None:
+    ours = linear("speaker_emb", 8, 32) | linear("fc", 2, 2)
+    theirs = linear("speaker_emb", 1, 8, bias=False) | linear("fc", 2, 2)
+
+    found = asked(state_of(ours), theirs, tmp_path)
+
+    assert "speaker_emb has a bias in the file and none in the model" in found.said
+
+
+def test_layers_inside_of_blocks_that_lack_are_named(tmp_path: Path) -> None:
+    theirs = dict(BACKBONE)
+    for stage in (1, 2):
+        theirs |= conv(f"layer{stage}.0.extra", 4, 4)
+
+    found = asked(state_of(BACKBONE), theirs, tmp_path)
+
+    assert "layer1.0.extra" in found.said

@@ -727,9 +727,9 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
                 for section in case.survey.candidates[:1]
                 for row in section.names()
             )
-            shown = and_more([f"{show(word, 40)}." for word in words], 3)
+            shown = and_more([show(word, 40) for word in words], 3)
             begins = (
-                f", and their names begin with {shown} Are they of the model that the "
+                f", and their names begin with {shown}. Are they of the model that the "
                 "program builds?"
             )
         held = and_more([show(model, 80) for model in models], 3)

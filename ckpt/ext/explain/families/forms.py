@@ -55,6 +55,7 @@ def find_forms(
         *_joined_projections(missing, here, shapes),
         _weight_norm(missing, here),
         _folded_norms(missing, here, shapes),
+        _norms_for_biases(missing, here, shapes),
         _letters_of_flax(missing, here),
     ):
         if form is not None:
@@ -300,8 +301,11 @@ def _folded_norms(
         if is_saved:
             text = (
                 f"The file has {count}, and the model has a bias in as many layers "
-                f"instead ({shown}): its norms were folded into the layers before the "
-                "load (fuse(), for inference). Load first, and fuse then."
+                f"instead ({shown}). Either its norms were folded into the layers "
+                "before the load (fuse(), for inference): then load first, and fuse "
+                "then. Or it was built with a norm that has no weights, as "
+                "InstanceNorm, beside layers with a bias: then build it with batch "
+                "norm (norm=batch)."
             )
             return Form(frozenset(biases), ours, text, ends=True)
         text = (
@@ -312,6 +316,36 @@ def _folded_norms(
         )
         return Form(ours, frozenset(biases), text, ends=True)
     return None
+
+
+def _norms_for_biases(
+    missing: Sequence[str], here: Sequence[str], shapes: Mapping[str, Shape]
+) -> Form | None:
+    """Norms with weights in the file, where the model has biases in the layers beside
+    them: its norm has no weights.
+    """
+    layers = [name.removesuffix("bias") for name in missing if name.endswith(".bias")]
+    norms = {name.rpartition(".")[0] for name in here}
+    leaves = {name.rpartition(".")[2] for name in here}
+    is_alike = leaves == {"weight", "bias"} and len(here) == 2 * len(norms)
+    if not is_alike or not layers or len(layers) != len(missing):
+        return None
+    if not len(norms) <= len(layers) <= 2 * len(norms):
+        return None
+    if not all(f"{layer}weight" in shapes for layer in layers):
+        return None
+    if not all(len(shapes.get(name, ())) == 1 for name in here):
+        return None
+    return Form(
+        frozenset(missing),
+        frozenset(here),
+        f"The file has norms with weights ({counted_noun(len(norms), 'layer')}, "
+        f"{show(min(norms, key=len), 80)}) and none of the biases that the model asks "
+        f"for ({show(missing[0], 80)}). So the model was built with another norm: one "
+        "without weights, as InstanceNorm, beside layers that have a bias. Build it "
+        "with the norm of the run that saved (norm=batch).",
+        ends=True,
+    )
 
 
 _STATISTICS = ("running_mean", "running_var")

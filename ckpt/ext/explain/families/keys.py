@@ -150,6 +150,8 @@ from ckpt.ext.explain.families.verdicts import (
     other_kinds,
     several_layers,
     variant_statement,
+    vocabulary_statement,
+    whole_for_part,
 )
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.lists import keys_of
@@ -696,6 +698,15 @@ class _Lists:
         }
         if self.unexpected and not self.here and top.intersection(self.unexpected):
             yield _loaded_whole(self.message, self.survey, self.chosen, self.shapes)
+            self.is_told = True
+            return
+        part = (
+            whole_for_part(self.missing, self.shapes)
+            if self.here and len(self.here) == len(self.shapes)
+            else None
+        )
+        if part is not None:
+            yield part
             self.is_told = True
             return
         of_adapter = list(adapter_statements(self.message, self.case))
@@ -1328,7 +1339,6 @@ class _Lists:
             and not self.message.mismatched
             and not self.forms
             and not self.is_other_size
-            and self.unexpected
         ):
             apart = apart_statement(self.absent, self.rest, self.shapes, self.met)
         if apart is not None:
@@ -1872,10 +1882,13 @@ def _shape_statements(
             yield kernels
         inputs = inputs_statement(message)
         variant = variant_statement(message, shapes)
-        told_first = [row for row in (variant, inputs) if row is not None]
+        is_named = any(_VOCABULARY.search(row.name) for row in same)
+        words = None if is_named else vocabulary_statement(same)
+        told_first = [row for row in (variant, inputs, words) if row is not None]
+        is_whole = inputs is not None or words is not None
         reasons = [
             *told_first,
-            *([] if inputs is not None else _shape_reasons(same, shapes, message)),
+            *([] if is_whole else _shape_reasons(same, shapes, message)),
             *settings_of(same, case),
             *_recorded_settings(message, case),
         ]
@@ -2008,6 +2021,10 @@ def _shape_reasons(
         if (row.checkpoint[:1], row.model[:1]) not in tables
         and _is_head(row, rows, shapes)
     ]
+    if wide:  # the outputs of inner layers are another width too
+        heads = [
+            row for row in heads if _HEAD_WORDS.search(row.name.rpartition(".")[0])
+        ]
     is_longer = longer_lists(message, message.missing, message.unexpected, shapes)
     is_moved = renumbered_blocks(message.missing, message.unexpected)
     if heads and not is_moved and not is_longer:

@@ -343,7 +343,7 @@ def renumbered_lists(
     left = set(rest)
     shared = {
         name[: found.start()]
-        for name in names
+        for name in _without_counters(list(names))
         if name not in left
         for found in _NUMBERED.finditer(name)
     }

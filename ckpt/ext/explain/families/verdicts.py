@@ -476,6 +476,17 @@ def variant_statement(message: Message, names: Collection[str]) -> Statement | N
     if bool(message.missing) is is_saved or not message.mismatched:
         return None
     alone = message.unexpected or message.missing
+    side, other = ("file", "model") if is_saved else ("model", "file")
+    differing = {row.name for row in message.mismatched}
+    layers = {name.removesuffix("bias") for name in alone if name.endswith(".bias")}
+    if len(layers) == len(alone) and all(f"{row}weight" in differing for row in layers):
+        return Statement(
+            f"{and_more([show(row.rstrip('.'), 80) for row in layers], 3)} "
+            f"{'has' if len(layers) == 1 else 'have'} a bias in the {side} and none in "
+            f"the {other}, and another shape: a layer of another class stands there "
+            "(a linear layer, a table of rows), by an option of the program. Build the "
+            "model with the options of the run that saved."
+        )
     left = set(alone)
     shared = _modules_of(name for name in names if name not in left)
     own = _own_modules(alone, shared)
@@ -483,7 +494,6 @@ def variant_statement(message: Message, names: Collection[str]) -> Statement | N
         return None
     if any(name in own for name in names):  # a tensor of a module that both have
         return None
-    side, other = ("file", "model") if is_saved else ("model", "file")
     return Statement(
         f"The {side} has {_listed(own)}, which the {other} lacks, and other shapes "
         "beside. So both are variants of one program, by an option of it: build the "
@@ -525,3 +535,57 @@ def several_layers(absent: Sequence[str], rest: Sequence[str]) -> Statement | No
 
 
 _LEAST_BELOW = 2
+
+
+# --- a part of a model ----------------------------------------------------------------
+
+_MOST_BARE = 3
+
+
+def whole_for_part(missing: Sequence[str], names: Collection[str]) -> Statement | None:
+    """Say that a whole model was loaded into one layer, whose names have no module, or
+    return None.
+    """
+    is_bare = all("." not in name for name in missing)
+    if not missing or not is_bare or len(missing) > _MOST_BARE:
+        return None
+    modules = {name.rpartition(".")[0] for name in names}
+    if "" in modules or len(modules) < _LEAST:
+        return None
+    words = list(dict.fromkeys(_first_word(name) for name in names))
+    listed = and_more([show(name, 60) for name in missing], 3)
+    return Statement(
+        f"What was loaded into is one layer or a small part, which asks for {listed} "
+        f"alone, and this file is a model of {len(modules):,} layers ("
+        f"{and_more(words, 4)}): it is the file of another part, as of the backbone in "
+        "the place of the head. Give each part its own file. One that was not saved "
+        "is trained anew."
+    )
+
+
+# --- a vocabulary ---------------------------------------------------------------------
+
+_OF_WORDS = re.compile(
+    r"(?:^|[._])(?:\w{0,20}emb\w{0,20}|lut|wte|tokens?|words?)(?:$|[._])"
+)
+
+
+def vocabulary_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say that a table of rows and an output have the same other number of entries,
+    which are those of a vocabulary, or return None.
+    """
+    sizes = {(row.checkpoint[:1], row.model[:1]) for row in rows}
+    is_alike = all(row.checkpoint[1:] == row.model[1:] for row in rows)
+    modules = list(dict.fromkeys(row.name.rpartition(".")[0] for row in rows))
+    tables = [module for module in modules if _OF_WORDS.search(module)]
+    if len(sizes) != 1 or not is_alike or len(modules) < 2 or not tables:
+        return None
+    ((here, there),) = sizes
+    if not here or not there:
+        return None
+    return Statement(
+        f"{and_more([show(module, 80) for module in modules], 3)} have {here[0]:,} "
+        f"entries in the checkpoint and {there[0]:,} in the model alike: the "
+        "vocabulary, or the alphabet, is another one. Build the model with the "
+        "dictionary (the tokenizer, the list of characters) of the run that saved."
+    )
