@@ -878,10 +878,8 @@ def test_a_layer_of_another_class_has_no_bias(tmp_path: Path) -> None:
 
 
 def test_layers_inside_of_blocks_that_lack_are_named(tmp_path: Path) -> None:
-    theirs = dict(BACKBONE)
-    for stage in (1, 2):
-        theirs |= conv(f"layer{stage}.0.extra", 4, 4)
+    theirs = vit(depth=1) | linear("blocks.0.extra", 4, 4)
 
-    found = asked(state_of(BACKBONE), theirs, tmp_path)
+    found = asked(state_of(vit(depth=1)), theirs, tmp_path)
 
-    assert "layer1.0.extra" in found.said
+    assert "The model alone has blocks.0.extra" in found.said
