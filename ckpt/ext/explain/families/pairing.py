@@ -217,6 +217,9 @@ def _counted_on(rule: Rename, name: str, step: int) -> str:
 
 # --- layers that the model has more than once -----------------------------------------
 
+_MOST_REPEATED = 8
+"""Names of one module in a model: of an agent and its targets."""
+
 
 class Repeated(NamedTuple):
     """Modules of a model that have the same names below them as one of the file, which
@@ -257,9 +260,12 @@ def find_repeated(absent: Sequence[str], names: Collection[str]) -> Repeated | N
     """Find all missing keys below modules whose words hold those of a module of the
     file with the same names below it; None where one has no such module.
     """
+    news = list(dict.fromkeys(name.partition(".")[0] for name in absent))
+    if len(news) > _MOST_REPEATED:
+        return None
     ours, theirs = _below(list(names)), _below(absent)
     modules: dict[str, str] = {}
-    for new in dict.fromkeys(name.partition(".")[0] for name in absent):
+    for new in news:
         below = set(theirs.get(new, ()))
         fits = [
             old

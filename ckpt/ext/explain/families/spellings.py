@@ -16,6 +16,8 @@ from ckpt.model.text import and_more, counted_noun, show
 
 _MOST_COMPARED = 20_000
 """Pairs of words that are compared letter by letter."""
+_MOST_LOOKED_AT = 10_000_000
+"""Pairs of a key and a name of a file beyond which no module is looked for."""
 _LEAST_LETTERS = 6
 _AVERAGED = "ema_"
 """The prefix that mmdet and mmcv give to averages, whose names have underscores in
@@ -223,6 +225,8 @@ def with_leaves(missing: Sequence[str], names: Collection[str]) -> list[str]:
     """The keys of an error, with the keys below a module in the place of its name,
     where the file has them behind one beginning.
     """
+    if len(missing) * len(names) > _MOST_LOOKED_AT:
+        return list(missing)
     found: list[str] = []
     for name in missing:
         middle = f".{name}."

@@ -212,9 +212,13 @@ def another_model(
     said = f" {origin_opening(origin)} {origin}." if origin is not None else ""
     ours = and_more(list(dict.fromkeys(_first_word(name) for name in rest)), 5)
     theirs = and_more(list(dict.fromkeys(_first_word(name) for name in absent)), 5)
+    apart = (
+        f"the names of the file begin with {ours}, those of the model with {theirs}"
+        if ours != theirs
+        else f"the names of both begin with {ours}, and go on otherwise"
+    )
     begin = (
-        f"No name of the model is in this file, also by no rule: the names of the file "
-        f"begin with {ours}, those of the model with {theirs}."
+        f"No name of the model is in this file, also by no rule: {apart}."
         if not placed
         else f"But for {counted_noun(len(placed), 'name')} no name of the model is in "
         f"this file: the others begin with {ours} there, and with {theirs} in the "
