@@ -432,7 +432,7 @@ _LETTERS = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
 
 
 def _letters_of_flax(missing: Sequence[str], here: Sequence[str]) -> Form | None:
-    """Names whose last words are those of Flax."""
+    """Tell of names that end with the words of Flax."""
     wanted = set(missing)
     found: dict[str, str] = {}
     for name in here:

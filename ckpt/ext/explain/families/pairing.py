@@ -257,8 +257,8 @@ class Repeated(NamedTuple):
 
 
 def find_repeated(absent: Sequence[str], names: Collection[str]) -> Repeated | None:
-    """Find all missing keys below modules whose words hold those of a module of the
-    file with the same names below it; None where one has no such module.
+    """Find the modules that hold all missing keys and are named after a module of the
+    file with the same names below it. Return None where one is not.
     """
     news = list(dict.fromkeys(name.partition(".")[0] for name in absent))
     if len(news) > _MOST_REPEATED:
@@ -989,7 +989,7 @@ _FEW = 6
 
 def part_alone(placed: Placed, case: Case) -> Statement | None:
     """Say that a file is the state of one module of the model, with the line that loads
-    it there; None where it is not.
+    it there. Return None where it is not.
     """
     if list(placed.modules) != [""]:
         return None

@@ -255,7 +255,7 @@ def apart_statement(
     met: Mapping[str, str],
 ) -> Statement | None:
     """Say in which modules the model has more than a file, and the file more than the
-    model, where most of the file has its place; None where it has not. `met` maps
+    model, where most of the file has its place. Return None where it has not. `met` maps
     names of the model to those of the file that they are.
     """
     left = set(rest)
@@ -420,7 +420,7 @@ def _numbers(names: Collection[str]) -> dict[str, set[int]]:
 
 def inputs_statement(message: Message) -> Statement | None:
     """Say that layers take more or fewer inputs, by the same number in each, and have
-    the same outputs, or give these outputs themselves; None where more differs.
+    the same outputs, or give these outputs themselves. Return None where more differs.
     """
     steps: set[int] = set()
     inner: list[Mismatch] = []
@@ -511,7 +511,7 @@ def variant_statement(message: Message, names: Collection[str]) -> Statement | N
 
 def several_layers(absent: Sequence[str], rest: Sequence[str]) -> Statement | None:
     """Say that one side has one layer where the other has a module of several, and that
-    all that differs is there; None otherwise.
+    all that differs is there. Return None otherwise.
     """
     for ours, theirs, is_saved in ((absent, rest, True), (rest, absent, False)):
         layers = {name.rpartition(".")[0] for name in ours}
