@@ -254,9 +254,10 @@ def apart_statement(
     names: Collection[str],
     met: Mapping[str, str],
 ) -> Statement | None:
-    """Say in which modules the model has more than a file, and the file more than the
-    model, where most of the file has its place. Return None where it has not. `met` maps
-    names of the model to those of the file that they are.
+    """Say in which modules one side has more than the other, where most of the file has
+    its place, or return None.
+
+    `met` maps names of the model to those of the file that they are.
     """
     left = set(rest)
     placed = [name for name in names if name not in left]
