@@ -257,7 +257,7 @@ def apart_statement(
     """Say in which modules one side has more than the other, where most of the file has
     its place, or return None.
 
-    `met` maps names of the model to those of the file that they are.
+    `met` maps each such name of the model to the name in the file.
     """
     left = set(rest)
     placed = [name for name in names if name not in left]
