@@ -576,8 +576,8 @@ _OF_WORDS = re.compile(
 
 
 def vocabulary_statement(rows: Sequence[Mismatch]) -> Statement | None:
-    """Say that a table of rows and an output have the same other number of entries,
-    which are those of a vocabulary, or return None.
+    """Say that a table of rows and an output have the same other number of entries, one
+    for each word of a vocabulary, or return None.
     """
     sizes = {(row.checkpoint[:1], row.model[:1]) for row in rows}
     is_alike = all(row.checkpoint[1:] == row.model[1:] for row in rows)
