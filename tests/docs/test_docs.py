@@ -460,6 +460,11 @@ def test_the_errors_of_the_page_are_torchs() -> None:
         "has no attribute 'float8_e4m3fn'",
         "ChildFailedError",
         "KeyError: 'RANK'",
+        "Loading adapter weights",
+        "FSDP assumes",
+        "parameters not in model",
+        "Weight Not Found",
+        "EOFError",
     )
     for block in blocks:
         if not any(word in block for word in elsewhere):

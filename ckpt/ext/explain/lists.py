@@ -152,6 +152,11 @@ _NAMED: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
     ("missing", _compile_pattern(r"Layer missing in the checkpoint: ([\w.]{3,2000})")),
+    # MultimediaTechLab YOLO
+    (
+        "missing",
+        _compile_pattern(r"Weight Not Found for key: ([\w.]{3,2000})"),
+    ),
     # FSDP of torch
     (
         "missing",
@@ -178,6 +183,20 @@ _BARE_LINES: tuple[tuple[str, re.Pattern[str]], ...] = (
         _compile_pattern(
             r"The checkpoint state_dict contains keys that are not used by the "
             r"model:\s*\n"
+        ),
+    ),
+    # Scripts that print both lists, one name in a line
+    (
+        "missing",
+        _compile_pattern(
+            r"Missing keys \(\d{1,9}\)(?: {1,8}\([^()\n]{1,100}\))?:[*]{0,2}\s*\n"
+        ),
+    ),
+    (
+        "unexpected",
+        _compile_pattern(
+            r"(?:Unexpected|Extra) keys \(\d{1,9}\)(?: {1,8}\([^()\n]{1,100}\))?:"
+            r"[*]{0,2}\s*\n"
         ),
     ),
 )

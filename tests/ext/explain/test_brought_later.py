@@ -220,7 +220,7 @@ def test_two_classes_have_no_module_in_common(tmp_path: Path) -> None:
         tmp_path / "a.pth",
     )
 
-    assert "those of the file are encoder, those of the model enc." in found.said
+    assert "begin with encoder, those of the model with enc." in found.said
 
 
 def test_whole_modules_without_a_place_are_options_of_the_run(tmp_path: Path) -> None:

@@ -96,6 +96,8 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
     )
 
 
+_OF_TEXT = re.compile(r"^(?:lora_te\d?_|text_encoder(?:_\d)?[._]|te\d?[._])")
+"""The beginning of names of the layers of a text encoder in an adapter."""
 _UNLOADED = re.compile(r"lora key not loaded:?\s{1,4}(\S{1,2000})")
 _BASES = ("ss_base_model_version", "modelspec.architecture", "ss_sd_model_name")
 """Keys of the metadata of an adapter that say which model it was trained on."""
@@ -128,6 +130,15 @@ def _of_another_base(
             "of this file"
         )
     )
+    if len(known) < len(names) and all(map(_OF_TEXT.match, known)):
+        yield Statement(
+            f"{listed} ({share}), and by their names they are of the text encoder. So "
+            "the loader had no text encoder with them, or another one: the layers of "
+            "the diffusion model are not in the list, and were taken. Connect the "
+            "text encoder too (LoraLoader in place of LoraLoaderModelOnly in ComfyUI); "
+            "without it the adapter works, and weaker."
+        )
+        return
     yield Statement(
         f"{listed} ({share}). The loader has read them, and the model that was loaded "
         "has no"

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.case import Statement
+from ckpt.ext.explain.families.pairing import share_last_word
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, show
@@ -535,6 +536,12 @@ def _differing_sizes(row: Mismatch) -> list[tuple[int, int]]:
     ]
 
 
+def _is_kernel_alone(row: Mismatch) -> bool:
+    """Tell whether the kernel of a convolution differs and its channels do not."""
+    is_convolution = len(row.model) > 3 or (len(row.model) == 3 and row.model[0] > 1)
+    return is_convolution and row.checkpoint[:2] == row.model[:2]
+
+
 def _width_factor(row: Mismatch) -> Fraction | None:
     """The factor by which a model is wider in all dimensions that differ, or None where
     there is none.
@@ -544,6 +551,7 @@ def _width_factor(row: Mismatch) -> Fraction | None:
         len(row.checkpoint) != len(row.model)
         or not pairs
         or not all(one and two for one, two in pairs)
+        or _is_kernel_alone(row)
     ):
         return None
     factors = {Fraction(two, one) for one, two in pairs}
@@ -562,20 +570,20 @@ class Pair(NamedTuple):
     new: str
     shapes: str
 
-    def statement(self, case: Case) -> Statement:
+    def statement(self, command: str | None, *, is_alone: bool) -> Statement:
         """The pair, called a guess, with the command to paste once the shapes were
-        compared.
+        compared. `is_alone` means that nothing else is renamed.
         """
-        rule = f"s/^{re.escape(self.old)}\\./{self.new}./"
-        way = case.plan(("rename", "--sub", rule))
+        follows = "If the model's are the same"
+        follows += ":" if is_alone else ", this renames it with the others:"
         return Statement(
             f"{show(self.new, 80)} is the only layer that is missing, and "
             f"{show(self.old, 80)} the only one of this file without a"
             " place: perhaps one layer, renamed. This is a guess, for the message has "
             "no shapes of the model. In the file:"
-            f" {self.shapes}. If the model's are the same:",
+            f" {self.shapes}. {follows}",
             (),
-            way.command,
+            command,
         )
 
 
@@ -591,7 +599,8 @@ def likely_pair(
         return None
     parts = sorted(name.rpartition(".")[2] for name in rest)
     ((new,), (old,)) = (lost, left)
-    if len(parts) < 2:  # one weight is like any other
+    # One weight is like any other, where no word of its layer speaks for it.
+    if len(parts) < 2 and not share_last_word(old, new):
         return None
     if (
         parts != sorted(name.rpartition(".")[2] for name in absent)

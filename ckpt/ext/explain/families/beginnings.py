@@ -64,7 +64,8 @@ def whole_beginnings(here: Sequence[str], missing: Sequence[str]) -> list[str]:
     """The beginnings of names below each of which a file has all missing keys, where it
     has them more than once.
     """
-    if not missing:
+    # Every layer has a weight: one bare name tells no part of a model.
+    if not missing or set(missing) <= {"weight", "bias"}:
         return []
     names = set(here)
     first = min(missing, key=len)

@@ -378,6 +378,14 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
     if rows:
         yield from rows
         return
+    layer = _of_adapted_layer(name, case)
+    if layer is not None:
+        yield layer
+        return
+    newer = _of_newer_names(case)
+    if newer is not None:
+        yield newer
+        return
     places = _places_of(name, case)
     if places:
         shown = and_more([show(place, 120) for place in places], 4)
@@ -393,6 +401,61 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield from rows
         return
     yield from _of_known_names(name, case, has_places=bool(places))
+
+
+def _of_adapted_layer(name: str, case: Case) -> Statement | None:
+    """Say that a file has the adapter of a layer, and not the layer, or return None."""
+    module, _, rest = name.partition(".base_layer.")
+    names = [entry.name for entry in case.survey.tensors]
+    held = [other for other in names if f".{module}.lora_" in f".{other}"]
+    if not rest or not held or any(".base_layer." in other for other in names):
+        return None
+    return Statement(
+        f"The file has the adapter of this layer ({show(held[0], 120)}) and not the "
+        "layer itself: an adapter is saved without the weights of its base. They come "
+        "from the base model, so the program has to load that first; a layer that "
+        "bitsandbytes has quantized takes its weight from a state dict, and none is "
+        "in this one. Load the base without quantization, or let PEFT load the "
+        "adapter."
+    )
+
+
+_NEWER_PARTS = re.compile(r"^model\.(language_model|visual|vision_tower)\.")
+
+
+def _of_newer_names(case: Case) -> Statement | None:
+    """Say that a model of pictures and text has the names that transformers gives since
+    4.52, or return None.
+    """
+    names = [entry.name for entry in case.survey.tensors]
+    parts = {found[1] for name in names if (found := _NEWER_PARTS.match(name))}
+    if "language_model" not in parts or len(parts) < 2:
+        return None
+    rest = [name for name in names if not _NEWER_PARTS.match(name)]
+    if any(name.startswith("model.layers.") for name in rest):
+        return None
+    shown = and_more([f"model.{part}." for part in sorted(parts)], 3)
+    text = (
+        f"The names of this file are those of transformers 4.52 and newer ({shown}). "
+        "A program that was made before looks for older ones, and names a key that "
+        "neither has, for it had changed the beginning first. Take a newer version of "
+        "the program."
+    )
+    # Only Qwen's older names are the same for all: others differ by the model.
+    if parts != {"language_model", "visual"}:
+        return Statement(text)
+    way = case.plan(
+        (
+            "rename",
+            "--sub",
+            r"s/^model\.language_model\./model./",
+            "--sub",
+            r"s/^model\.visual\./visual./",
+        )
+    )
+    if way.command is None:
+        return Statement(text)
+    return Statement(f"{text} Or write the older ones:", (), way.command)
 
 
 _Step = Callable[[str, Case], Iterator[Statement]]
@@ -657,9 +720,20 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         )
     models = [section.name for section in case.survey.candidates if section.name]
     if models:
-        yield Statement(
-            f"The weights are in {and_more([show(model, 80) for model in models], 3)}."
-        )
+        begins = ""
+        if len(models) == 1 and _CONTAINER.fullmatch(name) is None:
+            words = dict.fromkeys(
+                row.partition(".")[0]
+                for section in case.survey.candidates[:1]
+                for row in section.names()
+            )
+            shown = and_more([show(word, 40) for word in words], 3)
+            begins = (
+                f", and their names begin with {shown}. Are they of the model that the "
+                "program builds?"
+            )
+        held = and_more([show(model, 80) for model in models], 3)
+        yield Statement(f"The weights are in {held}{begins or '.'}")
     elif _OF_RESULTS.issubset(keys):
         yield Statement(
             "These are the results of an evaluation, and no weights of a model: "
@@ -667,6 +741,11 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         )
 
 
+_CONTAINER = re.compile(
+    r"\w{0,40}(?:state|dict|model|weights?|params?|net|network|ema|module)\w{0,20}",
+    re.IGNORECASE,
+)
+"""Keys that say nothing but that weights are below them."""
 _OF_MEGATRON = ("iteration", "total_iters")
 """The keys under which Megatron has its step, in newer and in older versions."""
 _SPEECHBRAIN = "SpeechBrain checkpoint"

@@ -79,6 +79,14 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
             "f.seek(0) before."
         )
         return
+    if _BARE_END.search(message.text) and report is not None:
+        yield Statement(
+            "Python says no more than EOFError where a pickle has no bytes. This file "
+            "has all of its own, so it was still empty when it was read, another file "
+            "was read, or a process of the program ended and its pipe with it: look "
+            "at the lines above the error."
+        )
+        return
     traits = case.survey.checkpoint.traits
     reader = next(
         (text for name, text in _READERS.items() if label.startswith(name)), None
@@ -721,10 +729,13 @@ def _answer_mount(message: Message, case: Case) -> Iterator[Statement]:
     yield from case.damage
 
 
+_BARE_END = re.compile(r"\bEOFError:?\s*$")
+"""The error of a pickle without a byte, which says nothing."""
 FAMILIES = (
     Family(
         "damaged",
         (
+            r"(?:^|\n)EOFError:?[ \t\r]*(?:\n|$)",
             r"PytorchStreamReader failed(?! locating file (?:constants\.pkl|code/))",
             r"unexpected EOF, expected \d{1,20} more bytes",
             r"invalid load key, '",

@@ -33,6 +33,7 @@ def graph_statement(
     return (
         _renamed_attention(missing, here, case)
         or _moved_weight(missing, here, case)
+        or _one_layer(missing, here, case)
         or _joined_attention(missing, here)
     )
 
@@ -90,6 +91,35 @@ def _moved_weight(
     if load is None or len(case.survey.candidates) > 1:
         return Statement(text)
     return Statement(f"{text} So it loads:", (), f"state = {load}; {_IN_LINEAR}")
+
+
+_ONE = (
+    "state.update((name, state.pop(name[:-10] + 'lin_src.weight')) for name in "
+    "list(model.state_dict()) if name.endswith('lin.weight') and name[:-10] + "
+    "'lin_src.weight' in state); model.load_state_dict({name: value for name, value "
+    "in state.items() if not name.endswith('lin_dst.weight')})"
+)
+
+
+def _one_layer(
+    missing: Sequence[str], here: Sequence[str], case: Case
+) -> Statement | None:
+    wanted = {name.removesuffix("lin.weight") for name in missing}
+    parts = ("lin_src.weight", "lin_dst.weight")
+    held = {f"{layer}{part}" for layer in wanted for part in parts}
+    is_all = all(name.endswith(".lin.weight") for name in missing)
+    if not is_all or held != set(here):
+        return None
+    text = (
+        f"These are {counted_noun(len(wanted), 'layer')} of GATConv in PyTorch "
+        "Geometric: before version 2.6 a layer with one number of inputs kept its "
+        "weight twice, as lin_src and lin_dst, which were one tensor, and now it is "
+        "lin."
+    )
+    load = case.survey.load.expression
+    if load is None or len(case.survey.candidates) > 1:
+        return Statement(text)
+    return Statement(f"{text} So it loads:", (), f"state = {load}; {_ONE}")
 
 
 def _joined_attention(missing: Sequence[str], here: Sequence[str]) -> Statement | None:

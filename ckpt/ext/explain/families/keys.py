@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isqrt
 
 from ckpt.evidence.mapping import Match, match
@@ -57,6 +57,7 @@ from ckpt.ext.explain.families.computed import (
     tied_to_shared,
 )
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
+from ckpt.ext.explain.families.forms import Form, find_forms
 from ckpt.ext.explain.families.graphs import graph_statement
 from ckpt.ext.explain.families.layers import (
     left_over_buffers,
@@ -81,6 +82,19 @@ from ckpt.ext.explain.families.leftovers import (
     trained_scales,
     trained_scales_statement,
 )
+from ckpt.ext.explain.families.pairing import (
+    Placed,
+    combined_rules,
+    counted_elsewhere,
+    find_repeated,
+    head_statement,
+    pair_modules,
+    pair_unsaid,
+    part_alone,
+    placed_statement,
+    rename_line,
+    settle_rules,
+)
 from ckpt.ext.explain.families.places import (
     adapter_statements,
     find_in_order,
@@ -94,8 +108,16 @@ from ckpt.ext.explain.families.quantized import (
     before_converters,
     built_by_quantizers,
     packed_and_plain,
+    without_order,
 )
 from ckpt.ext.explain.families.recorded import settings_of, settings_places
+from ckpt.ext.explain.families.recurrent import (
+    axes_statements,
+    dimensions_statement,
+    gates_statement,
+    layers_statement,
+    of_recurrent,
+)
 from ckpt.ext.explain.families.spellings import (
     Spelled,
     adapter_rank,
@@ -115,6 +137,21 @@ from ckpt.ext.explain.families.spellings import (
     older_leaves_statement,
     recurrent_statement,
     spelled_statement,
+    with_leaves,
+)
+from ckpt.ext.explain.families.verdicts import (
+    another_model,
+    apart_statement,
+    copies_statement,
+    find_copies,
+    inputs_statement,
+    longer_lists,
+    measures_statement,
+    other_kinds,
+    several_layers,
+    variant_statement,
+    vocabulary_statement,
+    whole_for_part,
 )
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.lists import keys_of
@@ -175,7 +212,11 @@ def answer_of_names(message: Message) -> Answer | None:
         return None
     if message.types:
         return Answer("", (another_class(*message.types),))
-    rules = _by_names(message.unexpected, message.missing)
+    forms = find_forms(message.missing, message.unexpected, {})
+    asked, held = _without_forms(forms, message.missing, message.unexpected)
+    rules = settle_rules(_by_names(held, asked), held, asked).rules
+    if not rules.partners and forms:
+        return Answer("", tuple(Statement(form.text) for form in forms))
     if not rules.partners:
         return None
     command = "ckpt strip FILE -o OUT" if _is_wrapper(rules) else None
@@ -188,6 +229,18 @@ def answer_of_names(message: Message) -> Answer | None:
         command = f"ckpt rename FILE {subs} -o OUT"
     return Answer(
         "", (Statement(_renames_text(rules, len(message.missing)), (), command),)
+    )
+
+
+def _without_forms(
+    forms: Sequence[Form], missing: Sequence[str], held: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Both lists without the names that another form of a layer explains."""
+    asked = frozenset().union(*(form.missing for form in forms))
+    had = frozenset().union(*(form.held for form in forms))
+    return (
+        [name for name in missing if name not in asked],
+        [name for name in held if name not in had],
     )
 
 
@@ -288,6 +341,18 @@ def _answer_keys(message: Message, case: Case) -> Answer:
         for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
     as_stripped = _as_stripped(message, shapes_in_file)
+    taken = _taken_beginning(message, shapes_in_file)
+    before: list[Statement] = []
+    if taken and as_stripped is shapes_in_file:
+        # With it the names are those of the file, and a program that takes it off
+        # again gets what it asked for.
+        message = _with_beginning(message, taken)
+        before.append(
+            Statement(
+                f"The program took {show(taken, 80)} off the names before it loaded "
+                "them. Here they have it, as in the file:"
+            )
+        )
     shifted = shifted_statement(message)
     # The architecture decides, so it stands before long lists of names.
     deciding = (
@@ -300,6 +365,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
         ]
     )
     rows = [
+        *before,
         *finding_statements(case.found("tensor-parallel")),
         *deciding,
         *_missing_statements(message, case, chosen, shapes_in_file),
@@ -344,6 +410,44 @@ def _as_stripped(
         and all(name in bare for name in said)
     )
     return bare if is_stripped else shapes
+
+
+def _taken_beginning(message: Message, shapes: dict[str, tuple[int, ...]]) -> str:
+    """The beginning that a program has taken off all names of a file that it names, or
+    an empty text.
+    """
+    said = [*message.unexpected, *(row.name for row in message.mismatched)]
+    if not said or any(name in shapes for name in said):
+        return ""
+    # One name alone may end like another one.
+    if len(said) < min(len(shapes), _LEAST_TAKEN):
+        return ""
+    begins = [
+        name.removesuffix(said[0]) for name in shapes if name.endswith(f".{said[0]}")
+    ]
+    whole = [
+        begin for begin in begins if all(f"{begin}{name}" in shapes for name in said)
+    ]
+    if len(whole) != 1:
+        return ""
+    is_same = all(
+        shapes[f"{whole[0]}{row.name}"] == row.checkpoint for row in message.mismatched
+    )
+    return whole[0] if is_same else ""
+
+
+_LEAST_TAKEN = 4
+"""Names that must have lost the same beginning."""
+
+
+def _with_beginning(message: Message, begin: str) -> Message:
+    return message._replace(
+        missing=tuple(f"{begin}{name}" for name in message.missing),
+        unexpected=tuple(f"{begin}{name}" for name in message.unexpected),
+        mismatched=tuple(
+            row._replace(name=f"{begin}{row.name}") for row in message.mismatched
+        ),
+    )
 
 
 _OF_HEADS = (
@@ -487,9 +591,13 @@ def _missing_statements(
         if lists.is_told:
             return
     lists.pair_names()
+    rows: list[Statement] = []
     for step in (
+        lists.told_forms,
         lists.told_renames,
+        lists.told_modules,
         lists.told_present,
+        lists.told_depths,
         lists.told_changes,
         lists.told_absent,
         lists.told_additions,
@@ -497,9 +605,12 @@ def _missing_statements(
         lists.told_origin,
         lists.told_loading,
     ):
-        yield from step()
+        rows += step()
         if lists.is_told:
-            return
+            break
+    # Whether it is the same model decides, so it stands before long lists of names.
+    yield from lists.verdict
+    yield from rows
 
 
 class _Lists:
@@ -523,11 +634,22 @@ class _Lists:
         self.survey = case.survey
         # fvcore lists a tensor of another shape among those that it does not find, too.
         differing = {row.name for row in message.mismatched}
-        self.missing = [name for name in message.missing if name not in differing]
+        self.missing = with_leaves(
+            [name for name in message.missing if name not in differing], shapes
+        )
         self.unexpected = of_modules(message.unexpected, shapes)
         self.here = [name for name in self.unexpected if name in shapes]
         """The unexpected keys that are in this file."""
+        self.total = len(self.missing)
+        self.forms: list[Form] = []
+        """The layers that the file has in another form."""
         self.rules = Match({})
+        self.heads: Mapping[str, str] = {}
+        """The layer of the file that may be the head of the model."""
+        self.more = Placed()
+        """The modules that pair by what is below them, or by their order."""
+        self.verdict: list[Statement] = []
+        """The sentence that says whether it is the same model."""
         self.met: dict[str, str] = {}
         """The missing keys, with the key of this file that each is."""
         self.present: list[str] = []
@@ -542,6 +664,10 @@ class _Lists:
         """A flag: the message says nothing but what is missing."""
         self.rest: list[str] = []
         """The keys of this file that have no place in the model."""
+        self.is_other_size = False
+        """A flag: the model is deeper or flatter, which was said."""
+        self.has_copies = False
+        """A flag: some keys without a place are copies of the weights."""
         self.is_renumbered = False
         """A flag: some names count the layers otherwise, which was said."""
         self.is_told = False
@@ -572,6 +698,15 @@ class _Lists:
         }
         if self.unexpected and not self.here and top.intersection(self.unexpected):
             yield _loaded_whole(self.message, self.survey, self.chosen, self.shapes)
+            self.is_told = True
+            return
+        part = (
+            whole_for_part(self.missing, self.shapes)
+            if self.here and len(self.here) == len(self.shapes)
+            else None
+        )
+        if part is not None:
+            yield part
             self.is_told = True
             return
         of_adapter = list(adapter_statements(self.message, self.case))
@@ -617,12 +752,17 @@ class _Lists:
         left = self.here or [name for name in self.shapes if name not in wanted]
         # torch is silent about counters of batch normalization, so one that no message
         # names may lack its place too.
+        self.forms = find_forms(self.missing, self.here, self.shapes)
+        self.missing, left = _without_forms(self.forms, self.missing, left)
+        self.here = _without_forms(self.forms, (), self.here)[1]
         known = set(left)
         fitting = (
             [
                 name
                 for name in self.shapes
-                if name not in known and not name.endswith(_COUNTER)
+                if name not in known
+                and not name.endswith(_COUNTER)
+                and not any(name in form.held for form in self.forms)
             ]
             if self.here
             else []
@@ -650,7 +790,109 @@ class _Lists:
                 # nothing but equal ends of names speaks for it: torch would have listed
                 # them as unexpected
             )
+        settled = settle_rules(self.rules, left, self.missing)
+        self.rules, self.heads = settled.rules, settled.heads
+        if self.here and not all(rule.is_plain for rule in self.rules.renames):
+            self._prefer_modules(left)
         self.met = self.rules.partners
+
+    def _prefer_modules(self, left: Sequence[str]) -> None:
+        """Drop rules that no command can follow where modules pair as many names by
+        what is below them.
+        """
+        rest = _unplaced_keys(left, set())
+        placed = pair_modules(
+            self.missing,
+            rest,
+            self.shapes,
+            self.message,
+            keeps_order=self.survey.checkpoint.traits.keeps_order,
+        )
+        is_less = len(placed.partners) < len(self.rules.partners)
+        if is_less or placed.is_guess:
+            return
+        names = list(self.shapes)
+        if combined_rules((), placed.modules, placed.partners, names):
+            self.rules = Match({})
+
+    def told_forms(self) -> Iterator[Statement]:
+        """Say which layers the file has in another form."""
+        is_all = not self.missing and not _unplaced_keys(self.here, set())
+        for form in self.forms:
+            yield form.statement(self.case, is_all=is_all)
+            self.is_told = self.is_told or (form.ends and not self.missing)
+
+    def told_modules(self) -> Iterator[Statement]:
+        """Say which modules pair by what is below them, and which layer may be the
+        head.
+        """
+        absent = [
+            name
+            for name in self.missing
+            if name not in self.met and name not in self.shapes
+        ]
+        if absent and not self.unexpected and not self.met and self._is_warning:
+            self.more = pair_unsaid(absent, self.shapes)
+            if self.more.partners:
+                line = self._renaming(self.more.modules, self.more.partners)
+                yield placed_statement(self.more, self.total, line, is_more=False)
+                self.met = {**self.more.partners}
+            return
+        rest = _unplaced_keys(self.here, set(self.met.values()))
+        placed = len(self.shapes) - len(rest)
+        heads = self.heads if 2 * placed > len(self.shapes) else {}
+        if not absent or not rest:
+            return
+        counted = counted_elsewhere(absent, rest, self.shapes)
+        if counted is not None and not self.met and not self.message.mismatched:
+            line = self._renaming(counted.modules, counted.partners)
+            yield counted.statement(line)
+            self.is_told = True
+            return
+        spelled = find_misspelled(absent, rest, self.shapes)
+        numbered = find_numbered_words(absent, rest, self.shapes)
+        if not spelled.partners and not numbered.partners and not heads:
+            self.more = pair_modules(
+                absent,
+                rest,
+                self.shapes,
+                self.message,
+                keeps_order=self.survey.checkpoint.traits.keeps_order,
+            )
+        partners = {**self.met, **self.more.partners}
+        if self.more.partners:
+            line = self._renaming(self.more.modules, partners)
+            alone = part_alone(self.more, self.case) if not self.met else None
+            if alone is not None:
+                yield alone
+            yield placed_statement(self.more, self.total, line, is_more=bool(self.met))
+            self.met = partners
+        elif heads:
+            ((old, new),) = heads.items()
+            more = {
+                f"{new}.{name.rpartition('.')[2]}": name
+                for name in rest
+                if name.rpartition(".")[0] == old
+            }
+            line = self._renaming(heads, {**self.met, **more})
+            yield head_statement(heads, self.shapes, line)
+            self.met = {**self.met, **more}
+
+    @property
+    def _is_warning(self) -> bool:
+        """Tell whether the message is one of transformers, which says in another line
+        which keys of the file were not used.
+        """
+        text = self.message.text
+        return "initialized" in text and "loading state_dict" not in text
+
+    def _renaming(
+        self, modules: Mapping[str, str], partners: Mapping[str, str]
+    ) -> str | None:
+        """The command that renames by the rules and then some modules."""
+        rules = combined_rules(self.rules.renames, modules, partners, list(self.shapes))
+        several = len(self.survey.candidates) > 1
+        return rename_line(rules, self.case, self.chosen.name if several else None)
 
     def told_renames(self) -> Iterator[Statement]:
         """Say how the names become the ones that the model has."""
@@ -665,9 +907,9 @@ class _Lists:
             return
         if self.met:
             renamed = set(self.rules.partners.values())
-            others = [name for name in self.here if name not in renamed]
+            others = _unplaced_keys(self.here, renamed)
             yield _rename_statement(
-                self.case, self.chosen, self.rules, len(self.missing), others
+                self.case, self.chosen, self.rules, self.total, others
             )
             yield from _without_beginning(self.case, self.rules, self.here)
 
@@ -701,6 +943,37 @@ class _Lists:
                 tuple(counters),
             )
             self.is_told = True
+
+    def told_depths(self) -> Iterator[Statement]:
+        """Say that lists of blocks, or recurrent layers, are deeper on one side, where
+        names were paired or lack no beginning.
+        """
+        rest = _unplaced_keys(self.here, set(self.met.values()))
+        longer = longer_lists(self.message, self.absent, rest, self.shapes)
+        if longer and not self.present and not self.met:
+            yield from longer
+            self.is_other_size = True
+        recurrent = layers_statement(self.absent, rest, self.shapes)
+        if recurrent is not None and not self.present:
+            yield recurrent
+            self.is_other_size = True
+        if not self.met or not rest or self.case.is_useless:
+            return
+        moved = {old: new for new, old in self.met.items()}
+        named = {name: moved.get(name) or self._renamed(name) for name in self.shapes}
+        shapes = {named[name]: shape for name, shape in self.shapes.items()}
+        said = self.message._replace(
+            missing=tuple(self.absent),
+            unexpected=tuple(named[name] for name in rest),
+        )
+        depths = list(compare_depths(said, shapes))
+        yield from depths
+        self.is_other_size = self.is_other_size or bool(depths)
+
+    def _renamed(self, name: str) -> str:
+        for rule in self.rules.renames:
+            name = rule.rule(name)
+        return name
 
     def told_changes(self) -> Iterator[Statement]:
         """Say what changed in the model, and which names are spelled otherwise."""
@@ -737,12 +1010,24 @@ class _Lists:
             self.shapes,
         )
         if pair is not None and not self.present:
-            yield pair.statement(self.case)
+            partners = {
+                f"{pair.new}.{name.rpartition('.')[2]}": name
+                for name in self.shapes
+                if name.rpartition(".")[0] == pair.old
+            }
+            yield pair.statement(
+                self._renaming(
+                    {**self.more.modules, pair.old: pair.new}, {**self.met, **partners}
+                ),
+                is_alone=not self.met,
+            )
             self.is_told = True
 
     def told_absent(self) -> Iterator[Statement]:
         """Say why the file lacks what is left of the missing keys."""
-        measured = measured_statement(self.absent, is_saved=False)
+        measured = measured_statement(
+            self.absent, is_saved=False
+        ) or measures_statement(self.absent)
         if measured is not None and not self.present:
             yield measured
             self.is_told = not self.here
@@ -766,6 +1051,11 @@ class _Lists:
         self.is_alone = not (
             self.present or self.met or self.unexpected or self.message.mismatched
         )
+        unordered = without_order(self.absent, self.shapes)
+        if unordered is not None and self.is_alone:
+            yield Statement(unordered, tuple(self.absent))
+            self.is_told = True
+            return
         if self.is_alone and tables_alone(self.absent):
             yield from tables_statements(self.absent, self.survey)
             self.is_told = True
@@ -833,17 +1123,41 @@ class _Lists:
             and not self.present
             and _are_new_heads(self.absent, self.message, self.shapes)
         ):
+            heads = _heads_among(_unplaced_keys(self.here, self.met_here))
             yield Statement(
                 "They are the head for a task, which the checkpoint of a base model "
                 "does "
                 "not have: expected, where the model is to be"
                 " trained for a new task. Without training its answers are random."
+                if not heads
+                else "They are the head of this model, and the file has another one "
+                f"({and_more([show(name, 80) for name in heads], 3)}): expected, where "
+                "the model is to be trained for other classes or another task. "
+                "Without training its answers are random."
             )
+            if not heads:
+                self.is_told = True
+            self.absent = []
+            return
+        repeated = find_repeated(self.absent, self.shapes) if self.is_alone else None
+        if repeated is not None:
+            is_sole = len(self.survey.candidates) == 1
+            yield repeated.statement(self.survey.load.expression if is_sole else None)
             self.is_told = True
             return
         parts = parts_left_out(self.absent, self.shapes) if self.is_alone else []
         if parts:
             yield parts_statement(parts, self.shapes, self.message)
+            load = self.survey.load.expression
+            is_sole = len(self.survey.candidates) == 1 and load is not None
+            if is_sole and "loading state_dict" in self.message.text:
+                yield Statement(
+                    f"All {len(self.shapes):,} tensors of the file have their place, "
+                    "for the message names no unexpected key. So they load, and that "
+                    "part begins untrained:",
+                    (),
+                    f"model.load_state_dict({load}, strict=False)",
+                )
             self.is_told = True
             return
         if self.absent and not (
@@ -879,6 +1193,12 @@ class _Lists:
             yield averages_statement(averaged)
             spoken_of = set(averaged)
             self.rest = [name for name in self.rest if name not in spoken_of]
+        copies = find_copies(self.rest, self.shapes) if not self.missing else []
+        if copies:
+            yield copies_statement(copies)
+            copied = {name for copy in copies for name in copy.names}
+            self.rest = [name for name in self.rest if name not in copied]
+            self.has_copies = True
         counted = [name for name in self.rest if name in AVERAGE_COUNTERS]
         if counted and self.met and _is_wrapper(self.rules):
             yield Statement(
@@ -955,6 +1275,26 @@ class _Lists:
         """Say which program the names are of, or which form of a layer."""
         origin = None
         if (
+            self.absent
+            and self.rest
+            and not self.met
+            and not self.respelled.partners
+            and not self.present
+            and not self.forms
+            and not form_of_blocks(self.absent, self.rest)
+            and not layout_of_experts(self.absent, self.rest, self.case)
+        ):
+            self.verdict = list(
+                other_kinds(self.message, self.absent, self.rest, self.shapes)
+            )
+            if not self.verdict and "right format" not in self.message.text:
+                self.verdict = list(
+                    another_model(self.absent, self.rest, self.shapes, self.case)
+                )
+            if self.verdict:
+                self.is_told = True
+                return
+        if (
             (self.absent or "right format" in self.message.text)
             and self.rest
             and not self.met
@@ -972,7 +1312,8 @@ class _Lists:
                 )
                 yield Statement(f"{origin_opening(origin)} {origin}. {follows}")
         other_form = (
-            form_of_blocks(self.absent, self.rest)
+            several_layers(self.absent, self.rest)
+            or form_of_blocks(self.absent, self.rest)
             or layout_of_experts(self.absent, self.rest, self.case)
             or renumbered_statement(self.absent, self.rest)
             or (
@@ -991,6 +1332,17 @@ class _Lists:
     def told_loading(self) -> Iterator[Statement]:
         """Say how to load what fits."""
         load = self.survey.load.expression
+        apart = None
+        if (
+            not self.present
+            and not self.changed.text
+            and not self.message.mismatched
+            and not self.forms
+            and not self.is_other_size
+        ):
+            apart = apart_statement(self.absent, self.rest, self.shapes, self.met)
+        if apart is not None:
+            yield apart
         # Half of a list that was cut off would say the same, so most of the file must
         # have a place.
         is_complete = (
@@ -1001,6 +1353,10 @@ class _Lists:
         is_complete = (
             is_complete and load is not None and 2 * len(self.rest) < len(self.shapes)
         )
+        # A model with fewer blocks loads so, and is another one.
+        is_complete = is_complete and not any(
+            True for _ in compare_depths(self.message, self.shapes)
+        )
         scales = [] if self.missing else trained_scales(self.rest, self.shapes)
         needed = trained_scales_statement(scales, self.case) if scales else None
         if needed is not None:
@@ -1009,7 +1365,7 @@ class _Lists:
             return
         if (
             self.rest
-            and not self.missing
+            and not self.absent
             and all(_OF_LOSS.match(name) for name in self.rest)
         ):
             yield Statement(
@@ -1036,8 +1392,9 @@ class _Lists:
                 f"model.load_state_dict({load}, strict=False)",
             )
         if (
-            self.rest
+            (self.rest or self.has_copies)
             and is_complete
+            and not self.is_other_size
             and not self.case.is_useless
             and len(self.survey.candidates) == 1
         ):
@@ -1052,7 +1409,7 @@ class _Lists:
             )
         if (
             (self.absent or self.rest)
-            and (self.met or not self.unexpected)
+            and (self.met or apart is not None or not self.unexpected)
             and not self.changed.text
             and not self.respelled.partners
             and not self.message.mismatched
@@ -1315,6 +1672,12 @@ def _are_new_heads(
     )
 
 
+def _heads_among(names: Sequence[str]) -> list[str]:
+    """The layers among some names that have the word of a head."""
+    layers = dict.fromkeys(name.rpartition(".")[0] for name in names)
+    return [layer for layer in layers if _HEAD_WORDS.search(layer)]
+
+
 def _unplaced_keys(here: Sequence[str], met: set[str]) -> list[str]:
     """The keys of a file for which a model has no place.
 
@@ -1420,8 +1783,9 @@ def _without_beginning(
         return
     yield Statement(
         (
-            f"The other {counted_noun(len(others), 'key')} of this file belong to the "
-            "rest of its model. So the part loads without them:"
+            f"The other {counted_noun(len(others), 'key')} of this file "
+            f"{'belongs' if len(others) == 1 else 'belong'} to the rest of its model. "
+            "So the part loads alone:"
         ),
         (),
         taken_part(load, beginning),
@@ -1491,18 +1855,46 @@ def _shape_statements(
         ]
         if not same:
             return
+        gates = gates_statement(same)
+        if gates is not None:
+            yield gates
+            same = [row for row in same if not of_recurrent(row.name)]
+        if not same:
+            return
+        is_sole = len(case.survey.candidates) == 1
+        turned = list(
+            axes_statements(same, case.survey.load.expression if is_sole else None)
+        )
+        if turned and not message.missing:
+            yield from turned
+            return
+        dimensions = dimensions_statement(same)
+        if dimensions is not None and not all(_is_reshaped(row) for row in same):
+            yield dimensions
+            return
+        is_longer = longer_lists(message, message.missing, message.unexpected, shapes)
         kernels = (
-            None if all(_is_reshaped(row) for row in same) else kernel_statement(same)
+            None
+            if is_longer or all(_is_reshaped(row) for row in same)
+            else kernel_statement(same)
         )
         if kernels is not None:
             yield kernels
+        inputs = inputs_statement(message)
+        variant = variant_statement(message, shapes)
+        is_named = any(_VOCABULARY.search(row.name) for row in same)
+        words = None if is_named else vocabulary_statement(same)
+        told_first = [row for row in (variant, inputs, words) if row is not None]
+        is_whole = inputs is not None or words is not None
         reasons = [
-            *_shape_reasons(same, shapes, message),
+            *told_first,
+            *([] if is_whole else _shape_reasons(same, shapes, message)),
             *settings_of(same, case),
             *_recorded_settings(message, case),
         ]
         yield from reasons
-        if kernels is None and not reasons and not all(map(_is_reshaped, same)):
+        is_told = kernels is not None or reasons or is_longer
+        if not is_told and not all(map(_is_reshaped, same)):
             yield from one_size_statement(same)
         if all(_is_reshaped(row) for row in same):
             yield from _reshape_statements(same, case)
@@ -1515,6 +1907,8 @@ def _shape_statements(
     if is_adapter(shapes) or pretrained_base(case.survey.checkpoint) is not None:
         return
     if not _is_enough(message, shapes):
+        return
+    if longer_lists(message, message.missing, message.unexpected, shapes):
         return
     if shifted_statement(message) is not None or groups_statement(same) is not None:
         return
@@ -1627,7 +2021,13 @@ def _shape_reasons(
         if (row.checkpoint[:1], row.model[:1]) not in tables
         and _is_head(row, rows, shapes)
     ]
-    if heads and not renumbered_blocks(message.missing, message.unexpected):
+    if wide:  # the outputs of inner layers are another width too
+        heads = [
+            row for row in heads if _HEAD_WORDS.search(row.name.rpartition(".")[0])
+        ]
+    is_longer = longer_lists(message, message.missing, message.unexpected, shapes)
+    is_moved = renumbered_blocks(message.missing, message.unexpected)
+    if heads and not is_moved and not is_longer:
         row = heads[0]
         # With other layers that differ, lack or are left over, the models are not one
         # but for the last layer.
@@ -1889,6 +2289,7 @@ _PATTERNS = (
     r"Weights from pretrained model not used in \w{1,200}:",
     r"The shape of the parameters of key \S{1,2000} is not the same",
     r"LOAD REPORT",
+    r"Weight Not Found for key: ",
     r"\| (?:UNEXPECTED|MISSING|MISMATCH) *\|",
     r"because the following keys are missing:",
     r"[Ff]ound missing adapter keys while loading the checkpoint",

@@ -123,13 +123,49 @@ def one_size_statement(rows: Sequence[Mismatch]) -> Iterator[Statement]:
         if ours != theirs
     }
     is_alike = all(len(row.checkpoint) == len(row.model) for row in rows)
-    if len(sizes) != 1 or not is_alike:
+    if not is_alike or not 0 < len(sizes) <= _SHOWN:
         return
-    ((here, there),) = sizes
+    if len(sizes) == 1:
+        ((here, there),) = sizes
+        yield Statement(
+            f"One size alone differs: {here:,} in the checkpoint and {there:,} in the "
+            "model. A setting of the program gives it, or its version: build the model "
+            "as the run that saved did, with its options and its version."
+        )
+        return
+    listed = and_more(
+        [
+            f"{here:,} in the checkpoint and {there:,} in the model"
+            for here, there in sorted(sizes, reverse=True)
+        ],
+        _SHOWN,
+    )
+    grid = _grid_text(rows)
     yield Statement(
-        f"One size alone differs: {here:,} in the checkpoint and {there:,} in the "
-        "model. A setting of the program gives it, or its version: build the model as "
-        "the run that saved did, with its options and its version."
+        f"{len(sizes)} sizes differ: {listed}.{grid} Settings of the program give them "
+        "(the size of its input, of its layers), or its version: build the model as "
+        "the run that saved did."
+    )
+
+
+def _grid_text(rows: Sequence[Mismatch]) -> str:
+    """The sentence on weights for each frequency of a picture, which are as many as its
+    height and one more than half of its width, or an empty text.
+    """
+    sides = [(row.checkpoint[:2], row.model[:2]) for row in rows]
+    halves = all(
+        len(shape) == 2 and shape[1] == shape[0] // 2 + 1
+        for pair in sides
+        for shape in pair
+    )
+    if not halves:
+        return ""
+    here, there = rows[0].checkpoint[0], rows[0].model[0]
+    return (
+        f" By their numbers they are weights for the frequencies of a grid of {here} x "
+        f"{here} and of {there} x {there}: the model was built for another size of "
+        "image. Weights of a spectrum can be interpolated to it, and a load leaves "
+        "them out."
     )
 
 

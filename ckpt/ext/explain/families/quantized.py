@@ -91,6 +91,25 @@ def packed_and_plain(
     return frozenset(names), text
 
 
+def without_order(absent: Collection[str], names: Collection[str]) -> str | None:
+    """The sentence on codes of GPTQ that were saved without the order of their groups,
+    where nothing else lacks, or None.
+    """
+    layers = [name.removesuffix("g_idx") for name in absent if name.endswith(".g_idx")]
+    if not layers or len(layers) != len(absent):
+        return None
+    if not all(f"{layer}qweight" in names for layer in layers):
+        return None
+    return (
+        f"This file is quantized by GPTQ, and {counted_noun(len(layers), 'layer')} of "
+        "it have no g_idx, which says the group of each input. Older tools wrote none, "
+        "for the groups stand in their order without act-order (desc_act). The weights "
+        "are whole: load it with a program of that time or with a loader that makes "
+        "g_idx itself (AutoGPTQ and GPTQModel with desc_act false in "
+        "quantize_config.json), or take a newer file of the model."
+    )
+
+
 def built_by_quantizers(case: Case) -> Iterator[Statement]:
     """Say which models have a place for scales, and whether the folder tells a loader
     of it.

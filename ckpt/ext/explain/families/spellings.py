@@ -16,6 +16,8 @@ from ckpt.model.text import and_more, counted_noun, show
 
 _MOST_COMPARED = 20_000
 """Pairs of words that are compared letter by letter."""
+_MOST_LOOKED_AT = 10_000_000
+"""Pairs of a key and a name of a file beyond which no module is looked for."""
 _LEAST_LETTERS = 6
 _AVERAGED = "ema_"
 """The prefix that mmdet and mmcv give to averages, whose names have underscores in
@@ -219,6 +221,32 @@ def of_modules(unexpected: Sequence[str], names: Collection[str]) -> list[str]:
     return [each for name in unexpected for each in below.get(name) or [name]]
 
 
+def with_leaves(missing: Sequence[str], names: Collection[str]) -> list[str]:
+    """The keys of an error, with the keys below a module in the place of its name,
+    where the file has them behind one beginning.
+    """
+    if len(missing) * len(names) > _MOST_LOOKED_AT:
+        return list(missing)
+    found: list[str] = []
+    for name in missing:
+        middle = f".{name}."
+        below = [
+            other
+            for other in (names if "." in name else ())
+            if middle in f".{other}" and not f".{other}".endswith(middle[:-1])
+        ]
+        begins = {f".{other}".partition(middle)[0] for other in below}
+        is_module = len(begins) == 1 and not any(
+            f".{other}".endswith(f".{name}") for other in names
+        )
+        if is_module:
+            leaves = [f".{other}".partition(middle)[2] for other in below]
+            found += [f"{name}.{leaf}" for leaf in leaves]
+        else:
+            found.append(name)
+    return found
+
+
 def adapter_rank(message: Message, case: Case) -> Iterator[Statement]:
     """Say that an adapter has another rank than the model was built for, and what its
     config says.
@@ -360,6 +388,17 @@ def base_of_adapter(
     """Say that an adapter has no weights of its base model, and whether its own found
     their places.
     """
+    foreign = [name for name in absent if _OTHER_LORA.search(name)]
+    if foreign and len(foreign) == len(absent):
+        yield Statement(
+            f"The program asks for layers of LoRA in names of its own "
+            f"({show(foreign[0], 100)}), and this adapter has those of another trainer "
+            f"({show(next(iter(shapes)), 120)}). None of it was loaded. Load it with a "
+            "loader of its own kind, as the usual one for LoRA of that program, or "
+            "take an adapter that was made for this one: the layers are other ones, "
+            "and no rename makes one of the other."
+        )
+        return
     others = [name for name in absent if _LORA.search(name)]
     base = [name for name in absent if not _LORA.search(name)]
     if base:
@@ -388,6 +427,11 @@ def base_of_adapter(
             "PEFT loads it so, without such a list:", (), case.survey.load.model
         )
 
+
+_OTHER_LORA = re.compile(
+    r"lora(?![._](?:A|B|embedding|magnitude))\w{0,20}\.(?:up|down|weight)|loras?\.\d"
+)
+"""Names of layers of LoRA that PEFT does not give."""
 
 _FLAT = re.compile(r"((?:.+\.)?)(weight|bias)_(ih|hh)_(l\d{1,4}(?:_reverse)?)")
 """The name of a weight of nn.RNN, nn.LSTM or nn.GRU, which cuDNN keeps in one

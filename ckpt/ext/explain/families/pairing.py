@@ -1,0 +1,1031 @@
+"""Pairs of names that no rule of words gives: modules with the same names below them,
+numbers that begin elsewhere, heads, layers in one order.
+
+The shapes of the model are unknown here. A pair is a fact where names speak for it, and
+is called a guess where the place of a layer alone does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+from ckpt.evidence.dialects import HEADS, OPPOSITES, SYNONYMS
+from ckpt.evidence.mapping import Match, Rename
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.message import Message
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import and_more, counted_noun, show
+
+Shape = tuple[int, ...]
+_COUNTER = "num_batches_tracked"
+_MOST_RULES = 32
+"""Substitutions of one command: nobody would read more."""
+_SAFE = re.compile(r"[\w.-]{1,400}")
+
+
+# --- rules that names alone do not carry ----------------------------------------------
+
+
+class Settled(NamedTuple):
+    """The rules of a mapping that names speak for, and the pairs of heads that are but
+    a guess: the module of a file -> the one of the model.
+    """
+
+    rules: Match
+    heads: Mapping[str, str] = {}
+
+
+def settle_rules(rules: Match, here: Sequence[str], missing: Sequence[str]) -> Settled:
+    """Take off a mapping what its words do not prove: a number for a named layer, and
+    the head of another task; and count again where numbers begin elsewhere.
+    """
+    if not rules.renames or any(rule.kind == "dialect" for rule in rules.renames):
+        return Settled(rules)
+    shifted = _shift_numbers(rules, here, missing)
+    if shifted is not None:
+        return Settled(shifted)
+    rules = _without_numbers(rules, here, missing)
+    return _without_heads(_sharpen_start(rules), here)
+
+
+def _sharpen_start(rules: Match) -> Match:
+    """Give the only rule of a mapping the longest beginning that its names share, where
+    the short one would change other names too.
+    """
+    if len(rules.renames) != 1 or rules.renames[0].is_exact:
+        return rules
+    (rule,) = rules.renames
+    changed = {new: old for new, old in rules.partners.items() if new != old}
+    if rule.kind != "start" or not changed:
+        return rules
+    begin = _shared_begin(list(changed.values()))
+    rest = begin.removeprefix(rule.one)
+    if not begin.startswith(rule.one) or not rest:
+        return rules
+    if not all(new.startswith(rule.two + rest) for new in changed):
+        return rules
+    sharp = rule._replace(one=begin, two=rule.two + rest, is_exact=True)
+    return rules._replace(renames=(sharp,))
+
+
+def _shared_begin(names: Sequence[str]) -> str:
+    """The parts that all names begin with, with a dot behind them."""
+    shortest, longest = min(names), max(names)
+    end = 0
+    for index, (one, two) in enumerate(zip(shortest, longest, strict=False)):
+        if one != two:
+            break
+        if one == ".":
+            end = index + 1
+    return shortest[:end]
+
+
+def _without_numbers(
+    rules: Match, here: Sequence[str], missing: Sequence[str]
+) -> Match:
+    """Take off the rules that make a word of a number, where they leave names on both
+    sides.
+    """
+    bare = [rule for rule in rules.renames if _is_bare_number(rule)]
+    met = len(rules.partners)
+    is_left = met < len(missing) and met < len(_without_counters(here))
+    if not bare or not is_left:
+        return rules
+    if len(bare) == len(rules.renames):
+        return Match({})
+    kept = {
+        new: old
+        for new, old in rules.partners.items()
+        if not any(_is_changed(rule, old, new) for rule in bare)
+    }
+    renames = tuple(rule for rule in rules.renames if rule not in bare)
+    return rules._replace(partners=kept, renames=renames)
+
+
+def _is_bare_number(rule: Rename) -> bool:
+    """Tell whether a rule gives a number a word, or takes it."""
+    sides = [text.strip("#.") for text in (rule.one, rule.two)]
+    return rule.kind == "words" and any(sides) and not all(sides)
+
+
+def _is_changed(rule: Rename, old: str, new: str) -> bool:
+    """Tell whether a name has become another by the words of a rule."""
+    pattern = re.escape(rule.two).replace(r"\#", "[0-9]+")
+    return old != new and re.search(rf"(?:^|\.){pattern}(?=\.|$)", new) is not None
+
+
+def _without_counters(names: Sequence[str]) -> list[str]:
+    return [name for name in names if not name.endswith(_COUNTER)]
+
+
+def _without_heads(rules: Match, here: Sequence[str]) -> Settled:
+    """Take off the pairs of single layers that both have the word of a head, and not
+    the same one.
+    """
+    heads: dict[str, str] = {}
+    for new, old in rules.partners.items():
+        module, other = old.rpartition(".")[0], new.rpartition(".")[0]
+        words = module.rpartition(".")[2], other.rpartition(".")[2]
+        if words[0] != words[1] and all(word in HEADS for word in words):
+            heads[module] = other
+    # A word of many layers is no head, and a head is one layer.
+    if len(heads) != 1:
+        return Settled(rules)
+    ((module, other),) = heads.items()
+    kept = {
+        new: old
+        for new, old in rules.partners.items()
+        if old.rpartition(".")[0] != module
+    }
+    word = other.rpartition(".")[2]
+    renames = tuple(
+        rule
+        for rule in rules.renames
+        if not (rule.kind == "words" and rule.two.rpartition(".")[2] == word)
+    )
+    if not kept:
+        return Settled(Match({}), heads)
+    return Settled(rules._replace(partners=kept, renames=renames), heads)
+
+
+# --- numbers that begin elsewhere -----------------------------------------------------
+
+
+def _shift_numbers(
+    rules: Match, here: Sequence[str], missing: Sequence[str]
+) -> Match | None:
+    """The mapping with the numbers of one of its rules counted on, where more names
+    meet so: `layers.0` is `layer1`. None where none does.
+    """
+    if len(rules.renames) != 1:
+        return None
+    (rule,) = rules.renames
+    if rule.kind != "words" or rule.one.count("#") != 1 or rule.two.count("#") != 1:
+        return None
+    if not rule.has_letters:
+        return None
+    ours = _numbers_of(rule.one, here)
+    theirs = _numbers_of(rule.two, missing)
+    if not ours or not theirs or len(ours) != len(theirs):
+        return None
+    step = min(theirs) - min(ours)
+    if not step or {number + step for number in ours} != theirs:
+        return None
+    wanted = set(missing)
+    partners: dict[str, str] = {}
+    for name in here:
+        new = _counted_on(rule, name, step)
+        if new in wanted:
+            partners[new] = name
+    if len(partners) <= len(rules.partners):
+        return None
+    renames = tuple(
+        Rename(
+            rule.one.replace("#", str(number)),
+            rule.two.replace("#", str(number + step)),
+            sum(
+                _has_words(rule.one.replace("#", str(number)), old)
+                for old in partners.values()
+            ),
+            len(missing),
+            "words",
+        )
+        for number in sorted(ours)
+    )
+    return Match(partners, renames)
+
+
+def _numbers_of(words: str, names: Sequence[str]) -> set[int]:
+    counted = re.escape(words).replace(r"\#", "([0-9]{1,6})")
+    pattern = re.compile(rf"(?:^|\.){counted}(?=\.|$)")
+    return {int(found[1]) for name in names if (found := pattern.search(name))}
+
+
+def _has_words(words: str, name: str) -> bool:
+    return f".{words}." in f".{name}."
+
+
+def _counted_on(rule: Rename, name: str, step: int) -> str:
+    counted = re.escape(rule.one).replace(r"\#", "([0-9]{1,6})")
+    return re.sub(
+        rf"(^|\.){counted}(?=\.|$)",
+        lambda found: found[1] + rule.two.replace("#", str(int(found[2]) + step)),
+        name,
+    )
+
+
+# --- layers that the model has more than once -----------------------------------------
+
+_MOST_REPEATED = 8
+"""Names of one module in a model: of an agent and its targets."""
+
+
+class Repeated(NamedTuple):
+    """Modules of a model that have the same names below them as one of the file, which
+    has its place: the new module -> the one of the file.
+    """
+
+    modules: Mapping[str, str]
+
+    def statement(self, load: str | None) -> Statement:
+        """Say so, with the line that gives the model's modules the same values."""
+        olds = dict.fromkeys(self.modules.values())
+        news = and_more([show(new, 60) for new in self.modules], 4)
+        held = and_more([show(old, 60) for old in olds], 3)
+        text = (
+            f"The model asks for the layers of {held} "
+            f"once more, under {news}, with the same names below. A program that "
+            "shares one module under several names, or copies it when it is built (a "
+            "target, a teacher), saves it again since some version: the values are "
+            "in this file under the one name. Take the version that saved, or give "
+            "each name the same values:"
+        )
+        names = [*self.modules, *olds]
+        if load is None or not all(_SAFE.fullmatch(name) for name in names):
+            return Statement(
+                text.removesuffix(", or give each name the same values:") + "."
+            )
+        pairs = ", ".join(f'("{new}.", "{old}.")' for new, old in self.modules.items())
+        return Statement(
+            text,
+            (),
+            f"state = {load}; state.update((new + name[len(old):], state[name]) for "
+            f"new, old in ({pairs},) for name in list(state) if name.startswith(old)); "
+            "model.load_state_dict(state)",
+        )
+
+
+def find_repeated(absent: Sequence[str], names: Collection[str]) -> Repeated | None:
+    """Find the modules that hold all missing keys and are named after a module of the
+    file with the same names below it. Return None where one is not.
+    """
+    news = list(dict.fromkeys(name.partition(".")[0] for name in absent))
+    if len(news) > _MOST_REPEATED:
+        return None
+    ours, theirs = _below(list(names)), _below(absent)
+    modules: dict[str, str] = {}
+    for new in news:
+        below = set(theirs.get(new, ()))
+        fits = [
+            old
+            for old, held in ours.items()
+            if old and "." not in old
+            if {name for name in held if not name.endswith(_COUNTER)} == below
+            if set(_words_of(old)) < set(_words_of(new))
+        ]
+        if not below or len(fits) != 1:
+            return None
+        modules[new] = fits[0]
+    return Repeated(modules) if modules else None
+
+
+# --- modules with the same names below them -------------------------------------------
+
+
+class Placed(NamedTuple):
+    """Modules of a file -> modules of a model, with the names that meet, and whether
+    the place of a layer alone speaks for one of them.
+    """
+
+    modules: Mapping[str, str] = {}
+    partners: Mapping[str, str] = {}
+    is_guess: bool = False
+
+
+_LEAST_BELOW = 4
+"""Names below a module from which on they tell one module from another."""
+_PLAIN = frozenset(("weight", "bias"))
+_MOST_MODULES = 20_000
+
+
+def pair_modules(
+    absent: Sequence[str],
+    rest: Sequence[str],
+    shapes: Mapping[str, Shape],
+    message: Message,
+    *,
+    keeps_order: bool,
+) -> Placed:
+    """Pair what is left of two lists: modules with the same names below them first,
+    then all layers in their order. Empty where nothing speaks for a pair.
+    """
+    rest = _without_counters(rest)
+    if not absent or not rest or len(absent) + len(rest) > _MOST_MODULES:
+        return Placed()
+    # A number of a list that both have is the same block, so the list is counted from
+    # another number on, and no block pairs with one at the other end of it.
+    if renumbered_lists(absent, rest, shapes):
+        return Placed()
+    placed = _pair_subtrees(absent, rest)
+    if 0 < len(placed.partners) < len(absent) == len(rest):
+        # In the order of all layers a few of one kind have their place, too.
+        whole = _pair_in_order(absent, rest, shapes, message, keeps_order=keeps_order)
+        if all(whole.partners.get(new) == old for new, old in placed.partners.items()):
+            return whole
+    lost = [name for name in absent if name not in placed.partners]
+    taken = set(placed.partners.values())
+    left = [name for name in rest if name not in taken]
+    if lost and left and len(lost) == len(left):
+        ordered = _pair_in_order(lost, left, shapes, message, keeps_order=keeps_order)
+        if ordered.partners:
+            placed = Placed(
+                {**placed.modules, **ordered.modules},
+                {**placed.partners, **ordered.partners},
+                is_guess=True,
+            )
+    return placed
+
+
+_NUMBERED = re.compile(r"(?<![^.])\d{1,6}(?=\.)")
+
+
+def renumbered_lists(
+    absent: Sequence[str], rest: Sequence[str], names: Collection[str]
+) -> set[str]:
+    """The lists of modules that have other numbers on each side, and some that both
+    have: `blocks.`.
+    """
+    left = set(rest)
+    shared = {
+        name[: found.start()]
+        for name in _without_counters(list(names))
+        if name not in left
+        for found in _NUMBERED.finditer(name)
+    }
+    ours, theirs = (
+        {name[: found.start()] for name in side for found in _NUMBERED.finditer(name)}
+        for side in (rest, absent)
+    )
+    both = shared & ours & theirs
+    return {place for place in both if _are_numbers_apart(place, absent, rest)}
+
+
+class Counted(NamedTuple):
+    """A list of blocks that a file counts from another number than a model."""
+
+    place: str
+    numbers: tuple[int, ...]
+    step: int
+    partners: Mapping[str, str]
+
+    @property
+    def modules(self) -> dict[str, str]:
+        """Each block of the file -> the one of the model, in an order in which no
+        rename meets what one before it made.
+        """
+        numbers = self.numbers[::-1] if self.step > 0 else self.numbers
+        return {
+            f"{self.place}{number}": f"{self.place}{number + self.step}"
+            for number in numbers
+        }
+
+    def statement(self, command: str | None) -> Statement:
+        """Say from which number each side counts."""
+        first, last = self.numbers[0], self.numbers[-1]
+        return Statement(
+            f"{show(self.place.rstrip('.'), 80)} has {len(self.numbers):,} blocks of "
+            f"the same names in both, {first} to {last} in the file and "
+            f"{first + self.step} to {last + self.step} in the model: one of them "
+            "counts from another number. With strict=False each block would get the "
+            "weights of another one. By the numbers of the model, where nothing else "
+            "changed between both programs:",
+            (),
+            command,
+        )
+
+
+def counted_elsewhere(
+    absent: Sequence[str], rest: Sequence[str], names: Collection[str]
+) -> Counted | None:
+    """Find the list of blocks that holds all that two lists differ in, and has as many
+    blocks in both, from another number on.
+    """
+    places = renumbered_lists(absent, rest, names)
+    if len(places) != 1:
+        return None
+    (place,) = places
+    if not all(name.startswith(place) for name in (*absent, *rest)):
+        return None
+    left = set(rest)
+    ours = _blocks_below(place, names)
+    theirs = _blocks_below(place, [*(set(names) - left), *absent])
+    step = min(theirs) - min(ours)
+    is_alike = len(ours) == len(theirs) and all(
+        theirs.get(number + step) == parts for number, parts in ours.items()
+    )
+    if not step or not is_alike:
+        return None
+    partners = {
+        f"{place}{number + step}.{part}": f"{place}{number}.{part}"
+        for number, parts in ours.items()
+        for part in parts
+    }
+    return Counted(place, tuple(sorted(ours)), step, partners)
+
+
+def _blocks_below(place: str, names: Collection[str]) -> dict[int, set[str]]:
+    """The blocks of a list by their numbers, each with the names below it."""
+    found: dict[int, set[str]] = {}
+    for name in names:
+        number, _, part = name[len(place) :].partition(".")
+        is_block = name.startswith(place) and number.isdecimal() and part
+        if is_block and not part.endswith(_COUNTER):
+            found.setdefault(int(number[:18]), set()).add(part)
+    return found
+
+
+def _are_numbers_apart(place: str, absent: Sequence[str], rest: Sequence[str]) -> bool:
+    """Tell whether no number of a list is on both sides."""
+    ours, theirs = (
+        {
+            name[len(place) :].partition(".")[0]
+            for name in side
+            if name.startswith(place)
+        }
+        for side in (rest, absent)
+    )
+    return ours.isdisjoint(theirs)
+
+
+def _below(names: Sequence[str]) -> dict[str, list[str]]:
+    """Each module around some names, and the root -> the names below it."""
+    found: dict[str, list[str]] = {"": list(names)}
+    for name in names:
+        end = name.find(".")
+        while end >= 0:
+            found.setdefault(name[:end], []).append(name[end + 1 :])
+            end = name.find(".", end + 1)
+    return found
+
+
+def _pair_subtrees(absent: Sequence[str], rest: Sequence[str]) -> Placed:
+    """Pair the modules below which both lists have the same names, where no other
+    module has these.
+    """
+    by_names = _by_names_below(_below(rest))
+    wanted = _by_names_below(_below(absent))
+    modules: dict[str, str] = {}
+    partners: dict[str, str] = {}
+    used: set[str] = set()
+    # Larger modules first: what is below them has its place then.
+    for word, key in sorted(wanted, key=lambda row: len(row[1]), reverse=True):
+        news = [
+            name for name in wanted[word, key] if not _is_taken(name, key, partners)
+        ]
+        olds = [
+            name
+            for name in by_names.get((word, key), ())
+            if not _is_taken(name, key, used)
+        ]
+        for old, new in _pairs_of_modules(olds, news):
+            modules[old] = new
+            for name in key:
+                partners[_joined(new, name)] = _joined(old, name)
+                used.add(_joined(old, name))
+    return Placed(modules, partners)
+
+
+_LEAST_UNSAID = 8
+"""Names below a module that pair it where the text does not say which keys of the file
+have no place.
+"""
+
+
+def pair_unsaid(absent: Sequence[str], names: Collection[str]) -> Placed:
+    """Pair modules of a model with modules of a file by the names below them, where a
+    message lists nothing but what is missing: only large ones.
+    """
+    wanted = set(absent)
+    left = [name for name in _without_counters(list(names)) if name not in wanted]
+    if len(absent) + len(left) > _MOST_MODULES:
+        return Placed()
+    placed = _pair_subtrees(absent, left)
+    if len(placed.partners) < _LEAST_UNSAID or "" in placed.modules.values():
+        return Placed()
+    return placed
+
+
+def _by_names_below(
+    below: Mapping[str, Sequence[str]],
+) -> dict[tuple[str, frozenset[str]], list[str]]:
+    """The names below modules -> the modules. Where these tell too little the last word
+    of the module counts too.
+    """
+    found: dict[tuple[str, frozenset[str]], list[str]] = {}
+    for module, names in below.items():
+        word = ""
+        if not _tell_apart(names):
+            word = module.rpartition(".")[2]
+            if word.isdecimal() or len(names) < _LEAST_BELOW:
+                continue
+        found.setdefault((word, frozenset(names)), []).append(module)
+    return found
+
+
+def _tell_apart(names: Sequence[str]) -> bool:
+    """Tell whether the names below a module are enough to know it by them: a weight and
+    a bias are not, nor are layers by number that have nothing else.
+    """
+    if len(names) < _LEAST_BELOW:
+        return False
+    words = {part for name in names for part in name.split(".")}
+    return any(not word.isdecimal() for word in words - _PLAIN)
+
+
+def _joined(module: str, name: str) -> str:
+    return f"{module}.{name}" if module else name
+
+
+def _is_taken(module: str, key: Collection[str], taken: Collection[str]) -> bool:
+    return any(_joined(module, name) in taken for name in key)
+
+
+def _pairs_of_modules(
+    olds: Sequence[str], news: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the modules of equal names below them that are one another's: the only ones
+    of both sides, or those that share a word with no other one.
+    """
+    if len(olds) == 1 and len(news) == 1:
+        if not _are_opposite(olds[0], news[0]):
+            yield olds[0], news[0]
+        return
+    if not olds or len(olds) != len(news):
+        return
+    numbers = {_last_number(new): new for new in news}
+    is_numbered = len(numbers) == len(news) and "" not in numbers
+    if is_numbered and {_last_number(old) for old in olds} == set(numbers):
+        for old in olds:
+            yield old, numbers[_last_number(old)]
+        return
+    akin = {old: [new for new in news if _share_word(old, new)] for old in olds}
+    chosen = [rows[0] for rows in akin.values() if len(rows) == 1]
+    if len(chosen) == len(olds) and len(set(chosen)) == len(olds):
+        yield from zip(akin, chosen, strict=True)
+
+
+def _last_number(module: str) -> str:
+    """The number at the end of a module, or an empty text."""
+    found = re.search(r"\d+$", module)
+    return "" if found is None else found[0]
+
+
+_LEAST_LETTERS = 3
+
+
+def _words_of(text: str) -> list[str]:
+    broken = re.sub("(?<=[a-z])(?=[A-Z])", "_", text)
+    return [word for word in re.split("[^a-z]+", broken.lower()) if word]
+
+
+def _share_word(one: str, other: str) -> bool:
+    """Tell whether two modules have a word in common, or the beginning of one: enc and
+    encoder.
+    """
+    for word in _words_of(one):
+        for theirs in _words_of(other):
+            short, long = sorted((word, theirs), key=len)
+            if short == long or (
+                len(short) >= _LEAST_LETTERS and long.startswith(short)
+            ):
+                return True
+    return False
+
+
+def _are_opposite(one: str, two: str) -> bool:
+    """Tell whether two modules have words for parts of a model that are twins."""
+    mine, other = set(_words_of(one)), set(_words_of(two))
+    for group in OPPOSITES:
+        first = {number for number, words in enumerate(group) if words & mine}
+        second = {number for number, words in enumerate(group) if words & other}
+        if first and second and first.isdisjoint(second):
+            return True
+    return False
+
+
+# --- all layers in their order --------------------------------------------------------
+
+_CONVOLUTION = re.compile(r"(?:^|[._])conv\w{0,10}$", re.IGNORECASE)
+_LINEAR = re.compile(r"(?:^|[._])(?:fc|linear|lin|dense)_?\d{0,3}$", re.IGNORECASE)
+_NORM = re.compile(r"(?:^|[._])(?:\w{0,20}norm|ln|bn|gn)_?\d{0,3}$", re.IGNORECASE)
+_LEAST_KINDS = 2
+_LEAST_LAYERS = 2
+"""Layers that have an order."""
+
+
+def _pair_in_order(
+    absent: Sequence[str],
+    rest: Sequence[str],
+    shapes: Mapping[str, Shape],
+    message: Message,
+    *,
+    keeps_order: bool,
+) -> Placed:
+    """Pair all layers of two lists in their order, where both have the same kinds of
+    layers in it, of more than one kind, and no name or shape speaks against it.
+    """
+    ours, theirs = _layers_of(rest), _layers_of(absent)
+    if len(ours) < _LEAST_LAYERS:
+        return Placed()
+    kinds = [leaves for _, leaves in ours]
+    if kinds != [leaves for _, leaves in theirs]:
+        return Placed()
+    if not keeps_order and not all(_is_counted(module) for module, _ in ours):
+        return Placed()
+    sizes = {row.name: row.model for row in message.mismatched}
+    akin = 0
+    told = 0
+    for (old, leaves), (new, _) in zip(ours, theirs, strict=True):
+        if _are_opposite(old, new):
+            return Placed()
+        fits = _fits_word(new, shapes.get(f"{old}.weight"))
+        if fits is False:
+            return Placed()
+        if not _may_be_one(old, new):
+            return Placed()
+        told += fits is True
+        akin += _share_place(old, new)
+        for leaf in leaves:
+            name, partner = _joined(new, leaf), _joined(old, leaf)
+            if sizes.get(name, shapes[partner]) != shapes[partner]:
+                return Placed()
+    # Layers of one kind in a row have no order that the kinds would prove.
+    is_told = 2 * told >= len(ours) or 2 * akin >= len(ours)
+    if len({tuple(row) for row in kinds}) < _LEAST_KINDS and not is_told:
+        return Placed()
+    modules = {
+        old: new for (old, _), (new, _) in zip(ours, theirs, strict=True) if old != new
+    }
+    partners = {
+        _joined(new, leaf): _joined(old, leaf)
+        for (old, leaves), (new, _) in zip(ours, theirs, strict=True)
+        for leaf in leaves
+    }
+    return Placed(modules, partners, is_guess=True)
+
+
+def _share_place(old: str, new: str) -> bool:
+    """Tell whether two layers lie in one module, or share the last word that is no
+    number.
+    """
+    if old.rpartition(".")[0] == new.rpartition(".")[0]:
+        return True
+    ours, theirs = (re.sub(r"(?:\.\d+)+$", "", name) for name in (old, new))
+    words = ours.rpartition(".")[2], theirs.rpartition(".")[2]
+    return words[0] == words[1] and not words[0].isdecimal()
+
+
+def share_last_word(one: str, other: str) -> bool:
+    """Tell whether the last parts of two modules have a word in common."""
+    return _share_word(one.rpartition(".")[2], other.rpartition(".")[2])
+
+
+def _may_be_one(old: str, new: str) -> bool:
+    """Tell whether the last words of two layers have a word in common, or one of them
+    is a number, which says nothing.
+    """
+    ours, theirs = (_words_of(name.rpartition(".")[2]) for name in (old, new))
+    if not ours or not theirs or share_last_word(old, new):
+        return True
+    return any(
+        not group.isdisjoint(ours) and not group.isdisjoint(theirs)
+        for group in SYNONYMS
+    )
+
+
+def _layers_of(names: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """The layers of some tensors in their order, with the last words of each."""
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        module, _, leaf = name.rpartition(".")
+        layers.setdefault(module, []).append(leaf)
+    return [(module, tuple(sorted(leaves))) for module, leaves in layers.items()]
+
+
+def _is_counted(module: str) -> bool:
+    return module.isdecimal()
+
+
+def _fits_word(module: str, shape: Shape | None) -> bool | None:
+    """Tell whether a weight has as many dimensions as the word of a layer says, or
+    return None where the word says nothing.
+    """
+    if shape is None:
+        return None
+    if _NORM.search(module):
+        return len(shape) == 1
+    if _CONVOLUTION.search(module):
+        return len(shape) > 2
+    if _LINEAR.search(module):
+        return len(shape) == 2
+    return None
+
+
+# --- commands -------------------------------------------------------------------------
+
+
+def module_rules(modules: Mapping[str, str]) -> list[str]:
+    """The substitutions that rename modules from the beginning of a name."""
+    rules = []
+    for old, new in modules.items():
+        begin = rf"{re.escape(old)}\." if old else ""
+        rules.append(f"s/^{begin}/{new}./" if new else f"s/^{begin}//")
+    return rules
+
+
+def _differing_parts(old: str, new: str) -> tuple[str, str]:
+    """The parts in which two names differ, without those that both begin and end
+    with.
+    """
+    ours, theirs = old.split("."), new.split(".")
+    while len(ours) > 1 < len(theirs) and ours[0] == theirs[0]:
+        del ours[0], theirs[0]
+    while len(ours) > 1 < len(theirs) and ours[-1] == theirs[-1]:
+        del ours[-1], theirs[-1]
+    return ".".join(ours), ".".join(theirs)
+
+
+def short_modules(modules: Mapping[str, str]) -> dict[str, list[str]]:
+    """The parts in which modules differ, as `old is new` -> the modules."""
+    found: dict[str, list[str]] = {}
+    for old, new in modules.items():
+        ours, theirs = _differing_parts(old, new) if old and new else (old, new)
+        found.setdefault(f"{ours} is {theirs}", []).append(old)
+    return found
+
+
+_DIGITS = re.compile(r"\d+")
+
+
+class _Template(NamedTuple):
+    """The names of modules without their numbers, on both sides, and for each number of
+    the new name the place of the number of the old one that it is, or the number
+    itself. `places` is None where no rule gives the numbers.
+    """
+
+    old: str
+    new: str
+    modules: Mapping[str, str]
+    places: tuple[int | str, ...] | None
+
+
+def _templates_of(modules: Mapping[str, str]) -> list[_Template]:
+    """The templates of modules. One that has no rule for its numbers stands for each of
+    its modules.
+    """
+    groups: dict[tuple[str, str], dict[str, str]] = {}
+    for old, new in modules.items():
+        key = _DIGITS.sub("#", old), _DIGITS.sub("#", new)
+        groups.setdefault(key, {})[old] = new
+    found: list[_Template] = []
+    for (old, new), group in groups.items():
+        places = _places_of(old, new, group) if len(group) > 1 else None
+        if places is not None:
+            found.append(_Template(old, new, group, places))
+            continue
+        found += [_Template(old, new, {one: two}, None) for one, two in group.items()]
+    return found
+
+
+def _places_of(
+    old: str, new: str, group: Mapping[str, str]
+) -> tuple[int | str, ...] | None:
+    """The number of an old name that each number of a new name is, or the number that
+    all new names have, or None where one is neither.
+    """
+    rows = [(_DIGITS.findall(one), _DIGITS.findall(two)) for one, two in group.items()]
+    places: list[int | str] = []
+    for index in range(new.count("#")):
+        values = [theirs[index] for _, theirs in rows]
+        same = [
+            place
+            for place in range(old.count("#"))
+            if [ours[place] for ours, _ in rows] == values
+        ]
+        if same:
+            places.append(_nearest_place(same, index, old, new))
+        elif len(set(values)) == 1:
+            places.append(values[0])
+        else:
+            return None
+    return tuple(places)
+
+
+def _nearest_place(same: Sequence[int], index: int, old: str, new: str) -> int:
+    """The place of a number, counted from the end of a name, which has fewer changes
+    than its beginning.
+    """
+    behind = new.count("#") - index
+    return min(same, key=lambda place: abs(old.count("#") - place - behind))
+
+
+def _template_rules(modules: Mapping[str, str]) -> list[str]:
+    """One substitution for each template of modules."""
+    rules: list[str] = []
+    for row in _templates_of(modules):
+        if row.places is None:
+            rules += module_rules(row.modules)
+            continue
+        begin = re.escape(row.old).replace(r"\#", "([0-9]+)")
+        rules.append(rf"s/^{begin}\./{_filled(row, _reference)}./")
+    return rules
+
+
+def _filled(row: _Template, text_of: Callable[[int | str], str]) -> str:
+    """The new name of a template, with a text for each number."""
+    places = iter(row.places or ())
+    return "".join(
+        text_of(next(places)) if letter == "#" else letter for letter in row.new
+    )
+
+
+def _reference(place: int | str) -> str:
+    return rf"\g<{place + 1}>" if isinstance(place, int) else place
+
+
+def _word_rules(modules: Mapping[str, str]) -> list[str]:
+    """The substitutions that rename the parts in which modules differ, wherever they
+    stand.
+    """
+    pairs = dict.fromkeys(
+        _differing_parts(old, new) for old, new in modules.items() if old and new
+    )
+    return [rf"s/(^|\.){re.escape(old)}(?=\.|$)/\g<1>{new}/g" for old, new in pairs]
+
+
+def combined_rules(
+    before: Sequence[Rename],
+    modules: Mapping[str, str],
+    partners: Mapping[str, str],
+    names: Collection[str],
+) -> tuple[str, ...]:
+    """Return the substitutions of a mapping and of modules as one list, where they give
+    each partner its name and no two tensors one name; nothing where they do not.
+    """
+    if not all(rule.is_plain for rule in before):
+        return ()
+    first = [rule.substitution for rule in before]
+    own = "|".join(re.escape(old) for old in modules if old)
+    # A rule that puts something before every name leaves these modules out.
+    others = [
+        f"s/^(?!(?:{own})\\.)/{rule.two}/"
+        if rule.kind == "start" and not rule.one and own
+        else rule.substitution
+        for rule in before
+    ]
+    words = _word_rules(modules)
+    templates = _template_rules(modules)
+    for rules in (
+        *([[*first, *templates]] if 0 < len(templates) < len(modules) else []),
+        [*first, *(words if len(words) < len(modules) else module_rules(modules))],
+        [*first, *module_rules(modules)],
+        [*module_rules(modules), *first],
+        [*others, *module_rules(modules)],
+    ):
+        if len(rules) <= _MOST_RULES and _give_names(rules, partners, names):
+            return tuple(rules)
+    return ()
+
+
+def _give_names(
+    rules: Sequence[str], partners: Mapping[str, str], names: Collection[str]
+) -> bool:
+    wanted = {old: new for new, old in partners.items()}
+    if not all(_SAFE.fullmatch(name) for name in (*wanted, *partners)):
+        return False
+    steps = [_parse_rule(rule) for rule in rules]
+    taken: set[str] = set()
+    for name in names:
+        new = name
+        for pattern, replacement, times in steps:
+            new = pattern.sub(replacement, new, count=times)
+        if new != wanted.get(name, new) or new in taken:
+            return False
+        taken.add(new)
+    return True
+
+
+def _parse_rule(rule: str) -> tuple[re.Pattern[str], str, int]:
+    """The parts of a substitution, which has no slash in its names."""
+    _, pattern, replacement, flags = rule.split("/")
+    return re.compile(pattern), replacement, 0 if flags else 1
+
+
+def rename_line(
+    rules: Sequence[str], case: Case, section: str | None = None
+) -> str | None:
+    """The command that renames, or None where there are no rules."""
+    if not rules:
+        return None
+    words = [word for rule in rules for word in ("--sub", rule)]
+    if section is not None:
+        words += ["--section", section]
+    return case.plan(("rename", *words)).command
+
+
+# --- statements -----------------------------------------------------------------------
+
+
+def placed_statement(
+    placed: Placed, missing: int, command: str | None, *, is_more: bool
+) -> Statement:
+    """Say which modules are one another's, and whether that is a guess."""
+    if list(placed.modules) == [""]:
+        return Statement("Or by the names that the model has:", (), command)
+    moved = [
+        show(text, 120) + (f" ({len(rows):,} times)" if len(rows) > 1 else "")
+        for text, rows in _shown_modules(placed.modules).items()
+    ]
+    count = counted_noun(missing, "missing key")
+    begin = (
+        f"{len(placed.partners):,} more of the {count}"
+        if is_more
+        else f"{len(placed.partners):,} of the {count}"
+    )
+    verb = "is" if len(placed.partners) == 1 else "are"
+    if placed.is_guess:
+        text = (
+            f"{begin} {verb} perhaps there by other names: in their order the layers "
+            "that "
+            "are left of both lists are one for one, with the same tensors in each: "
+            f"{and_more(moved, 6)}. That is by their places and kinds alone, for the "
+            "message has no shapes of the model. Load the result with strict=True, "
+            "which compares the shapes, and then compare one output:"
+        )
+    else:
+        text = (
+            f"{begin} {verb} there below other modules, which have the same names "
+            f"below them: {and_more(moved, 6)}."
+        )
+    if command is None:
+        text = text.removesuffix(":") + ("." if text.endswith(":") else "")
+    return Statement(text, (), command)
+
+
+def _shown_modules(modules: Mapping[str, str]) -> dict[str, list[str]]:
+    """The parts in which many modules differ, or few modules by their whole names."""
+    if len(modules) > _FEW:
+        short = short_modules(modules)
+        templates = _templates_of(modules)
+        if 0 < len(templates) < len(short):
+            return {_shown_template(row): list(row.modules) for row in templates}
+        if len(short) < len(modules):
+            return short
+    return {f"{old} is {new}": [old] for old, new in modules.items()}
+
+
+def _shown_template(row: _Template) -> str:
+    if row.places is None:
+        ((old, new),) = row.modules.items()
+        return f"{old} is {new}"
+    new = _filled(row, lambda place: "<n>" if isinstance(place, int) else place)
+    return f"{row.old.replace('#', '<n>')} is {new}"
+
+
+_FEW = 6
+"""Modules that are listed one by one."""
+
+
+def part_alone(placed: Placed, case: Case) -> Statement | None:
+    """Say that a file is the state of one module of the model, with the line that loads
+    it there. Return None where it is not.
+    """
+    if list(placed.modules) != [""]:
+        return None
+    new = placed.modules[""]
+    load = case.survey.load.expression
+    if (
+        re.fullmatch(r"[\w.]{1,200}", new) is None
+        or load is None
+        or len(case.survey.candidates) != 1
+    ):
+        return None
+    place = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", new)
+    return Statement(
+        f"The file is the state of one part of the model, {show(new, 80)}: its names "
+        f"are those below it, and {len(placed.partners):,} of the missing keys. Load "
+        "it there:",
+        (),
+        f"model.{place}.load_state_dict({load})",
+    )
+
+
+def head_statement(
+    heads: Mapping[str, str],
+    shapes: Mapping[str, Shape],
+    command: str | None,
+) -> Statement:
+    """Say that one layer may be the head by another name."""
+    ((old, new),) = heads.items()
+    shape = shapes.get(f"{old}.weight")
+    sized = f", with a weight of {list(shape)}" if shape is not None else ""
+    text = (
+        f"{show(new, 80)} is missing, and {show(old, 80)} of this file has no place"
+        f"{sized}: by their words both are the head. They are one only where the "
+        "model has as many outputs, and the message has no shapes of it; a head for "
+        "other classes is trained anew."
+    )
+    if command is None:
+        return Statement(text)
+    return Statement(f"{text} With it:", (), command)
