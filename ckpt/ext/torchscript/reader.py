@@ -10,10 +10,17 @@ torch/csrc/jit/mobile/import.cpp.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 
 from ckpt.ext.torchscript import FORMAT
 from ckpt.ext.torchscript.code import OTHERS, Code, code_of, notices_of
+from ckpt.ext.torchscript.packs import (
+    has_channels,
+    has_empty_weight,
+    has_packs,
+    odd_packs,
+    odd_sizes,
+    unknown_packs,
+)
 from ckpt.ext.torchscript.script_types import Types, check_doubling
 from ckpt.formats.common.archive import Archive, check_inflation, check_small
 from ckpt.formats.common.following import is_array, judge_records
@@ -47,6 +54,7 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.rows import dataclass, replace
 from ckpt.model.tensors import Storage
+from ckpt.model.text import show
 from ckpt.pickle.machine import Pickle
 from ckpt.pickle.rebuild import storage_type
 from ckpt.tree.scalars import class_of, device_text
@@ -55,6 +63,10 @@ from ckpt.tree.walk import flatten_tree
 BYTECODE = "bytecode.pkl"
 PICKLES = ("data.pkl", "constants.pkl", BYTECODE)
 """The pickles with tensors. `.debug_pkl` and `mobile_debug_handles.pkl` hold none."""
+
+
+_SAID = 20
+"""The most classes of C++ that are said."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,10 +145,13 @@ def read_from(
         problem = Types(code.classes, budget).mismatch([root, constants])
         if problem is not None:
             code.dangers.append(f"its __setstate__ on {problem}")
-        if code.groups and _has_odd_sizes(calls, code):
+        if code.packing and odd_sizes(calls, code.classes, code.groups):
             code.dangers.append(
                 "its __setstate__ on numbers that torch cannot divide by"
             )
+        if code.shaping and has_channels(calls):
+            code.unknown.append(f"{code.shaping[0]} beside quantized tensors")
+    _judge_packs(calls, code)
     contents.notices += notices_of(code)
     flat = flatten_tree(root, limits, budget)
     flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)
@@ -166,6 +181,16 @@ def read_from(
     return replace(
         result, code_devices=(*code.devices, *devices), imports=imports, beside=beside
     )
+
+
+def _judge_packs(calls: Sequence[Opaque], code: Code) -> None:
+    """Say what torch cannot pack of the layers that it packs while it loads them."""
+    if odd_packs(calls):
+        code.dangers.append("a packed layer whose sizes torch cannot divide by")
+    if (code.packing or has_packs(calls)) and has_empty_weight(calls):
+        code.dangers.append("the packing of a weight without elements")
+    for name in unknown_packs(calls)[:_SAID]:
+        code.unknown.append(f"__setstate__ of {show(name, 80)}")
 
 
 def _list_pickles(archive: Archive) -> list[tuple[str, str, str]]:
@@ -244,46 +269,6 @@ def _is_empty(storage: object) -> bool:
         and storage.device == "meta"
         and storage.place is None
     )
-
-
-_MOST_GROUPS = 2**31
-
-
-def _has_odd_sizes(calls: Sequence[Opaque], code: Code) -> bool:
-    """Tell whether an object of the code that has groups has a state with a number
-    that torch cannot divide by, or one that is too large to be a stride or a dilation.
-    """
-    for call in calls:
-        cls = code.classes.get(call.class_name)
-        states = call.states if cls is not None and "groups" in cls.attributes else ()
-        for number in chain.from_iterable(_groups_in(state, code) for state in states):
-            if type(number) is not int or not 0 < number < _MOST_GROUPS:
-                return True
-        for state in states:
-            if is_tuple(state) and any(map(_is_huge, state)):
-                return True
-    return False
-
-
-def _is_huge(part: Node) -> bool:
-    """Tell whether a part of a state is a number, or a tuple or list with one, that is
-    no size of a layer.
-    """
-    numbers: Sequence[Node] = (part,)
-    if type(part) is list or is_tuple(part):
-        numbers = part
-    return any(
-        isinstance(number, int) and abs(number) >= _MOST_GROUPS for number in numbers
-    )
-
-
-def _groups_in(state: Node, code: Code) -> Iterator[Node]:
-    """Yield the values that a state may have as groups."""
-    if is_tuple(state):
-        yield from (state[index] for index in code.groups if index < len(state))
-    elif type(state) is Dict:
-        pairs = zip(state.keys, state.values, strict=True)
-        yield from (value for key, value in pairs if key == "groups")
 
 
 _LAYOUTS = {
