@@ -9,6 +9,7 @@ torch/csrc/jit/mobile/import.cpp.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from ckpt.ext.torchscript import FORMAT
@@ -23,6 +24,7 @@ from ckpt.ext.torchscript.packs import (
 )
 from ckpt.ext.torchscript.script_types import Types, check_doubling
 from ckpt.formats.common.archive import Archive, check_inflation, check_small
+from ckpt.formats.common.directory import Record
 from ckpt.formats.common.following import is_array, judge_records
 from ckpt.formats.common.pickled import Contents, interpret_pickle, make_checkpoint, run
 from ckpt.formats.common.storages import StorageFolder, refuse_big
@@ -227,15 +229,37 @@ def _other_records(
             continue
         inner = name.removeprefix(root)
         folder, _, key = inner.partition("/")
-        if inner in (*PICKLES, *_UNREAD) or folder == "code" or name.endswith("/"):
+        is_code = folder == "code" and inner.endswith((".py", ".debug_pkl"))
+        if inner in (*PICKLES, *_UNREAD) or is_code or name.endswith("/"):
             # Code, and pickles of C++, which Python does not read; but numpy takes any
-            # record for an array of its own.
-            if is_array(archive, archive.records[name]):
+            # record for an array of its own, and Python any other for a pickle.
+            if is_array(archive, archive.records[name]) or (
+                inner not in PICKLES and _may_import(archive, archive.records[name])
+            ):
                 yield name
         elif folder not in folders or key not in folders[folder]:
             yield name
 
 
+def _may_import(archive: Archive, record: Record) -> bool:
+    """Tell whether a record may be a pickle that imports what C++ does not write."""
+    if record.size > _MOST_CODE:
+        return True
+    lenient = archive._replace(is_partial=True)  # Python compares no checksum
+    try:
+        data = lenient.read(record, _MOST_CODE, "pickle-bytes")
+    except UnreadableError:
+        return False
+    return _IMPORT.search(data) is not None
+
+
+_MOST_CODE = 64 << 20
+"""The most bytes of a record beside the code that are searched for imports."""
+_IMPORT = re.compile(
+    rb"""\x93 | [ci] (?!torch\.jit\._pickle\n) [\w.\x80-\xff]+ \n [\w.\x80-\xff]+ \n""",
+    re.VERBOSE,
+)
+"""An import in a pickle, or text that may be one."""
 _UNREAD = ("mobile_debug_handles.pkl", "traced_inputs.pkl")
 """Pickles that torch writes and does not read again."""
 

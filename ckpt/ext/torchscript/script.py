@@ -197,7 +197,7 @@ class Script:
         """The items of states that an operator divides by."""
         self.shaping: list[Deed] = []
         self.packing: list[Deed] = []
-        """What a load runs that shapes tensors anew, and what packs weights."""
+        """Operators that a load runs: they shape tensors anew, or pack weights."""
         self.sized: list[Place] = []
         """Attributes of classes that are constants and have the name of a size."""
         self.odd: list[Deed] = []
@@ -660,8 +660,8 @@ class _Reach:
         self.shaping: list[Deed] = []
         self.packing: list[Deed] = []
         self.making: list[Deed] = []
-        """What sets sizes in another way than torch writes; what shapes tensors anew,
-        packs weights, makes tensors.
+        """Statements that set sizes in another way than torch writes; operators that
+        shape tensors anew, pack weights, make tensors.
         """
         self._parts: dict[str, _Part] = {}
         self._todo: list[str] = []
