@@ -394,6 +394,27 @@ def test_records_outside_of_the_root_of_a_program_are_judged(
     assert done.code == 1 and b"builtins.exec" in done.out, done
 
 
+def test_the_places_of_code_are_no_pickles_of_python(tmp_path: Path) -> None:
+    """Their numbers are the bytes of any opcode."""
+
+    class Long(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(3):
+                x = x + 1 if bool(x.sum() > 0) else x - 1
+            return torch.nn.functional.relu(x) * x.abs()
+
+    layers = torch.nn.Sequential(*(Long() for _ in range(9)), torch.nn.LSTM(2, 2))
+    torch.jit.script(layers[:9]).save(str(tmp_path / "a.pt"))
+    torch.jit.script(layers[9]).save(str(tmp_path / "b.pt"))
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "c.pt"))
+    torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)).save(
+        str(tmp_path / "d.pt")
+    )
+    for name in "abcd":
+        with open(str(tmp_path / f"{name}.pt")) as checkpoint:
+            assert [row.code for row in checkpoint.account.notices] == []
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -235,6 +235,7 @@ LIMITS = [
     "pickle.judge.grammar.forms.MOST_ARGUMENTS",
     "pickle.judge.grammar.forms._LARGE",
     "pickle.judge.grammar.forms._LONG",
+    "pickle.judge.grammar.forms._LONG_RANGE",
     "pickle.judge.grammar.forms._NESTED",
     "pickle.judge.grammar.numpy_rules._LONGEST_RECORD",
     "pickle.judge.grammar.numpy_rules._NESTED_ARRAYS",

@@ -250,16 +250,40 @@ def _may_import(archive: Archive, record: Record) -> bool:
         data = lenient.read(record, _MOST_CODE, "pickle-bytes")
     except UnreadableError:
         return False
-    return _IMPORT.search(data) is not None
+    return _IMPORT.search(data) is not None and not _is_of_cpp(data)
+
+
+def _is_of_cpp(data: bytes) -> bool:
+    """Tell whether a pickle has no opcodes but those that C++ writes for the places of
+    code and for inputs: numbers, texts, tuples, lists and tensors.
+    """
+    at = 0
+    while at < len(data):
+        match = _OPCODES.match(data, at)
+        end = at if match is None else match.end()
+        if data[end : end + 1] == b"X":
+            end += 5 + int.from_bytes(data[end + 1 : end + 5], "little")
+        if end == at:
+            return False
+        at = end
+    return True
 
 
 _MOST_CODE = 64 << 20
 """The most bytes of a record beside the code that are searched for imports."""
+_CPP_NAMES = rb"""(?: torch\.jit\._pickle\n\w+ | torch\._utils\n_rebuild_\w+
+    | torch\n\w+Storage | collections\nOrderedDict ) \n"""
 _IMPORT = re.compile(
-    rb"""\x93 | [ci] (?!torch\.jit\._pickle\n) [\w.\x80-\xff]+ \n [\w.\x80-\xff]+ \n""",
+    rb"\x93 | [ci] (?!" + _CPP_NAMES + rb") [\w.\x80-\xff]+ \n [\w.\x80-\xff]+ \n",
     re.VERBOSE,
 )
 """An import in a pickle, or text that may be one."""
+_OPCODES = re.compile(
+    rb"(?: \x80. | [()\]}NtleausRQ.\x85-\x89] | [Kqh]. | M.. | [Jrj].{4} | G.{8}"
+    rb"| \x8a\x08.{8} | c" + _CPP_NAMES + rb")+",
+    re.VERBOSE | re.DOTALL,
+)
+"""Opcodes that C++ writes, but for texts."""
 _UNREAD = ("mobile_debug_handles.pkl", "traced_inputs.pkl")
 """Pickles that torch writes and does not read again."""
 
