@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from struct import unpack
 
+from ckpt.ext.torchscript.code import Code
 from ckpt.ext.torchscript.operators import SIZES
 from ckpt.ext.torchscript.script import ScriptClass
 from ckpt.model.errors import UnreadableError
 from ckpt.model.nodes import Dict, Node, Opaque, inside, is_tuple, tensor_of
 from ckpt.model.tensors import Composite, TensorRef, tensor_ref
+from ckpt.model.text import show
 
 _CPP = "__torch__.torch.classes."
 _CONVOLUTIONS = frozenset(f"{_CPP}quantized.Conv{n}dPackedParamsBase" for n in (2, 3))
@@ -35,11 +37,29 @@ _BACKENDS = _CPP + "__backends__."
 """The libraries of backends look at what they are given when they compile it."""
 _TOO_LARGE = 2**31
 """torch keeps sizes in 32 bits, so that a larger one may become 0."""
+_SAID = 20
+"""The most classes of C++ that are said."""
 _MOST_NUMBERS = 64
 """The most numbers that the sizes of a packed layer are: three of them have 19."""
 
 
-def odd_sizes(
+def judge_packs(calls: Sequence[Opaque], code: Code) -> None:
+    """Add to what is said of the code what torch cannot pack of the objects of a
+    program, and shapes of tensors that are quantized per channel.
+    """
+    if code.packing and _odd_sizes(calls, code.classes, code.groups):
+        code.dangers.append("its __setstate__ on numbers that torch cannot divide by")
+    if code.shaping and _has_channels(calls):
+        code.unknown.append(f"{code.shaping[0]} beside quantized tensors")
+    if _odd_packs(calls):
+        code.dangers.append("a packed layer whose sizes torch cannot divide by")
+    if (code.packing or _has_packs(calls)) and _has_empty_weight(calls):
+        code.dangers.append("the packing of a weight without elements")
+    for name in _unknown_packs(calls)[:_SAID]:
+        code.unknown.append(f"__setstate__ of {show(name, 80)}")
+
+
+def _odd_sizes(
     calls: Sequence[Opaque], classes: dict[str, ScriptClass], groups: set[int]
 ) -> bool:
     """Tell whether an object of the code that has groups has a state with a number
@@ -61,7 +81,7 @@ def odd_sizes(
     return False
 
 
-def odd_packs(calls: Sequence[Opaque]) -> bool:
+def _odd_packs(calls: Sequence[Opaque]) -> bool:
     """Tell whether a packed layer of C++ has sizes or a weight that torch cannot pack
     again. It packs them when it loads them.
     """
@@ -73,12 +93,12 @@ def odd_packs(calls: Sequence[Opaque]) -> bool:
     )
 
 
-def has_packs(calls: Sequence[Opaque]) -> bool:
+def _has_packs(calls: Sequence[Opaque]) -> bool:
     """Tell whether there is a packed layer of C++."""
     return any(call.class_name in _CONVOLUTIONS | _FURTHER for call in calls)
 
 
-def unknown_packs(calls: Sequence[Opaque]) -> list[str]:
+def _unknown_packs(calls: Sequence[Opaque]) -> list[str]:
     """Return the classes of C++ whose `__setstate__` ckpt does not know."""
     names = (call.class_name for call in calls if call.states)
     return [
@@ -90,12 +110,12 @@ def unknown_packs(calls: Sequence[Opaque]) -> list[str]:
     ]
 
 
-def has_empty_weight(calls: Sequence[Opaque]) -> bool:
+def _has_empty_weight(calls: Sequence[Opaque]) -> bool:
     """Tell whether a quantized tensor has no elements."""
     return any(tensor.shape and 0 in tensor.shape for tensor in _quantized_in(calls))
 
 
-def has_channels(calls: Sequence[Opaque]) -> bool:
+def _has_channels(calls: Sequence[Opaque]) -> bool:
     """Tell whether a tensor is quantized per channel."""
     return any(
         (tensor.detail or "").startswith("per_channel_")

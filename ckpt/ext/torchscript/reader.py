@@ -10,18 +10,11 @@ torch/csrc/jit/mobile/import.cpp.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from ckpt.ext.torchscript import FORMAT
 from ckpt.ext.torchscript.code import OTHERS, Code, code_of, notices_of
-from ckpt.ext.torchscript.packs import (
-    has_channels,
-    has_empty_weight,
-    has_packs,
-    odd_packs,
-    odd_sizes,
-    unknown_packs,
-)
+from ckpt.ext.torchscript.packs import judge_packs
 from ckpt.ext.torchscript.script_types import Types, check_doubling
 from ckpt.formats.common.archive import Archive, check_inflation, check_small
 from ckpt.formats.common.directory import Record
@@ -56,7 +49,6 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.rows import dataclass, replace
 from ckpt.model.tensors import Storage
-from ckpt.model.text import show
 from ckpt.pickle.machine import Pickle
 from ckpt.pickle.rebuild import storage_type
 from ckpt.tree.scalars import class_of, device_text
@@ -65,10 +57,6 @@ from ckpt.tree.walk import flatten_tree
 BYTECODE = "bytecode.pkl"
 PICKLES = ("data.pkl", "constants.pkl", BYTECODE)
 """The pickles with tensors. `.debug_pkl` and `mobile_debug_handles.pkl` hold none."""
-
-
-_SAID = 20
-"""The most classes of C++ that are said."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,13 +135,7 @@ def read_from(
         problem = Types(code.classes, budget).mismatch([root, constants])
         if problem is not None:
             code.dangers.append(f"its __setstate__ on {problem}")
-        if code.packing and odd_sizes(calls, code.classes, code.groups):
-            code.dangers.append(
-                "its __setstate__ on numbers that torch cannot divide by"
-            )
-        if code.shaping and has_channels(calls):
-            code.unknown.append(f"{code.shaping[0]} beside quantized tensors")
-    _judge_packs(calls, code)
+    judge_packs(calls, code)
     contents.notices += notices_of(code)
     flat = flatten_tree(root, limits, budget)
     flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)
@@ -183,16 +165,6 @@ def read_from(
     return replace(
         result, code_devices=(*code.devices, *devices), imports=imports, beside=beside
     )
-
-
-def _judge_packs(calls: Sequence[Opaque], code: Code) -> None:
-    """Say what torch cannot pack of the layers that it packs while it loads them."""
-    if odd_packs(calls):
-        code.dangers.append("a packed layer whose sizes torch cannot divide by")
-    if (code.packing or has_packs(calls)) and has_empty_weight(calls):
-        code.dangers.append("the packing of a weight without elements")
-    for name in unknown_packs(calls)[:_SAID]:
-        code.unknown.append(f"__setstate__ of {show(name, 80)}")
 
 
 def _list_pickles(archive: Archive) -> list[tuple[str, str, str]]:
