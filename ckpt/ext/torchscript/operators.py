@@ -132,6 +132,23 @@ before it packs it.
 """
 
 
+CHANGING = frozenset(
+    [
+        "_set_item",
+        "append",
+        "clear",
+        "insert",
+        "pop",
+        "popitem",
+        "remove",
+        "reverse",
+        "setdefault",
+        "sort",
+    ]
+)
+"""Operators that change a list or dict, which an attribute may hold too."""
+
+
 def packs_weights(name: str) -> bool:
     """Tell whether an operator packs weights."""
     return "prepack" in name or name.startswith("make_quantized_cell_params")

@@ -34,6 +34,7 @@ from ckpt.ext.torchscript.lexer import (
 )
 from ckpt.ext.torchscript.operators import (
     BUILTINS,
+    CHANGING,
     DIVIDING,
     DTYPED,
     DTYPES,
@@ -743,6 +744,8 @@ class _Reach:
         """Note an operator that packs, shapes or makes tensors."""
         place = Place(file, at)
         what = f"torch.{show(name, 40)}"
+        if name in CHANGING:
+            self.odd_size(file, at)
         if packs_weights(name) and len(self.packing) < _SAID:
             self.packing.append(Deed(what, place))
         if name in SHAPING and len(self.shaping) < _SAID:

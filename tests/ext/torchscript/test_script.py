@@ -703,6 +703,9 @@ SIZED = (
         "self.dilation = (state, state)",
         "self.dilation, x = (state, state), 1",
         "(self.\n      dilation) = (state, state)",
+        "d = self.dilation\n    d[0] = 4294967296",
+        "d = self.dilation\n    x = torch._set_item(d, 0, 4294967296)",
+        "d = self.dilation\n    x = d.append(4294967296)",
     ],
 )
 def test_a_size_that_is_not_of_the_state_is_said(line: str, tmp_path: Path) -> None:
