@@ -211,7 +211,12 @@ def holds_checkpoints(probe: Probe) -> bool:
     One that cannot be looked into counts too: nobody knows what is in it.
     """
     # Here: most files are known.
-    from ckpt.formats.common.following import has_objects, is_object_array
+    from ckpt.formats.common.arrays import (
+        find_unpickled,
+        header_size,
+        is_object_array,
+    )
+    from ckpt.formats.common.following import has_objects
 
     if probe.source is None:
         return False
@@ -224,6 +229,8 @@ def holds_checkpoints(probe: Probe) -> bool:
         return _may_name_checkpoints(probe) or _may_hold_arrays(probe)
     if probe.head.startswith(_CLOSED) or is_object_array(probe.head):
         return True
+    if header_size(probe.head) and find_unpickled(probe.file, Limits()) is not None:
+        return True  # behind an array of numbers
     if _is_behind(probe):
         return True
     # numpy takes it for an archive, which zipfile finds from the end.
@@ -316,7 +323,7 @@ def _overwritten_error(probe: Probe) -> CkptError | None:
 
 def _is_array_of_objects(head: bytes) -> bool:
     # Here: most files are none.
-    from ckpt.formats.common.following import is_object_array
+    from ckpt.formats.common.arrays import is_object_array
 
     return is_object_array(head)
 

@@ -232,13 +232,10 @@ class Import(NamedTuple):
     """The attributes of its objects that make it odd, or that torch calls when it loads
     them.
     """
-
-    @property
-    def is_script(self) -> bool:
-        """Tell whether it is a class of TorchScript, which torch.jit takes from the
-        code in the file.
-        """
-        return self.module.partition(".")[0] == "__torch__"
+    is_script: bool = False
+    """True for a class of TorchScript, which torch.jit takes from the code in the
+    file.
+    """
 
 
 class Refusal(NamedTuple):

@@ -337,6 +337,13 @@ def array_of(data: bytes) -> bytes:
     return whole[: whole.index(b"\n", 10) + 1] + data
 
 
+def array_of_numbers(shape: tuple[int, ...], descr: object, data: bytes) -> bytes:
+    """An array of numpy, with this header."""
+    fields = {"descr": descr, "fortran_order": False, "shape": shape}
+    text = f"{fields!r}\n".encode()
+    return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text + data
+
+
 BESIDE = {
     "x.npy": array_of(EVIL),
     "archive/x.npy": array_of(EVIL),
@@ -389,6 +396,101 @@ def test_records_outside_of_the_root_of_a_program_are_judged(
         out.writestr(name, EVIL)
     done = ckpt("inspect", path, "--fail-on", "called-on-load")
     assert done.code == 1 and b"builtins.exec" in done.out, done
+
+
+def test_the_places_of_code_are_no_pickles_of_python(tmp_path: Path) -> None:
+    """Their numbers are the bytes of any opcode."""
+
+    class Long(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(3):
+                x = x + 1 if bool(x.sum() > 0) else x - 1
+            return torch.nn.functional.relu(x) * x.abs()
+
+    layers = torch.nn.Sequential(*(Long() for _ in range(9)), torch.nn.LSTM(2, 2))
+    torch.jit.script(layers[:9]).save(str(tmp_path / "a.pt"))
+    torch.jit.script(layers[9]).save(str(tmp_path / "b.pt"))
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "c.pt"))
+    torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)).save(
+        str(tmp_path / "d.pt")
+    )
+    for name in "abcd":
+        with open(str(tmp_path / f"{name}.pt")) as checkpoint:
+            assert [row.code for row in checkpoint.account.notices] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "code/x.pkl",
+        "code/__torch__.py",
+        "code/other.py",
+        "code/__torch__.py.debug_pkl",
+        "traced_inputs.pkl",
+    ],
+)
+def test_pickles_of_python_among_the_code_are_judged(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.pt"
+    (path).write_bytes(put(program(), name, EVIL))
+    done = ckpt("inspect", path, "--fail-on", "called-on-load")
+    assert done.code == 1 and b"builtins.exec" in done.out, done
+
+
+NUMBERS = array_of_numbers((2, 3), "<f4", bytes(24))
+ARRAYS = {
+    "an array of objects": NUMBERS + array_of(EVIL),
+    "a pickle": NUMBERS + EVIL,
+    "a pickle of protocol 0": NUMBERS + b"cbuiltins\nexec\n(S'1'\ntR.",
+    "a pickle behind two arrays": NUMBERS * 2 + EVIL,
+    "an array behind one of objects": array_of(FIRST) + NUMBERS + EVIL,
+    "fields with a title": array_of_numbers((1,), [(("t", "a"), "<f8")], bytes(8))
+    + EVIL,
+    "fields": array_of_numbers(
+        (2,), [("a", "<f8", (2,)), ("b", [("c", "U2")])], bytes(48)
+    )
+    + EVIL,
+    "a dtype with a shape": array_of_numbers((1,), ("<f4", (2,)), bytes(8)) + EVIL,
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_what_follows_an_array_is_judged(name: str, tmp_path: Path) -> None:
+    """`numpy.load` in a loop, over a file or a record, comes to it."""
+    path = tmp_path / "archive.pt"
+    torch.save({"w": torch.ones(2)}, path)
+    with zipfile.ZipFile(path, "a") as out:
+        out.writestr("archive/x.npy", ARRAYS[name])
+    done = ckpt("inspect", path, "--fail-on", "called-on-load")
+    assert done.code == 1 and b"builtins.exec" in done.out, done
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "x.npy").write_bytes(ARRAYS[name])
+    assert ckpt("lint", "--level", "error", tmp_path / "alone").code == 2
+
+
+def test_an_array_that_cannot_be_counted_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "archive.pt"
+    torch.save({"w": torch.ones(2)}, path)
+    deep: object = "<f4"
+    for _ in range(30):
+        deep = [("a", deep)]
+    with zipfile.ZipFile(path, "a") as out:
+        out.writestr("archive/x.npy", array_of_numbers((1,), deep, bytes(4)))
+    assert ckpt("inspect", path).code == 2
+
+
+@pytest.mark.parametrize("behind", [b"", NUMBERS, NUMBERS * 3, bytes(9), b"some words"])
+def test_arrays_in_a_row_are_no_pickles(behind: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "archive.pt"
+    torch.save({"w": torch.ones(2)}, path)
+    with zipfile.ZipFile(path, "a") as out:
+        out.writestr("archive/x.npy", NUMBERS + behind)
+    assert is_harmless(path)
+    with open(str(path)) as checkpoint:
+        (notice,) = checkpoint.account.notices
+        assert notice.code == "unread-file"
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "x.npy").write_bytes(NUMBERS + behind)
+    assert ckpt("lint", "--skip-others", tmp_path / "alone").code == 0
 
 
 @pytest.mark.parametrize(

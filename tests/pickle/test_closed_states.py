@@ -315,6 +315,17 @@ def test_an_attribute_without_an_end_is_a_warning(tmp_path: Path) -> None:
         assert groups(tmp_path / "x.pth", program) == {f"{module}.{cls}": "odd"}
 
 
+def test_a_range_without_an_end_is_a_warning(tmp_path: Path) -> None:
+    """torch goes through the parts of a transform when it shows or copies it."""
+    module = "torch.distributions.transforms"
+    for length, said in ((3, {}), (1 << 60, {f"{module}.ComposeTransform": "odd"})):
+        numbers = call(glob("builtins", "range"), 0, length)
+        state = {"parts": numbers, "_cache_size": 0}
+        assert (
+            groups(tmp_path / "x.pth", made(module, "ComposeTransform", state)) == said
+        )
+
+
 def test_a_function_in_settings_is_a_warning(tmp_path: Path) -> None:
     program = nested(
         "easydict", "EasyDict", {"b": NAMED.replace(b"_get_args", b"some_name")}

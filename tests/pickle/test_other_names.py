@@ -225,3 +225,27 @@ def test_a_function_through_a_module_is_an_error(
     levels, line, word = judged(stack_global("einops.layers.torch", "torch.os.system"))
     assert levels["called-on-load"] == "error"
     assert line is None and word == RUNS_CODE
+
+
+SCRIPT = {
+    "an object": glob("__torch__.shop", "Cart")
+    + value(())
+    + newobj()
+    + value({})
+    + build(),
+    "a class": glob("__torch__.shop", "Cart"),
+    "a class of C++": glob("__torch__.torch.classes.shop", "Cart"),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPT)
+def test_names_of_torchscript_in_other_files_are_imports(
+    name: str, tmp_path: Path
+) -> None:
+    """Only torch.jit takes them from the code of an archive: Python imports them."""
+    program = pickled({"w": op.tensor(), "x": SCRIPT[name]})
+    (tmp_path / "x.pth").write_bytes(op.torch_zip(program))
+    with open(str(tmp_path / "x.pth")) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert "unknown-import" in {row.code for row in report.findings}
+    assert report.load.expression is None

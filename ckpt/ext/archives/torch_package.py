@@ -9,6 +9,7 @@ first, so any name may mean code in the file.
 from __future__ import annotations
 
 from ckpt.ext.torchscript.code import code_of, notices_of
+from ckpt.ext.torchscript.packs import judge_packs
 from ckpt.ext.torchscript.script_types import Types, check_doubling
 from ckpt.formats.common.archive import Archive, check_paths
 from ckpt.formats.common.directory import Record
@@ -16,6 +17,7 @@ from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import (
     Contents,
     interpret_pickle,
+    is_of_script,
     is_pickle,
     make_checkpoint,
     run,
@@ -231,6 +233,8 @@ class _Reader:
         )
         if problem is not None:
             code.dangers.append(f"its __setstate__ on {problem}")
+        calls = [call for pickle in scripts.pickles for call in pickle.calls]
+        judge_packs(calls, code)
         self._contents.notices += notices_of(code)
 
     def _judge_import(self, row: Import) -> Import:
@@ -238,7 +242,7 @@ class _Reader:
         TorchScript in the package by their names.
         """
         if (row.module, row.name) != ("torch.jit._script", "unpackage_script_module"):
-            return row
+            return row._replace(is_script=is_of_script(row.module))
         calls = [
             call
             for pickle in self._contents.pickles

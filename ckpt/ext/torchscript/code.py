@@ -57,6 +57,10 @@ class Code(NamedTuple):
     """All classes by their qualified names."""
     groups: set[int]
     """The items of states that an operator divides by."""
+    shaping: list[str]
+    """The places of operators that a load runs and that shape tensors anew."""
+    packing: list[str]
+    """The places of operators that a load runs and that pack weights."""
 
 
 def code_of(
@@ -75,7 +79,7 @@ def code_of(
     `OTHERS` stands for.
     """
     script = Script(budget)
-    result = Code({}, [], [], [], [], [], {}, script.groups)
+    result = Code({}, [], [], [], [], [], {}, script.groups, [], [])
     script.has_values = has_values
     prefix = f"{archive.root}/{folder}/"
     for name, record in archive.records.items():
@@ -103,6 +107,8 @@ def code_of(
     dangers, unknown = script.deeds_of_load()
     result.dangers.extend(_deed_lines(script, dangers))
     result.unknown.extend(_deed_lines(script, unknown))
+    result.shaping.extend(_deed_lines(script, script.shaping))
+    result.packing.extend(_deed_lines(script, script.packing))
     return result
 
 

@@ -72,6 +72,10 @@ outside of its table.
 """
 GROUPED = frozenset(f"conv_transpose{n}d_prepack" for n in (1, 2, 3))
 """Operators that divide by their last argument, the groups."""
+SIZED = GROUPED | {f"conv{n}d_prepack" for n in (1, 2, 3)} | {"conv_prepack"}
+"""Operators that compute with the sizes of a layer, without a look at them."""
+SIZES = frozenset(("stride", "padding", "output_padding", "dilation", "groups"))
+"""The attributes of a layer that those are handed."""
 DTYPES = 46
 """The numbers of the dtypes of torch 2.13 are smaller."""
 
@@ -113,6 +117,42 @@ OPERATORS: dict[str, frozenset[str]] = {
     ),
 }
 """Namespace -> the operators that a load may run. `torch.x` is `ops.aten.x`."""
+
+_SHAPING = """
+    chunk diff flatten flip movedim narrow permute reshape reshape_as select slice squeeze squeeze_ t t_ tensor_split
+    transpose transpose_ unbind unsqueeze unsqueeze_ view view_as
+"""
+SHAPING = frozenset(_SHAPING.split())
+"""Operators that give a tensor another shape. Of one that is quantized per channel they
+may move the channels, or lose them, and torch up to 2.12 reads a scale for each.
+"""
+MAKING = frozenset(_TENSORS.split()) - LIGHT
+"""Operators that make or change tensors. torch's own code runs none of them on a weight
+before it packs it.
+"""
+
+
+CHANGING = frozenset(
+    [
+        "_set_item",
+        "append",
+        "clear",
+        "insert",
+        "pop",
+        "popitem",
+        "remove",
+        "reverse",
+        "setdefault",
+        "sort",
+    ]
+)
+"""Operators that change a list or dict, which an attribute may hold too."""
+
+
+def packs_weights(name: str) -> bool:
+    """Tell whether an operator packs weights."""
+    return "prepack" in name or name.startswith("make_quantized_cell_params")
+
 
 _BUILTINS = """
     abs all annotate any bin bool chr complex dict divmod enumerate float getattr hasattr hash hex int isinstance len list

@@ -9,13 +9,15 @@ torch/csrc/jit/mobile/import.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+import re
+from collections.abc import Callable, Iterator
 
 from ckpt.ext.torchscript import FORMAT
 from ckpt.ext.torchscript.code import OTHERS, Code, code_of, notices_of
+from ckpt.ext.torchscript.packs import judge_packs
 from ckpt.ext.torchscript.script_types import Types, check_doubling
 from ckpt.formats.common.archive import Archive, check_inflation, check_small
+from ckpt.formats.common.directory import Record
 from ckpt.formats.common.following import is_array, judge_records
 from ckpt.formats.common.pickled import Contents, interpret_pickle, make_checkpoint, run
 from ckpt.formats.common.storages import StorageFolder, refuse_big
@@ -133,10 +135,7 @@ def read_from(
         problem = Types(code.classes, budget).mismatch([root, constants])
         if problem is not None:
             code.dangers.append(f"its __setstate__ on {problem}")
-        if code.groups and _has_odd_sizes(calls, code):
-            code.dangers.append(
-                "its __setstate__ on numbers that torch cannot divide by"
-            )
+    judge_packs(calls, code)
     contents.notices += notices_of(code)
     flat = flatten_tree(root, limits, budget)
     flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)
@@ -202,15 +201,61 @@ def _other_records(
             continue
         inner = name.removeprefix(root)
         folder, _, key = inner.partition("/")
-        if inner in (*PICKLES, *_UNREAD) or folder == "code" or name.endswith("/"):
+        is_code = folder == "code" and inner.endswith((".py", ".debug_pkl"))
+        if inner in (*PICKLES, *_UNREAD) or is_code or name.endswith("/"):
             # Code, and pickles of C++, which Python does not read; but numpy takes any
-            # record for an array of its own.
-            if is_array(archive, archive.records[name]):
+            # record for an array of its own, and Python any other for a pickle.
+            if is_array(archive, archive.records[name]) or (
+                inner not in PICKLES and _may_import(archive, archive.records[name])
+            ):
                 yield name
         elif folder not in folders or key not in folders[folder]:
             yield name
 
 
+def _may_import(archive: Archive, record: Record) -> bool:
+    """Tell whether a record may be a pickle that imports what C++ does not write."""
+    if record.size > _MOST_CODE:
+        return True
+    lenient = archive._replace(is_partial=True)  # Python compares no checksum
+    try:
+        data = lenient.read(record, _MOST_CODE, "pickle-bytes")
+    except UnreadableError:
+        return False
+    return _IMPORT.search(data) is not None and not _is_of_cpp(data)
+
+
+def _is_of_cpp(data: bytes) -> bool:
+    """Tell whether a pickle has no opcodes but those that C++ writes for the places of
+    code and for inputs: numbers, texts, tuples, lists and tensors.
+    """
+    at = 0
+    while at < len(data):
+        match = _OPCODES.match(data, at)
+        end = at if match is None else match.end()
+        if data[end : end + 1] == b"X":
+            end += 5 + int.from_bytes(data[end + 1 : end + 5], "little")
+        if end == at:
+            return False
+        at = end
+    return True
+
+
+_MOST_CODE = 64 << 20
+"""The most bytes of a record beside the code that are searched for imports."""
+_CPP_NAMES = rb"""(?: torch\.jit\._pickle\n\w+ | torch\._utils\n_rebuild_\w+
+    | torch\n\w+Storage | collections\nOrderedDict ) \n"""
+_IMPORT = re.compile(
+    rb"\x93 | [ci] (?!" + _CPP_NAMES + rb") [\w.\x80-\xff]+ \n [\w.\x80-\xff]+ \n",
+    re.VERBOSE,
+)
+"""An import in a pickle, or text that may be one."""
+_OPCODES = re.compile(
+    rb"(?: \x80. | [()\]}NtleausRQ.\x85-\x89] | [Kqh]. | M.. | [Jrj].{4} | G.{8}"
+    rb"| \x8a\x08.{8} | c" + _CPP_NAMES + rb")+",
+    re.VERBOSE | re.DOTALL,
+)
+"""Opcodes that C++ writes, but for texts."""
 _UNREAD = ("mobile_debug_handles.pkl", "traced_inputs.pkl")
 """Pickles that torch writes and does not read again."""
 
@@ -244,46 +289,6 @@ def _is_empty(storage: object) -> bool:
         and storage.device == "meta"
         and storage.place is None
     )
-
-
-_MOST_GROUPS = 2**31
-
-
-def _has_odd_sizes(calls: Sequence[Opaque], code: Code) -> bool:
-    """Tell whether an object of the code that has groups has a state with a number
-    that torch cannot divide by, or one that is too large to be a stride or a dilation.
-    """
-    for call in calls:
-        cls = code.classes.get(call.class_name)
-        states = call.states if cls is not None and "groups" in cls.attributes else ()
-        for number in chain.from_iterable(_groups_in(state, code) for state in states):
-            if type(number) is not int or not 0 < number < _MOST_GROUPS:
-                return True
-        for state in states:
-            if is_tuple(state) and any(map(_is_huge, state)):
-                return True
-    return False
-
-
-def _is_huge(part: Node) -> bool:
-    """Tell whether a part of a state is a number, or a tuple or list with one, that is
-    no size of a layer.
-    """
-    numbers: Sequence[Node] = (part,)
-    if type(part) is list or is_tuple(part):
-        numbers = part
-    return any(
-        isinstance(number, int) and abs(number) >= _MOST_GROUPS for number in numbers
-    )
-
-
-def _groups_in(state: Node, code: Code) -> Iterator[Node]:
-    """Yield the values that a state may have as groups."""
-    if is_tuple(state):
-        yield from (state[index] for index in code.groups if index < len(state))
-    elif type(state) is Dict:
-        pairs = zip(state.keys, state.values, strict=True)
-        yield from (value for key, value in pairs if key == "groups")
 
 
 _LAYOUTS = {

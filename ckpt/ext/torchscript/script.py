@@ -9,6 +9,7 @@ torch/csrc/jit/serialization/import_source.cpp.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -33,14 +34,20 @@ from ckpt.ext.torchscript.lexer import (
 )
 from ckpt.ext.torchscript.operators import (
     BUILTINS,
+    CHANGING,
     DIVIDING,
     DTYPED,
     DTYPES,
     GROUPED,
     LIGHT,
+    MAKING,
     MATCHING,
     METHODS,
     OPERATORS,
+    SHAPING,
+    SIZED,
+    SIZES,
+    packs_weights,
     touches_files,
 )
 from ckpt.model.limits import Budget
@@ -66,16 +73,32 @@ for each.
 _LONG_TEXT = 200
 """A literal of more letters counts as a value."""
 _ESCAPE = re.compile(r"""\\[^ntr'"\\]""")
-_GROUPS = re.compile(r"[^\n]*\bgroups\b[^\n]*")
-_USUAL_GROUPS = re.compile(
-    r"groups : int|groups = self\.groups|_\d+ = \([a-z_, ]+\)"
-    r"|_\d+ = ops\.quantized\.conv_transpose\dd_prepack\([\w, \[\]]+\)"
-    r"|self\.groups = \(state\)\[(\d{1,3})\]"
-)
-"""The lines about groups in the code of torch's quantized layers. What they set is an
-item of the state, which is looked at.
-"""
 _MOST_GROUPS = 2**31
+_STATEMENT = 80
+"""The most tokens of a statement that are looked at as a whole."""
+_SIZE = "|".join(sorted(SIZES))
+_SET_SIZE = re.compile(rf"self \. ({_SIZE}) = \( state \) \[ (\d{{1,3}}) \]")
+_GET_SIZE = re.compile(rf"\w+ = [a-z]\w*(?: \. \w+)* \. (?:{_SIZE})")
+_NUMBERS = r"(?:_\d+|\[ (?:_\d+|\d{1,5})(?: , (?:_\d+|\d{1,5}))* \])"
+_PACKING = re.compile(
+    "|".join(
+        (
+            rf"(padding_mode|{_SIZE})\d* = self \. \1",
+            rf"(?:_\d+ , )+= (?:{_SIZE})\d*",
+            rf"(?:_\d+ , )*_\d+ = (?:{_SIZE})\d*",
+            rf"_\d+ = {_NUMBERS}",
+            r"_\d+ = ops \. quantized \. conv(?:(?:_transpose)?\dd)?_prepack \( w , b"
+            rf"(?: , {_NUMBERS}){{3,4}} , (?:groups\d*|[1-9]\d{{0,4}}) \)",
+            r"self \. _packed_params = _\d+",
+            r'if torch \. (?:eq|ne) \( padding_mode\d* , "zeros" \) :',
+            "else :|pass|return None",
+        )
+    )
+)
+"""The statements of torch's own layers that pack a weight. Names that begin with an
+underscore stand for values that such statements have made.
+"""
+_PACKED = frozenset(("self", "w", "b"))
 _FOREVER = 2**31
 """A loop of so many rounds has no end that anybody sees."""
 
@@ -173,6 +196,11 @@ class Script:
         """Expressions that a load evaluates at once, as parts of files."""
         self.groups: set[int] = set()
         """The items of states that an operator divides by."""
+        self.shaping: list[Deed] = []
+        self.packing: list[Deed] = []
+        """Operators that a load runs: they shape tensors anew, or pack weights."""
+        self.sized: list[Place] = []
+        """Attributes of classes that are constants and have the name of a size."""
         self.odd: list[Deed] = []
         """Code that does not look like the code of torch.jit.save."""
 
@@ -206,21 +234,9 @@ class Script:
         reach.run()
         for what, place in self._find_computed():
             reach.strange(what, place.file, place.at)
-        if reach.has_groups:
-            self._follow_groups(reach)
+        reach.judge_packing()
+        self.shaping, self.packing = reach.shaping, reach.packing
         return reach.dangers, [*self.odd, *reach.unknown]
-
-    def _follow_groups(self, reach: _Reach) -> None:
-        """Find the items of states that are groups, and say groups that may be anything
-        else.
-        """
-        for file, text in self.texts.items():
-            for match in _GROUPS.finditer(text):
-                usual = _USUAL_GROUPS.fullmatch(match[0].strip())
-                if usual is None:
-                    reach.strange("groups that ckpt cannot follow", file, match.start())
-                elif usual[1]:
-                    self.groups.add(int(usual[1]))
 
     def _find_computed(self) -> Iterator[tuple[str, Place]]:
         """Yield what of any body or class a load computes, or compiles for longer than
@@ -356,6 +372,8 @@ class _FileReader:
         if len(line) > 1 and line[1].text == ":":
             cls.attributes[name] = _type_of(line[2:equals])
             cls.types[name] = _text_of(line[2:equals])
+        if name in SIZES and equals < len(line) and len(self._script.sized) < _SAID:
+            self._script.sized.append(Place(self._file, line[0].begin))
         self._note_evaluated(line[equals + 1 :])
 
     def _read_function(self, line: Sequence[Token], cls: ScriptClass | None) -> None:
@@ -574,6 +592,7 @@ class _Thing(NamedTuple):
 
 _VALUE = _Thing("value")
 _TYPE = _Thing("value", "a type")
+_HELD = _Thing("value", "a tuple, list or dict that is an argument")
 _NO_NUMBER = _Thing("value", "a list, or a dtype or device that torch has made")
 _PLAIN = _Thing("value", "a literal that may be a dtype")
 _ASKED = frozenset(("ops.prim.dtype", "ops.prim.device", "torch.device"))
@@ -595,7 +614,18 @@ class _Part:
     with the rounds of its loops.
     """
 
-    __slots__ = ("begin", "calls", "end", "file", "made", "owner", "params", "steps")
+    __slots__ = (
+        "begin",
+        "calls",
+        "end",
+        "file",
+        "is_sized",
+        "made",
+        "odd",
+        "owner",
+        "params",
+        "steps",
+    )
 
     def __init__(self, body: Body, owner: str | None) -> None:
         self.file, self.begin, self.end, self.params = (
@@ -609,6 +639,10 @@ class _Part:
         self.steps = self.made = 0
         """The tokens that it runs, and the operators that make data."""
         self.calls: dict[str, int] = {}
+        self.is_sized = False
+        """One of its operators computes with the sizes of a layer."""
+        self.odd: int | None = None
+        """The first statement that torch's own layers do not have beside those."""
 
 
 class _Reach:
@@ -621,8 +655,15 @@ class _Reach:
         self.budget = budget
         self.dangers: list[Deed] = []
         self.unknown: list[Deed] = []
-        self.has_groups = False
-        """An operator divides by what is called `groups`."""
+        self.is_sized = False
+        """An operator computes with the sizes of a layer."""
+        self.odd_sizes: list[Deed] = []
+        self.shaping: list[Deed] = []
+        self.packing: list[Deed] = []
+        self.making: list[Deed] = []
+        """Statements that set sizes in another way than torch writes; operators that
+        shape tensors anew, pack weights, make tensors.
+        """
         self._parts: dict[str, _Part] = {}
         self._todo: list[str] = []
 
@@ -687,6 +728,42 @@ class _Reach:
         """Note what is not on the closed list."""
         if len(self.unknown) < _SAID:
             self.unknown.append(Deed(what, Place(file, at)))
+
+    def odd_size(self, file: str, at: int) -> None:
+        """Note what sets a size in another way than torch's own layers do."""
+        if len(self.odd_sizes) < _SAID:
+            deed = Deed("sizes of a layer that ckpt cannot follow", Place(file, at))
+            self.odd_sizes.append(deed)
+
+    def note_index(self, file: str, at: int) -> None:
+        """Note an index of what may be a tensor."""
+        if len(self.shaping) < _SAID:
+            self.shaping.append(Deed("an index", Place(file, at)))
+
+    def note_tensors(self, name: str, file: str, at: int) -> None:
+        """Note an operator that packs, shapes or makes tensors."""
+        place = Place(file, at)
+        what = f"torch.{show(name, 40)}"
+        if name in CHANGING:
+            self.odd_size(file, at)
+        if packs_weights(name) and len(self.packing) < _SAID:
+            self.packing.append(Deed(what, place))
+        if name in SHAPING and len(self.shaping) < _SAID:
+            self.shaping.append(Deed(what, place))
+        if name in MAKING and len(self.making) < _SAID:
+            self.making.append(Deed(f"{what} beside the packing of a weight", place))
+
+    def judge_packing(self) -> None:
+        """Say what the code does with sizes and weights that are packed, and that
+        torch's own layers do not.
+        """
+        odd: list[Deed] = []
+        if self.is_sized:
+            odd += self.odd_sizes
+            odd += (Deed("a size of a layer", place) for place in self.script.sized)
+        odd += self.making if self.packing else ()
+        for deed in odd:
+            self.strange(deed.what, deed.place.file, deed.place.at)
 
     def _part(self, name: str, body: Body, owner: str | None) -> str:
         if name not in self._parts:
@@ -760,6 +837,7 @@ class _Group:
         "is_mixed",
         "is_named",
         "is_single",
+        "is_size",
         "is_text",
         "sign",
         "unsure",
@@ -778,6 +856,8 @@ class _Group:
         """One of the arguments without a name is a number or a short text; an argument
         with a name stands before.
         """
+        self.is_size = False
+        """A size of a layer stands before."""
         self.is_text = self.is_computed = False
         """The first argument is a literal; something inside is none."""
         self.has_class = False
@@ -811,7 +891,8 @@ class _Run:
         self._script = reach.script
         self._part = part
         self._names: dict[str, _Thing] = {
-            name: self._thing_of_type(kind) for name, kind in part.params.items()
+            name: self._thing_of_type(kind) if kind is not None else _HELD
+            for name, kind in part.params.items()
         }
         if part.owner is not None and part.params:
             self._names[next(iter(part.params))] = _Thing("object", part.owner)
@@ -833,6 +914,10 @@ class _Run:
         self._head = ""
         """The keyword that begins the statement."""
         self._last_sign = ""
+        self._is_size = False
+        """The last name is one of a size of a layer."""
+        self._statement: list[Token] = []
+        """The tokens of the statement so far."""
 
     def run(self) -> None:
         code = self._script.texts[self._part.file]
@@ -857,10 +942,46 @@ class _Run:
                 self._note_strange("code that ckpt cannot read", token)
             else:
                 self._take_sign(token)
+        self._look_at_statement()
+        part = self._part
+        if part.is_sized and part.odd is None and not _PACKED.issuperset(part.params):
+            part.odd = part.begin
+        if part.is_sized and part.odd is not None:
+            self._reach.odd_size(part.file, part.odd)
 
     def _next_token(self) -> Token | None:
         token, self._pending = self._pending, None
-        return token if token is not None else next(self._tokens, None)
+        token = token if token is not None else next(self._tokens, None)
+        if token is not None and len(self._statement) < _STATEMENT:
+            self._statement.append(token)
+        return token
+
+    def _look_at_statement(self) -> None:
+        """Look at a whole statement: what sets a size, and what stands beside packing,
+        must be as torch writes it.
+        """
+        tokens = [
+            token
+            for token in self._statement
+            if token.kind not in (NEWLINE, INDENT, DEDENT)
+        ]
+        is_cut = len(self._statement) == _STATEMENT
+        self._statement.clear()
+        if not tokens:
+            return
+        text = " ".join(token.text for token in tokens)
+        names_size = any(
+            token.text == "." and after.text in SIZES
+            for token, after in itertools.pairwise(tokens)
+        )
+        is_set = _SET_SIZE.fullmatch(text)
+        if is_set is not None and is_set[1] == "groups":
+            self._script.groups.add(int(is_set[2]))
+        is_usual = is_set is not None or _GET_SIZE.fullmatch(text) is not None
+        if (names_size or is_cut) and not is_usual:
+            self._reach.odd_size(self._part.file, tokens[0].begin)
+        if self._part.odd is None and (is_cut or not _PACKING.fullmatch(text)):
+            self._part.odd = tokens[0].begin
 
     def _peek_token(self) -> Token | None:
         if self._pending is None:
@@ -870,6 +991,7 @@ class _Run:
     # --- statements -------------------------------------------------------------------
 
     def _end_statement(self) -> None:
+        self._look_at_statement()
         if self._groups:
             self._groups.clear()
         value = self._now if self._now is not None and self._is_plain_value else _VALUE
@@ -912,6 +1034,7 @@ class _Run:
 
     def _name(self, token: Token) -> None:
         text = token.text
+        self._is_size = text.rstrip("0123456789") in SIZES
         if self._now is not None and text not in KEYWORDS:
             self._note_strange("code that ckpt cannot read", token)
         if text in KEYWORDS:
@@ -1052,6 +1175,7 @@ class _Run:
             if self._groups:
                 self._groups[-1].is_computed = True
             self._groups.append(_Group(text, self._now))
+            self._groups[-1].is_size = self._is_size
             if self._now is not None and text == "(":
                 self._judge_call(self._now, token)
             self._now = None
@@ -1139,6 +1263,9 @@ class _Run:
             # A tensor as an index makes as many copies as it has numbers, and a slice
             # is a copy.
             self._note_strange("an index that is no literal", token)
+        is_index = group.sign == "[" and thing not in (None, _TYPE, _HELD)
+        if is_index and not group.is_size:
+            self._reach.note_index(self._part.file, token.begin)
         if thing is None or group.sign != "(":
             return
         name = thing.member if thing.kind == "member" else thing.name
@@ -1179,7 +1306,6 @@ class _Run:
             is_small = _parse_number(text) < _MOST_GROUPS
         else:
             is_small = not group.is_named and code.endswith(", groups", 0, token.begin)
-            self._reach.has_groups = self._reach.has_groups or is_small
         if not is_small:
             self._note_strange("groups that may be 0", token)
 
@@ -1248,6 +1374,9 @@ class _Run:
             self._note_danger(qualified, token)
         elif name not in OPERATORS.get(namespace, ()):
             self._note_strange(qualified, token)
+        self._reach.note_tensors(name, self._part.file, token.begin)
+        if name in SIZED:
+            self._part.is_sized = self._reach.is_sized = True
         return _Thing("operator", qualified)
 
     # --- calls ------------------------------------------------------------------------
@@ -1265,6 +1394,7 @@ class _Run:
                 self._note_danger(f"{show(thing.member, 40)}()", token)
             elif thing.member not in METHODS:
                 self._note_strange(f"{show(thing.member, 40)}()", token)
+            self._reach.note_tensors(thing.member, self._part.file, token.begin)
             # A method of a class may have the name of a harmless operator, and the
             # class of the value is not known.
             self._add_calls(self._reach.methods(thing.member))

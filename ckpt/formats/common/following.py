@@ -6,15 +6,21 @@ Whoever loads in a loop over one open file runs them too.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 from zlib import MAX_WBITS, decompressobj, error
 
 from ckpt.bytes.source import Memory, Source, Window
 from ckpt.formats.common.archive import TRAILING, Archive
+from ckpt.formats.common.arrays import (
+    HEADER,
+    MAGIC,
+    find_unpickled,
+    header_size,
+    is_object_array,
+)
 from ckpt.formats.common.directory import Record
-from ckpt.formats.common.early import LOOKED, is_pickle_or_runs, runs_before_it_breaks
+from ckpt.formats.common.early import LOOKED, runs_before_it_breaks
 from ckpt.formats.common.pickled import Contents, interpret_pickle
 from ckpt.formats.common.stream import Stream, is_legacy, read_nested
 from ckpt.formats.common.trailing import follow_text
@@ -191,13 +197,24 @@ def judge_bytes(
 
     Tells whether it is one. Raises UnreadableError, LimitError.
     """
-    if not is_unpickled(data, len(data), limits):
-        return False
-    for following in _list_following(
-        Memory(data[_array_header_size(data) :]), 0, limits, budget, _stop_at_id
-    ):
-        contents.behind += following.pickles
-    return True
+    source = Memory(data)
+    is_pickle = False
+    end = 0
+    while (begin := find_unpickled(source, limits, end)) is not None:
+        is_pickle = True
+        head = source.read(begin, min(len(data) - begin, HEADER))
+        if header_size(head) and not is_object_array(head):
+            raise UnreadableError(
+                "a record is an array whose bytes ckpt cannot count, so that what "
+                "follows it is not known"
+            )
+        end = begin + header_size(head)
+        for following in _list_following(source, end, limits, budget, _stop_at_id):
+            contents.behind += following.pickles
+            end = following.end
+        if end <= begin:
+            break
+    return is_pickle
 
 
 def judge_records(
@@ -219,9 +236,8 @@ def judge_records(
         record = archive.records[name]
         is_pickle = not record.deflated or record.size <= limits.pickle_bytes
         if record.size > LOOKED and not record.deflated:
-            is_pickle = is_unpickled(
-                archive.source.read(record.offset, LOOKED), record.size, limits
-            )
+            window = Window(archive.source, record.offset, record.size, name)
+            is_pickle = find_unpickled(window, limits) is not None
         if is_pickle and judge_bytes(
             lenient.read_pickle(record, limits, budget), contents, limits, budget
         ):
@@ -237,47 +253,7 @@ def judge_records(
 
 def is_array(archive: Archive, record: Record) -> bool:
     """Tell whether a record begins as an array of numpy."""
-    return _first_bytes(archive, record).startswith(_ARRAY)
-
-
-_ARRAY = b"\x93NUMPY"
-_HEADER = 4096
-"""Bytes of a record that are read to find the dtype of an array."""
-_NUMBERS = re.compile(
-    rb"""\s+ | [{}\[\](),] | \d+L? | True | False
-    | ["'] (?:descr | fortran_order | shape) ["'] \s* :
-    # The name of a field stands first in its tuple, and its type follows.
-    | (?:(?<=\[\() | (?<=\),\ \()) (?: '[^'\\]*' | "[^"\\]*" ) , \s* (?=['"\[])
-    | ["'] [<>|=]?
-      (?: [?A-NP-SU-Za-z] \d* (?:\[\w+\])?
-        | (?: bool | u?int | float | complex | bytes | str ) \d* )
-      ["'] (?= \s* [,)\]}] )""",
-    re.VERBOSE,
-)
-"""The header of an array that has no objects.
-
-`O`, `object` and `T` are types of objects, also in a list such as `i4,T`, and a header
-is a text of Python: types can be escaped, or put together of two texts.
-"""
-
-
-def is_object_array(head: bytes) -> bool:
-    """Tell whether the first bytes of a file are the header of an array of objects,
-    behind which lies a pickle.
-
-    A header that goes on behind them counts as one, because numpy writes less, and so
-    does one that other writers than numpy made and that is not understood.
-    """
-    begin = _array_header_size(head)
-    if not begin:
-        return False
-    return begin > len(head) or not _is_of_numbers(head[:begin])
-
-
-def _is_of_numbers(header: bytes) -> bool:
-    """Tell whether a header of an array, with its length, names no type of objects."""
-    text = header[10 if header[6:7] == b"\1" else 12 :]
-    return not _NUMBERS.sub(b"", text)
+    return _first_bytes(archive, record).startswith(MAGIC)
 
 
 def has_objects(archive: Archive) -> bool:
@@ -290,32 +266,10 @@ def has_objects(archive: Archive) -> bool:
 
 def _first_bytes(archive: Archive, record: Record) -> bytes:
     """Return the first bytes of a record, or none of one that is damaged."""
-    head = archive.source.read(record.offset, min(record.stored, _HEADER))
+    head = archive.source.read(record.offset, min(record.stored, HEADER))
     if not record.deflated:
         return head
     try:
-        return decompressobj(-MAX_WBITS).decompress(head, _HEADER)
+        return decompressobj(-MAX_WBITS).decompress(head, HEADER)
     except error:
         return b""
-
-
-def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:
-    """Tell whether a record of `size` that begins with these bytes is a pickle, or an
-    array of objects, as far as that is seen.
-    """
-    begin = _array_header_size(head)
-    if begin and _is_of_numbers(head[:begin]):
-        return False
-    rest = head[begin : begin + LOOKED]
-    verdict = is_pickle_or_runs(rest, size - begin, limits) if rest else False
-    return verdict is True or (verdict is None and begin + len(rest) < size)
-
-
-def _array_header_size(data: bytes) -> int:
-    """The bytes of the header of an array of numpy, or 0."""
-    width = 2 if data[6:7] == b"\1" else 4
-    return (
-        8 + width + int.from_bytes(data[8 : 8 + width], "little")
-        if data.startswith(_ARRAY)
-        else 0
-    )

@@ -365,10 +365,23 @@ def _list_imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
             pair = (name.module, name.name)
             nodes.setdefault(pair, []).append(name)
             judged.setdefault(pair, []).append(judgement)
+    # Python reads the pickles behind a program, and imports what they name.
+    others = {
+        (name.module, name.name)
+        for pickle in (contents.behind if contents.is_script else contents.pickles)
+        for name in pickle.globals.values()
+    }
     return tuple(
-        _import_row(pair, nodes[pair], judgements, flat)
+        _import_row(pair, nodes[pair], judgements, flat)._replace(
+            is_script=is_of_script(pair[0]) and pair not in others
+        )
         for pair, judgements in judged.items()
     )
+
+
+def is_of_script(module: str) -> bool:
+    """Tell whether a module is one of the code of a TorchScript program."""
+    return module.partition(".")[0] == "__torch__"
 
 
 def _import_row(

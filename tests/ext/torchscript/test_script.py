@@ -621,9 +621,10 @@ def test_groups_that_may_be_0_are_said(name: str, tmp_path: Path) -> None:
     """torch divides by them, and the process ends."""
     with open(str(make(tmp_path / "a.pt", line=GROUPS[name]))) as checkpoint:
         report = inspect(Survey(checkpoint))
-    assert "groups that" in next(
+    said = next(
         row.message for row in report.findings if row.code == "unknown-operator"
     )
+    assert "groups that" in said or "sizes of a layer" in said
     assert report.load.expression is None
 
 
@@ -640,6 +641,230 @@ def test_groups_of_a_quantized_layer_are_looked_at(
     is_odd = (groups, dilation) != (1, 1)
     assert (report.load.expression is None) is is_odd
     assert ("code-inside" in {row.code for row in report.findings}) is is_odd
+
+
+def test_layers_of_all_kinds_beside_each_other(tmp_path: Path) -> None:
+    layers = torch.ao.nn.quantized
+    kinds = (
+        layers.Conv1d(2, 2, 3, padding=1, padding_mode="reflect"),
+        layers.Conv2d(2, 2, 3, dilation=2),
+        layers.Conv3d(2, 2, 1),
+        layers.ConvTranspose1d(2, 2, 1),
+        layers.ConvTranspose2d(2, 2, 3, groups=2),
+        layers.ConvTranspose3d(2, 2, 1),
+        layers.Linear(2, 2),
+        layers.Embedding(4, 4),
+        layers.dynamic.GRU(4, 4),
+    )
+    torch.jit.script(nn.ModuleList(kinds)).save(tmp_path / "a.pt")
+    with open(str(tmp_path / "a.pt")) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert report.load.expression is not None
+    assert {row.code for row in report.findings} == {"weights-only", "runs-setstate"}
+
+
+CONV = "ops.quantized.conv_transpose2d_prepack"
+SIZES = {
+    "a computed dilation": (
+        f"d = torch.sub(0, 1)\n    r = {CONV}(w, None, [1, 1], [0, 0], [0, 0], [d, d], 1)"
+    ),
+    "a large dilation": (
+        f"r = {CONV}(w, None, [1, 1], [0, 0], [0, 0], [4294967296, 1], 1)"
+    ),
+    "a stride of another object": (
+        f"d = self.helper.x\n    r = {CONV}(w, None, [d, d], [0, 0], [0, 0], [1, 1], 1)"
+    ),
+    "a weight without elements": (
+        "v = torch.narrow(w, 0, 0, 0)\n    r = ops.quantized.linear_prepack(v, None)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_what_is_packed_by_sizes_is_as_torch_writes_it(
+    name: str, tmp_path: Path
+) -> None:
+    with open(str(make(tmp_path / "a.pt", line=SIZES[name]))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert "unknown-operator" in {row.code for row in report.findings}
+    assert report.load.expression is None
+
+
+SETTER = "  def __setstate__(self: __torch__.Sized, state: int) -> NoneType:\n    {}\n"
+SIZED = (
+    "class Sized(Module):\n  __parameters__ = []\n  __buffers__ = []\n  "
+    "dilation : Tuple[int, int]\n"
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self.dilation = (state, state)",
+        "self.dilation, x = (state, state), 1",
+        "(self.\n      dilation) = (state, state)",
+        "d = self.dilation\n    d[0] = 4294967296",
+        "d = self.dilation\n    x = torch._set_item(d, 0, 4294967296)",
+        "d = self.dilation\n    x = d.append(4294967296)",
+    ],
+)
+def test_a_size_that_is_not_of_the_state_is_said(line: str, tmp_path: Path) -> None:
+    """Only where a layer is packed: elsewhere these are names as any other."""
+    further = SIZED + SETTER.format(f"{line}\n    return None")
+    pack = f"r = {CONV}(w, None, [1, 1], [0, 0], [0, 0], [1, 1], 1)"
+    for code, is_said in ((pack, True), ("pass", False)):
+        path = make(tmp_path / "a.pt", line=code, further=further)
+        with open(str(path)) as checkpoint:
+            said = [row.message for row in inspect(Survey(checkpoint)).findings]
+        assert any("sizes of a layer" in line for line in said) is is_said
+
+
+class Packed(nn.Module):
+    """A module with a packed layer of C++, and one with quantized weights."""
+
+    def __init__(self, packed: object, weight: object) -> None:
+        super().__init__()
+        self.packed = packed
+        self.weight = weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def per_channel(*shape: int) -> torch.Tensor:
+    count = shape[0]
+    zeros = torch.zeros(count, dtype=torch.long)
+    return torch.quantize_per_channel(
+        torch.ones(shape), torch.ones(count), zeros, 0, torch.qint8
+    )
+
+
+def packed_program(path: Path, old: bytes = b"", new: bytes = b"") -> Path:
+    """Write a program with a packed convolution, with other bytes in one record."""
+    weight = torch.quantize_per_tensor(torch.ones(2, 3, 1, 1), 0.5, 0, torch.qint8)
+    packed = torch.ops.quantized.conv_transpose2d_prepack(
+        weight, None, [1, 1], [0, 0], [0, 0], [1, 1], 1
+    )
+    torch.jit.script(Packed(packed, 1)).save(path)
+    with zipfile.ZipFile(path) as archive:
+        rows = {name: archive.read(name) for name in archive.namelist()}
+    assert not old or sum(old in data for data in rows.values()) == 1
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in rows.items():
+            archive.writestr(name, data.replace(old, new) if old else data)
+    return path
+
+
+NUMBERS = b"".join(
+    number.to_bytes(2, "little") for number in (2, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1)
+)
+SIZE = b"(K\x02K\x03K\x01K\x01t"
+PACKS = {
+    "no groups": (NUMBERS, NUMBERS[:-4] + b"\0\0" + NUMBERS[-2:]),
+    "negative groups": (NUMBERS, NUMBERS[:-4] + b"\xff\xff" + NUMBERS[-2:]),
+    "no elements": (SIZE, b"(K\x02K\0K\x01K\x01t"),
+    "sizes of another type": (b"ctorch\nShortStorage", b"ctorch\nHalfStorage"),
+    "another version": (b"X\x01\0\0\x002q", b"X\x01\0\0\x004q"),
+    "another class": (
+        b".quantized\nConv2dPackedParamsBase",
+        b".quantized\nConv9dPackedParamsBase",
+    ),
+}
+
+
+def test_a_packed_layer_is_loaded(tmp_path: Path) -> None:
+    with open(str(packed_program(tmp_path / "a.pt"))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert report.load.expression is not None
+    assert not {"code-inside", "unknown-operator"} & {
+        row.code for row in report.findings
+    }
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_a_packed_layer_is_looked_at(name: str, tmp_path: Path) -> None:
+    """torch packs it again when it loads it, and divides by its sizes."""
+    with open(str(packed_program(tmp_path / "a.pt", *PACKS[name]))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert report.load.expression is None
+    assert {"code-inside", "unknown-operator"} & {row.code for row in report.findings}
+
+
+LARGE = (2, 1, 1, 0, 0, 1 << 32, 1, 0, 0, 1, 1)
+
+
+@pytest.mark.parametrize("numbers", [LARGE, (*LARGE[:5], 1, *LARGE[6:])])
+def test_a_packed_layer_with_a_list_of_sizes(
+    numbers: tuple[int, ...], tmp_path: Path
+) -> None:
+    """torch 1.11 and later read it too. One of 2**32 ends the process."""
+    path = packed_program(tmp_path / "a.pt")
+    with zipfile.ZipFile(path) as archive:
+        rows = {name: archive.read(name) for name in archive.namelist()}
+    name = next(name for name in rows if name.endswith("data.pkl"))
+    data = rows[name]
+    start = data.index(b"X\x01\0\0\x002q")
+    sizes = b"".join(b"\x8a\x08" + number.to_bytes(8, "little") for number in numbers)
+    lists = b"ctorch.jit._pickle\nbuild_intlist\n(](" + sizes + b"etR"
+    end = data.index(b"ctorch.jit._pickle\nrestore_type_tag")
+    weight = (
+        b"ctorch._utils\n_rebuild_qtensor\n("
+        b"(X\x07\0\0\0storagectorch\nQInt8Storage\nX\x01\0\0\x001X\x03\0\0\0cpuK\x06tQ"
+        b"K\0(K\x02K\x03K\x01K\x01t(K\x03K\x01K\x01K\x01t"
+        b"(ctorch\nper_tensor_affine\nG\x3f\xe0\0\0\0\0\0\0K\0t\x89"
+        b"ccollections\nOrderedDict\n)RtR"
+    )
+    tag = b"X\x16\0\0\0List[Optional[Tensor]]\x86R"
+    tensors = b"ctorch.jit._pickle\nrestore_type_tag\n](N" + weight + b"Ne" + tag
+    rest = data[data.index(b"\x87", end) :]
+    rows[name] = data[:start] + b"K\x03" + lists + tensors + rest
+    with zipfile.ZipFile(path, "w") as archive:
+        for row, content in rows.items():
+            archive.writestr(row, content)
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    is_odd = numbers == LARGE
+    assert (report.load.expression is None) is is_odd
+    assert ("code-inside" in {row.code for row in report.findings}) is is_odd
+    if not is_odd:
+        torch.jit.load(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "v = torch.select(w, 0, 0)",
+        "v = torch.unbind(w)",
+        "v = w[0]",
+        "v = (w)[0]",
+        "v = w.reshape([4])",
+    ],
+)
+@pytest.mark.parametrize("is_quantized", [True, False])
+def test_shapes_of_tensors_quantized_per_channel(
+    line: str, is_quantized: bool, tmp_path: Path
+) -> None:
+    """torch up to 2.12 reads a scale for each channel, also for one that is gone."""
+    path = make(tmp_path / "a.pt", line=line)
+    other = tmp_path / "b.pt"
+    weight = per_channel(2, 3, 4)
+    torch.jit.script(Packed(1, weight if is_quantized else torch.ones(2))).save(other)
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(other) as quantized:
+        rows = {name: archive.read(name) for name in archive.namelist()}
+        for name in quantized.namelist():
+            inner = name.partition("/")[2]
+            if inner == "data.pkl" or inner.startswith("data/"):
+                row = f"a/{'constants' + inner[4:]}"
+                rows[row] = quantized.read(name)
+    data = rows["a/constants.pkl"]
+    rows["a/constants.pkl"] = data[:-1] + b"0(K\x01t."
+    with zipfile.ZipFile(path, "w") as archive:
+        for row, content in rows.items():
+            archive.writestr(row, content)
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    said = any("beside quantized" in row.message for row in report.findings)
+    assert said is is_quantized
 
 
 TEXT = 's = "aaaa"\n    '

@@ -1117,7 +1117,7 @@ class State:
                 manner = "called"
             else:
                 manner = self._other(grammar, name, value)
-            if manner == "fine" and type(value) is Opaque and _ENDLESS(grammar, value):
+            if manner == "fine" and _is_endless(grammar, value):
                 manner = "odd"
             if manner == "odd":
                 grammar.odd.append(name)
@@ -1127,8 +1127,23 @@ class State:
         return is_fine
 
 
-_ENDLESS = result_of("itertools.count")
-"""An iterator without an end, where torch iterates an attribute."""
+def _is_endless(grammar: Grammar, value: Node) -> bool:
+    """Tell whether a value has no end that anybody sees, where torch iterates an
+    attribute: an iterator, or the numbers of a range.
+    """
+    if type(value) is not Opaque:
+        return False
+    if _COUNT(grammar, value):
+        return True
+    return _RANGE_OF(grammar, value) and any(
+        isinstance(number, int) and abs(number) > _LONG_RANGE for number in value.args
+    )
+
+
+_COUNT = result_of("itertools.count")
+_RANGE_OF = result_of(_RANGE)
+_LONG_RANGE = 100_000_000
+"""More numbers than any data set of a sampler."""
 
 
 def stands_closed(grammar: Grammar, name: str, value: Node) -> Manner:
