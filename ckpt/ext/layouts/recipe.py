@@ -5,9 +5,11 @@ pair.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from ckpt.bytes.executor import current_executor
+from ckpt.bytes.location import with_home
 from ckpt.bytes.target import make_parents, target, writing_file
 from ckpt.commands.rewriting.report import with_ties
 from ckpt.ext.layouts.checking import check_recipe
@@ -16,13 +18,15 @@ from ckpt.ext.layouts.find import find_layout
 from ckpt.ext.layouts.ranks import ranks_of
 from ckpt.ext.layouts.report import RecipeReport
 from ckpt.ext.layouts.rules import recipe_of
-from ckpt.ext.layouts.several import opened_side
+from ckpt.ext.layouts.several import names_several, open_several
 from ckpt.ext.layouts.sides import Side, entries_of, side_of
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
+from ckpt.surface.api.checkpoint import Checkpoint
+from ckpt.surface.api.handle import Handle
 from ckpt.surface.api.keywords import Path, Texts, keyword_texts, limits_only, text_only
-from ckpt.surface.api.opening import Input
+from ckpt.surface.api.opening import Input, at_hand
 from ckpt.surface.api.progress import Progress, metered_reading
 
 
@@ -104,6 +108,35 @@ def recipe(
     with writing_file(place, len(data)) as sink:
         sink.write(data)
     return report._replace(path=place.path)
+
+
+def open_pattern(
+    given: Input, limits: Limits | None = None, *, plugins: bool = False
+) -> Checkpoint | None:
+    """Open the files that a pattern names, or return None for a path that is none.
+    Raises CkptError.
+    """
+    if not isinstance(given, (str, os.PathLike)) or not names_several(given):
+        return None
+    path = with_home(os.fsdecode(given))
+    whole = open_several(path, limits or Limits(), plugins=plugins)
+    return Checkpoint(Handle(whole), limits, plugins=plugins)
+
+
+@contextmanager
+def opened_side(
+    given: Input, limits: Limits | None, *, plugins: bool
+) -> Iterator[Checkpoint]:
+    """Open a checkpoint for a block, or the files that a pattern names. Raises
+    CkptError.
+    """
+    opened = open_pattern(given, limits, plugins=plugins)
+    if opened is None:
+        with at_hand(given, limits, plugins=plugins) as known:
+            yield known
+        return
+    with opened:
+        yield opened
 
 
 def _refuse_unknown(assumed: object, before: Side, after: Side) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
 from ckpt.bytes.far import is_url
@@ -16,16 +15,12 @@ from ckpt.ext.layouts.ranks import MOST_FILES, is_rank_path
 from ckpt.formats import probe_at
 from ckpt.formats.common.file_set import FileSet
 from ckpt.formats.common.merge import merge_members
-from ckpt.model.checkpoint import Checkpoint as Content
-from ckpt.model.checkpoint import Member
+from ckpt.model.checkpoint import Checkpoint, Member
 from ckpt.model.errors import NotOpenedError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import replace
 from ckpt.model.text import show
-from ckpt.surface.api.checkpoint import Checkpoint
-from ckpt.surface.api.handle import Handle
-from ckpt.surface.api.opening import Input, at_hand
 
 _WILD = re.compile(r"[*?]")
 _DEEPEST = 4
@@ -43,7 +38,7 @@ def names_several(given: object) -> bool:
 
 def open_several(
     pattern: str, limits: Limits, *, plugins: bool = False, partial: bool = False
-) -> Content:
+) -> Checkpoint:
     """The files that a pattern names as one checkpoint. Raises CkptError, also for
     fewer than two of them.
     """
@@ -118,32 +113,3 @@ def _keys_of(paths: list[str], pattern: str) -> dict[str, str]:
     if len(set(keys.values())) < len(keys):
         raise UsageError("two of these files have one name", path=pattern)
     return keys
-
-
-def open_pattern(
-    given: Input, limits: Limits | None = None, *, plugins: bool = False
-) -> Checkpoint | None:
-    """Open the files that a pattern names, or return None for a path that is none.
-    Raises CkptError.
-    """
-    if not isinstance(given, (str, os.PathLike)) or not names_several(given):
-        return None
-    path = with_home(os.fsdecode(given))
-    whole = open_several(path, limits or Limits(), plugins=plugins)
-    return Checkpoint(Handle(whole), limits, plugins=plugins)
-
-
-@contextmanager
-def opened_side(
-    given: Input, limits: Limits | None, *, plugins: bool
-) -> Iterator[Checkpoint]:
-    """Open a checkpoint for a block, or the files that a pattern names. Raises
-    CkptError.
-    """
-    opened = open_pattern(given, limits, plugins=plugins)
-    if opened is None:
-        with at_hand(given, limits, plugins=plugins) as known:
-            yield known
-        return
-    with opened:
-        yield opened
