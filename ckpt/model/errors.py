@@ -58,6 +58,7 @@ _FLAGS = frozenset(
         "keep-damaged",
         "parents",
         "partial",
+        "read-values",
         "with-config",
     )
 )

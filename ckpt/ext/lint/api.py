@@ -5,13 +5,20 @@ bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ckpt.bytes.executor import Task
 from ckpt.commands.ls.api import Looking, Sources
 from ckpt.evidence.survey import Survey
-from ckpt.ext.lint.lint import FileGate, FileIgnore, FileReport, LintReport
+from ckpt.ext.lint.lint import (
+    VALUE_CODES,
+    FileGate,
+    FileIgnore,
+    FileReport,
+    LintReport,
+)
 from ckpt.model.errors import CkptError, UsageError, about
 from ckpt.model.findings import Finding, Rules
 from ckpt.model.limits import Limits
@@ -105,6 +112,8 @@ def lint(
     )
     paths = [path_of(one) for one in given if not isinstance(one, Checkpoint)]
     values = read_values or settings.values
+    if not values:
+        _refuse_unread(asked.rules.select, asked.fails)
     rows = [
         _judged_open(one, looking, gate, values)
         for one in given
@@ -137,6 +146,19 @@ def lint(
         exit_zero=exit_zero,
     )
     return report if known is None else known.applied_to(report)
+
+
+def _refuse_unread(*codes: Collection[str]) -> None:
+    """Raise UsageError for a code that needs the values of tensors: a gate for NaN that
+    reads none lets all of them through.
+    """
+    needing = sorted(VALUE_CODES.intersection(chain.from_iterable(codes)))
+    if needing:
+        verb = "needs" if len(needing) == 1 else "need"
+        raise UsageError(
+            f"{' and '.join(needing)} {verb} the values of tensors, which are not read",
+            hint="--read-values",
+        )
 
 
 def _ignores(values: Texts) -> tuple[FileIgnore, ...]:

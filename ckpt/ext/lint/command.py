@@ -10,7 +10,7 @@ from typing import Any
 from ckpt.bytes import target
 from ckpt.ext.lint.api import lint
 from ckpt.ext.lint.baseline_file import Baseline, baseline_at, count_known
-from ckpt.ext.lint.lint import VALUE_CODES, LintReport
+from ckpt.ext.lint.lint import LintReport
 from ckpt.ext.lint.settings import (
     LintSettings,
     nearest_settings,
@@ -26,7 +26,7 @@ from ckpt.ext.lint.text import (
     statistics_lines,
 )
 from ckpt.model.errors import UsageError
-from ckpt.model.findings import CATALOGUE, Gate
+from ckpt.model.findings import CATALOGUE
 from ckpt.model.limits import Limits
 from ckpt.model.names import count_endings
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
@@ -86,7 +86,7 @@ def command(
         raise UsageError(
             f"--output-format {show(form, 40)}: not one of {' '.join(_FORMS)}"
         )
-    gate = gate_given("lint", keywords, default=None)
+    gate_given("lint", keywords, default=None)
     settings = _settings(config, is_off=no_config)
     unread = [] if config is not None or no_config else unread_settings(paths, settings)
     live = model_of(model, arg)
@@ -98,8 +98,6 @@ def command(
     for name in names:
         refuse_factory(name, "--model")
     reads_tensors = read_values or settings.values
-    if not reads_tensors:
-        _tell_unread_values(gate)
     known = None
     if write_baseline:
         if baseline is None:
@@ -190,21 +188,6 @@ def _write_report(report: LintReport, form: str, *, statistics: bool) -> None:
         output.write_lines(statistics_lines(report.files, output.screen_width()))
     else:
         output.write_lines(lint_lines(report.files, output.screen_width()))
-
-
-def _tell_unread_values(gate: Gate) -> None:
-    """Say that a code that is asked for needs --read-values: a gate for NaN that reads
-    no tensor lets all of them through.
-    """
-    asked = {*gate.rules.select, *gate.fails}
-    needing = sorted(VALUE_CODES.intersection(asked))
-    if needing:
-        verb = "needs" if len(needing) == 1 else "need"
-        output.write_talk(
-            f"ckpt: {' and '.join(needing)} {verb} the values of tensors, which are not "
-            "read",
-            "--read-values",
-        )
 
 
 def _tell_switched_off(report: LintReport) -> None:

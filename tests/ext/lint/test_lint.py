@@ -33,6 +33,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.ext.lint import lint as module
 from ckpt.ext.lint.api import lint as lint_files
 from ckpt.ext.lint.lint import lint, lint_model
+from ckpt.model.errors import UsageError
 from ckpt.model.findings import CATALOGUE, Finding
 
 pytestmark = oracle.QUIET
@@ -998,13 +999,18 @@ def test_a_file_without_tensors_has_no_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--fail-on", "--select"])
-def test_a_code_of_values_says_that_none_are_read(option: str, tmp_path: Path) -> None:
+def test_a_code_of_values_is_refused_where_none_are_read(
+    option: str, tmp_path: Path
+) -> None:
     """A gate for NaN that reads no tensor is green for all of them."""
     torch.save({"w": torch.tensor([float("nan")])}, tmp_path / "a.pt")
-    done = ckpt("lint", "a.pt", option, "nan,cuda", cwd=tmp_path)
-    (line, *_) = done.complaints
-    assert line.startswith("ckpt: nan needs the values of tensors, which are not read")
-    assert "--read-values" in line and done.code == 0
+    for words in (("nan,cuda",), ("nan", "-q"), ("nan", "--json")):
+        done = ckpt("lint", "a.pt", option, *words, cwd=tmp_path)
+        (line,) = done.complaints or [done.out.decode()]
+        assert "nan needs the values of tensors, which are not read" in line
+        assert "--read-values" in line and done.code == 2
+    with pytest.raises(UsageError, match="read_values=True"):
+        lint_files(tmp_path / "a.pt", **{option[2:].replace("-", "_"): "nan"})
 
     read = ckpt("lint", "a.pt", option, "nan", "--read-values", cwd=tmp_path)
     assert read.code == 1 and "are not read" not in read.err.decode()
