@@ -46,7 +46,6 @@ class Experts:
         self._base = base
         self._adapter = adapter
         self._met = met
-        self._taken: dict[str, str] = {}
         self._is_in_out: dict[str, bool] = {}
         settings = adapter.settings
         targets = [] if settings is None else settings.targets
@@ -113,7 +112,6 @@ class Experts:
         ]
         for parameter in dict.fromkeys(EXPERT_PARTS[leaf][0] for leaf in leaves):
             parts = [leaf for leaf in leaves if EXPERT_PARTS[leaf][0] == parameter]
-            parts.sort(key=lambda leaf: EXPERT_PARTS[leaf][1])
             yield from self._join_parts(module, count, parameter, parts)
 
     def _join_parts(
@@ -156,14 +154,11 @@ class Experts:
         module = self._met[layer.key]
         fitting: list[Parameter] = []
         for one in self._candidate_parameters(module):
-            if self._taken.get(one.name, layer.module) == layer.module:
-                fitting += self._fitting(layer, one)
+            fitting += self._fitting(layer, one)
         fitting = self._decide_way(module, fitting, named)
         if len(fitting) != 1:
             self._refuse_layer(layer, module, fitting)
-        found = fitting[0]
-        self._taken[found.name] = layer.module
-        return found
+        return fitting[0]
 
     def _fitting(self, layer: Layer, one: Parameter) -> list[Parameter]:
         """The ways in which a layer fits a parameter: as (out, in), or as (in, out)."""

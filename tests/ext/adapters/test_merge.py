@@ -617,7 +617,24 @@ def test_experts_of_two_sizes_are_no_parameter(
     for leaf in ("gate_proj", "up_proj"):
         name = f"layers.0.mlp.experts.{expert}.{leaf}.weight"
         state[name] = noise(INNER + more, HIDDEN)
-    with pytest.raises(ckpt.UsageError, match=r"which fits none of|lacks 1 layer"):
+    only = r"fits none of layers\.0\.mlp\.experts\.down_proj \[3, 8, 5\]$"
+    with pytest.raises(ckpt.UsageError, match=only):
+        merged(tmp_path, state, adapter, CONFIG)
+
+
+def test_two_layers_for_one_parameter_of_experts_are_refused(tmp_path: Path) -> None:
+    adapter = expert_adapter()
+    for letter in "AB":
+        inner, outer = (
+            f"{PREFIX}layers.0.{module}.lora_{letter}.weight" for module in WHOLE
+        )
+        adapter[outer] = adapter[inner].clone()
+    state = {
+        f"layers.0.mlp.experts.{name}": torch.zeros_like(tensor)
+        for name, tensor in expert_products(expert_adapter()).items()
+    }
+    says = r"change the same rows of layers\.0\.mlp\.experts\.gate_up_proj"
+    with pytest.raises(ckpt.UsageError, match=says):
         merged(tmp_path, state, adapter, CONFIG)
 
 
