@@ -229,6 +229,22 @@ def test_the_settings_of_diffusers_in_the_metadata(begin: str, tmp_path: Path) -
     loras.check_same(tmp_path / "out.safetensors", wanted, 2)
 
 
+def test_a_flat_name_is_not_that_of_a_module_without_a_weight(tmp_path: Path) -> None:
+    state = {"c.to_q.weight": noise(8, 6), "c_to_q.scale": noise(6)}
+    base = loras.save_base(state, tmp_path / "base.safetensors")
+    down, up = noise(2, 6), noise(8, 2)
+    adapter = {
+        "lora_unet_c_to_q.lora_down.weight": down,
+        "lora_unet_c_to_q.lora_up.weight": up,
+    }
+    save_file(adapter, tmp_path / "lora.safetensors")
+
+    ckpt.merge(base, tmp_path / "lora.safetensors", out=tmp_path / "out.safetensors")
+
+    wanted = {**state, "c.to_q.weight": state["c.to_q.weight"] + up @ down}
+    loras.check_same(tmp_path / "out.safetensors", wanted, 2)
+
+
 def test_the_middle_of_a_convolution(tmp_path: Path) -> None:
     weight, down, mid, up = (
         noise(5, 4, 3, 3),
