@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -860,6 +861,38 @@ def test_a_checkpoint_of_training_is_an_adapter_and_a_base(
     other = loras.save_base(state, tmp_path / "other.safetensors")
     with pytest.raises(ckpt.UsageError, match="belongs to another base"):
         ckpt.merge(other, tmp_path / "last.ckpt", scale=2, dry_run=True)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_each_adapter_has_the_copies_of_its_own_file(
+    place: int, tmp_path: Path
+) -> None:
+    state = loras.base()
+    names = list(loras.linear(state))
+    one, two = ({name: state[name] for name in names[half::2]} for half in (0, 1))
+    last = tmp_path / "last.ckpt"
+    torch.save(training(state, loras.pairs(one)), last)
+    plain = loras.save_adapter(loras.pairs(two), tmp_path / "plain")
+    base = loras.save_base(state, tmp_path / "base.safetensors")
+    adapters = [plain]
+    adapters.insert(place, last)
+
+    report = ckpt.merge(base, adapters, scale=2, dry_run=True)
+
+    assert report.account is not None
+    sources: Any = report.account.to_json()["adapters"]
+    copies = [source["copies"] for source in sources]
+    assert copies.pop(place) == len(state) and copies == [0]
+    state[names[0]][0, 0] += 1
+    other = loras.save_base(state, tmp_path / "other.safetensors")
+    file = re.escape(str(last))
+    says = rf"is another one in {file}: its adapter belongs to another base"
+    with pytest.raises(ckpt.UsageError, match=says):
+        ckpt.merge(other, adapters, scale=2, dry_run=True)
+    del state["model.embed_tokens.weight"]
+    other = loras.save_base(state, tmp_path / "other.safetensors")
+    with pytest.raises(ckpt.UsageError, match=rf"lacks model\.embed.* of {file}"):
+        ckpt.merge(other, adapters, scale=2, dry_run=True)
 
 
 def test_a_module_that_was_trained_as_a_whole_in_a_checkpoint_of_training(
