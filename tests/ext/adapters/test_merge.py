@@ -560,6 +560,32 @@ def test_matrices_of_few_experts_are_held_at_once(
     assert held and max(held) == 1
 
 
+def test_matrices_of_several_adapters_are_read_once_for_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each block of rows needs one of each adapter, also of more than are held else."""
+    monkeypatch.setattr(products, "ELEMENTS", 1)
+    read: list[tuple[int, ...]] = []
+    read_matrix = products.Computing._read_matrix
+
+    def counted(self: products.Computing, factor: products.Factor) -> Any:
+        read.append(factor.shape)
+        return read_matrix(self, factor)
+
+    monkeypatch.setattr(products.Computing, "_read_matrix", counted)
+    state = {"a.weight": noise(8, 12)}
+    base = loras.save_base(state, tmp_path / "base.safetensors")
+    adapters = [
+        loras.save_adapter(loras.pairs(state, seed=seed), tmp_path / f"adapter{seed}")
+        for seed in range(products._KEPT + 2)
+    ]
+
+    ckpt.merge(base, adapters, out=tmp_path / "out.safetensors")
+
+    assert read.count((4, 12)) == len(adapters)
+    assert read.count((1, 4)) == len(adapters) * 8
+
+
 def apart(state: State) -> State:
     """The tensors of experts, each in its own, as the hub has them."""
     found: State = {}
