@@ -8,6 +8,7 @@ in one tensor, or each in its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import prod
@@ -69,10 +70,14 @@ class Experts:
     def _candidate_parameters(self, module: str) -> list[Parameter]:
         """The parameters of a module: its own, or those that its experts make up. Their
         ranks are not known yet.
+
+        `--sub` may name a parameter itself, of which the settings say that it is one.
         """
         found = []
-        for leaf in self._base.children.get(module, ()):
-            name = f"{module}.{leaf}"
+        names = [f"{module}.{leaf}" for leaf in self._base.children.get(module, ())]
+        if self._targets and module in self._base.indices:
+            names.append(module)
+        for name in names:
             shape = self._base.entry(name).tensor.shape
             if len(shape) == 3 and self._is_target(name):
                 pieces = tuple(
@@ -220,14 +225,10 @@ class Experts:
         names = list(dict.fromkeys(one.name for one in fitting))
         if len(names) > 1:
             listed = and_more([show(name, 80) for name in names], 3)
-            hint = (
-                "--sub "
-                f"'s/{layer.module.rpartition('.')[2]}$/{names[0].rpartition('.')[2]}/'"
-            )
             raise UsageError(
                 f"{show(layer.module, 80)} may be {listed}: all fit",
                 path=path,
-                hint=hint,
+                hint=_naming_option(layer, names[0]),
             )
         if fitting:
             problem = f"{show(names[0], 80)} may hold its experts in-out or out-in"
@@ -244,6 +245,17 @@ class Experts:
             ),
             path=path,
         )
+
+
+def _naming_option(layer: Layer, parameter: str) -> str:
+    """The option that says which parameter a layer of experts changes."""
+    experts = layer.name.rpartition(".")[2]
+    own = parameter.rpartition(".")[2]
+    tail = experts + layer.module[len(layer.name) :]
+    is_plain = re.fullmatch(r"[\w.]+", tail + own) is not None
+    if not is_plain or not layer.module.startswith(layer.name):
+        return "--sub S/A/B/ says which"
+    return f"--sub 's/{re.escape(tail)}$/{experts}.{own}/'"
 
 
 def refuse_square(layer: Layer, path: str) -> None:

@@ -343,7 +343,7 @@ class Planner:
         weight = self._base.weight_of(module)
         if weight is None and self._is_new_weight(module):
             weight = f"{module}.weight"
-        if weight is None and experts.is_parameter(layer):
+        if weight in (None, module) and experts.is_parameter(layer):
             return self._add_experts(index, adapter, layer, experts)
         if "mid" in layer.parts:
             rank = layer.up.shape[1]

@@ -665,6 +665,57 @@ def test_two_layers_for_one_parameter_of_experts_are_refused(tmp_path: Path) -> 
         merged(tmp_path, state, adapter, CONFIG)
 
 
+def test_parameters_of_one_shape_are_told_apart_by_the_options_that_are_advised(
+    tmp_path: Path,
+) -> None:
+    """PEFT puts a layer for the second parameter around that for the first."""
+    modules = {
+        "w1": "a.experts.base_layer.base_layer",
+        "w3": "a.experts.base_layer",
+        "w2": "a.experts",
+    }
+    state = {
+        f"a.experts.{name}": noise(EXPERTS, 10, HIDDEN, seed=20 + number)
+        for number, name in enumerate(modules)
+    }
+    adapter: State = {}
+    expected: State = {}
+    for number, (name, module) in enumerate(modules.items()):
+        down = noise(RANK * EXPERTS, HIDDEN, seed=number)
+        up = noise(10, RANK * EXPERTS, seed=10 + number)
+        adapter[f"{PREFIX}{module}.lora_A.weight"] = down
+        adapter[f"{PREFIX}{module}.lora_B.weight"] = up
+        added = torch.einsum(
+            "ore,eri->eoi",
+            up.reshape(10, RANK, EXPERTS),
+            down.reshape(EXPERTS, RANK, HIDDEN),
+        )
+        expected[f"a.experts.{name}"] = state[f"a.experts.{name}"] + added * 4
+    config = {**CONFIG, "target_parameters": [f"experts.{name}" for name in modules]}
+    rules: list[str] = []
+
+    for name in modules:
+        with pytest.raises(ckpt.UsageError, match=r"may be .*: all fit") as caught:
+            merged(tmp_path, state, adapter, config, sub=rules)
+        advised = re.search(r"--sub '(.*)\.w\d/'$", caught.value.hint or "")
+        assert advised is not None
+        rules.append(f"{advised[1]}.{name}/")
+
+    check(merged(tmp_path, state, adapter, config, sub=rules), expected)
+
+
+def test_no_name_of_a_stranger_is_in_an_option_that_is_advised(tmp_path: Path) -> None:
+    state = {f"a.x'y.{name}": noise(EXPERTS, 10, HIDDEN) for name in ("w1", "w3")}
+    adapter = {
+        f"{PREFIX}a.x'y.lora_A.weight": noise(RANK * EXPERTS, HIDDEN),
+        f"{PREFIX}a.x'y.lora_B.weight": noise(10, RANK * EXPERTS),
+    }
+    config = {**CONFIG, "target_parameters": ["w1", "w3"]}
+    with pytest.raises(ckpt.UsageError, match="all fit") as caught:
+        merged(tmp_path, state, adapter, config)
+    assert caught.value.hint == "--sub S/A/B/ says which"
+
+
 def test_two_packings_of_experts_are_refused_until_one_is_named(tmp_path: Path) -> None:
     square = {"experts.w": noise(EXPERTS, 6, 6)}
     adapter = {
