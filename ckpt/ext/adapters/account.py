@@ -158,8 +158,8 @@ def _source_notes(source: Source) -> list[str]:
 def account_of(
     plan: Plan, weights: Sequence[float] | None, copies: Sequence[int]
 ) -> MergeAccount:
-    """The account of a plan. `copies` are those of each adapter that equal tensors of
-    the base.
+    """The account of a plan. `copies` counts the tensors beside each adapter that equal
+    tensors of the base.
     """
     sources = []
     for index, adapter in enumerate(plan.adapters):
