@@ -267,6 +267,20 @@ def possible_plans(
     return plans
 
 
+_OPTIONS = ("--sub ", "--scale ", "--include ", "--exclude ")
+"""The beginnings of hints that name an option of `ckpt merge`, of which other commands
+have none for an adapter.
+"""
+
+
+def say_of_merge(error: CkptError) -> None:
+    """Say of the option in a hint that `ckpt merge` has it, where another command meets
+    the same problem.
+    """
+    if error.hint is not None and error.hint.startswith(_OPTIONS):
+        error.hint = f"in ckpt merge: {error.hint}"
+
+
 def _quantised_error(path: str, label: str) -> UnsupportedError:
     """The error for a base whose tensors hold codes: a sum of codes and weights is
     nothing.

@@ -394,6 +394,63 @@ def test_a_layer_that_the_base_lacks_is_named_with_the_nearest(tmp_path: Path) -
     )
 
 
+ADVISED = {
+    "--sub": (
+        {f"{begin}.q.weight": noise(8, 12) for begin in ("x.a", "y.a")},
+        loras.pairs({"z.a.q.weight": noise(8, 12)}),
+        {},
+    ),
+    "--exclude": (
+        {"a.q.weight": noise(8, 12)},
+        {
+            f"lora_{part}.lora_{side}.weight": noise(*shape)
+            for part in ("unet_a_q", "te_a_k")
+            for side, shape in (("down", (4, 12)), ("up", (8, 4)))
+        },
+        {},
+    ),
+    "--include": (
+        {"a.q.weight": noise(8, 12)},
+        {
+            f"{PREFIX}a.q.lora_{letter}.{name}.weight": noise(*shape)
+            for name in ("one", "two")
+            for letter, shape in (("A", (4, 12)), ("B", (8, 4)))
+        },
+        {},
+    ),
+    "--scale": (
+        {"a.q.weight": noise(8, 12)},
+        loras.pairs({"a.q.weight": noise(8, 12)}),
+        {"r": 8},
+    ),
+}
+"""An option of merge -> a base and an adapter for which it is advised."""
+
+
+@pytest.mark.parametrize("option", ADVISED)
+def test_other_commands_say_whose_option_they_advise(
+    option: str, tmp_path: Path
+) -> None:
+    """`diff`, `inspect` and `convert` have none for the layers of an adapter."""
+    state, adapter, config = ADVISED[option]
+    loras.save_base(state, tmp_path / "base.safetensors")
+    loras.save_adapter(adapter, tmp_path / "adapter", **config)
+    base = ("base.safetensors",)
+    commands = {
+        "merge": (*base, "adapter", "-o", "out.pth"),
+        "diff": (*base, *base, "--adapter", "adapter"),
+        "inspect": ("adapter", "--base", *base),
+    }
+    if option == "--include":
+        commands["convert"] = ("adapter", "--adapter-names", "kohya", "-o", "out.pth")
+    for command, words in commands.items():
+        done = inside(command, *words, cwd=tmp_path)
+        said = (done.out + done.err).decode()
+        assert done.code == (1 if b"does not fit" in done.out else 2), said
+        begin = "" if command == "merge" else "in ckpt merge: "
+        assert f"({begin}{option} " in said, said
+
+
 def test_a_part_of_a_pipeline_may_be_left_out(tmp_path: Path) -> None:
     base = loras.save_base(UNET, tmp_path / "unet.safetensors")
     more = {
