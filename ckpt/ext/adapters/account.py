@@ -156,14 +156,17 @@ def _source_notes(source: Source) -> list[str]:
 
 
 def account_of(
-    plan: Plan, weights: Sequence[float] | None, copies: int
+    plan: Plan, weights: Sequence[float] | None, copies: Sequence[int]
 ) -> MergeAccount:
-    """The account of a plan."""
+    """The account of a plan. `copies` counts the tensors beside each adapter that equal
+    tensors of the base.
+    """
     sources = []
     for index, adapter in enumerate(plan.adapters):
         pairs = [pair for pair in plan.pairs if pair.adapter == index]
         weight = 1.0 if weights is None else weights[index]
-        sources.append(_make_source(adapter, pairs, weight, plan.shifts[index], copies))
+        source = _make_source(adapter, pairs, weight, plan.shifts[index], copies[index])
+        sources.append(source)
     rows = [
         _merged_row(pair, 1.0 if weights is None else weights[pair.adapter])
         for pair in plan.pairs
@@ -197,7 +200,7 @@ def _make_source(
         tuple(shifts),
         tuple(adapter.wholes),
         tuple(adapter.tokens),
-        copies if adapter.copies else 0,
+        copies,
         tuple(entry.name for entry in adapter.left),
     )
 

@@ -44,7 +44,7 @@ EXPERT_PARTS: dict[str, tuple[str, int, int]] = {
     "w2": ("down_proj", 0, 1),
 }
 """A layer of one expert -> the parameter of all experts that holds it, its place in
-that, and how many are there.
+that, and how many are there. Those of one parameter stand in their order.
 """
 _NEAR = 3
 _MOST = 200

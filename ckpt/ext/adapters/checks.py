@@ -65,12 +65,13 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
     # Where nothing is merged, all packings fit as well as each other.
     is_shown = sum(_closeness(one) == _closeness(best) for one in tried) == 1
     packing = best.packing if len(tried) > 1 and is_shown else ()
-    names = {id(target.entry) for target in plan.targets}
+    changed = {id(target.entry) for target in plan.targets if target.entry is not None}
     new = {target.name for target in plan.targets if target.entry is None}
     others = [
         row
         for row in report.rows
-        if row.status in DIFFERS and id(row.before) not in names
+        if row.status in DIFFERS
+        and (row.before is None or id(row.before) not in changed)
     ]
     others = [row for row in others if row.before is not None or row.name not in new]
     tied = _tied_rows(others, plan, after)

@@ -55,8 +55,8 @@ class Settings:
         return value if isinstance(value, str) and value else None
 
     def flag(self, key: str) -> bool:
-        """A setting that is true or false, or 1 or 0."""
-        return self.values.get(key) in (True, 1)
+        """A setting that is true or false, or 1 or 0. Others are refused before."""
+        return bool(self.values.get(key))
 
     @property
     def rank(self) -> float | None:

@@ -9,7 +9,7 @@ from collections import Counter
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.account import names_text
 from ckpt.ext.adapters.config import listed_texts
-from ckpt.ext.adapters.merge import possible_plans
+from ckpt.ext.adapters.merge import possible_plans, say_of_merge
 from ckpt.ext.adapters.plan import Options
 from ckpt.ext.adapters.reader import Adapter, has_free_scale, scale_of
 from ckpt.model.errors import CkptError
@@ -204,6 +204,7 @@ def _fit_to_base(adapter: Adapter, base: Survey, limits: Limits) -> Fit:
             base.checkpoint, base.only_model(None).entries, [adapter], options
         )
     except CkptError as error:
+        say_of_merge(error)
         advise(error, base, limits)
         return Fit(base.path, error.said_of(base.path), 0)
     packings = [packing for packing, _ in plans if packing]

@@ -8,6 +8,7 @@ in one tensor, or each in its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import prod
@@ -46,7 +47,6 @@ class Experts:
         self._base = base
         self._adapter = adapter
         self._met = met
-        self._taken: dict[str, str] = {}
         self._is_in_out: dict[str, bool] = {}
         settings = adapter.settings
         targets = [] if settings is None else settings.targets
@@ -70,10 +70,14 @@ class Experts:
     def _candidate_parameters(self, module: str) -> list[Parameter]:
         """The parameters of a module: its own, or those that its experts make up. Their
         ranks are not known yet.
+
+        `--sub` may name a parameter itself, of which the settings say that it is one.
         """
         found = []
-        for leaf in self._base.children.get(module, ()):
-            name = f"{module}.{leaf}"
+        names = [f"{module}.{leaf}" for leaf in self._base.children.get(module, ())]
+        if self._targets and module in self._base.indices:
+            names.append(module)
+        for name in names:
             shape = self._base.entry(name).tensor.shape
             if len(shape) == 3 and self._is_target(name):
                 pieces = tuple(
@@ -113,7 +117,6 @@ class Experts:
         ]
         for parameter in dict.fromkeys(EXPERT_PARTS[leaf][0] for leaf in leaves):
             parts = [leaf for leaf in leaves if EXPERT_PARTS[leaf][0] == parameter]
-            parts.sort(key=lambda leaf: EXPERT_PARTS[leaf][1])
             yield from self._join_parts(module, count, parameter, parts)
 
     def _join_parts(
@@ -156,14 +159,11 @@ class Experts:
         module = self._met[layer.key]
         fitting: list[Parameter] = []
         for one in self._candidate_parameters(module):
-            if self._taken.get(one.name, layer.module) == layer.module:
-                fitting += self._fitting(layer, one)
+            fitting += self._fitting(layer, one)
         fitting = self._decide_way(module, fitting, named)
         if len(fitting) != 1:
             self._refuse_layer(layer, module, fitting)
-        found = fitting[0]
-        self._taken[found.name] = layer.module
-        return found
+        return fitting[0]
 
     def _fitting(self, layer: Layer, one: Parameter) -> list[Parameter]:
         """The ways in which a layer fits a parameter: as (out, in), or as (in, out)."""
@@ -225,14 +225,10 @@ class Experts:
         names = list(dict.fromkeys(one.name for one in fitting))
         if len(names) > 1:
             listed = and_more([show(name, 80) for name in names], 3)
-            hint = (
-                "--sub "
-                f"'s/{layer.module.rpartition('.')[2]}$/{names[0].rpartition('.')[2]}/'"
-            )
             raise UsageError(
                 f"{show(layer.module, 80)} may be {listed}: all fit",
                 path=path,
-                hint=hint,
+                hint=_naming_option(layer, names[0]),
             )
         if fitting:
             problem = f"{show(names[0], 80)} may hold its experts in-out or out-in"
@@ -249,6 +245,17 @@ class Experts:
             ),
             path=path,
         )
+
+
+def _naming_option(layer: Layer, parameter: str) -> str:
+    """The option that says which parameter a layer of experts changes."""
+    experts = layer.name.rpartition(".")[2]
+    own = parameter.rpartition(".")[2]
+    tail = experts + layer.module[len(layer.name) :]
+    is_plain = re.fullmatch(r"[\w.]+", tail + own) is not None
+    if not is_plain or not layer.module.startswith(layer.name):
+        return "--sub S/A/B/ says which"
+    return f"--sub 's/{re.escape(tail)}$/{experts}.{own}/'"
 
 
 def refuse_square(layer: Layer, path: str) -> None:

@@ -14,6 +14,7 @@ from ckpt.ext.adapters.checks import check_merge
 from ckpt.ext.adapters.config import settings_at
 from ckpt.ext.adapters.conversion import check_place, rename_adapter, write_settings
 from ckpt.ext.adapters.description import Description, describe_adapter
+from ckpt.ext.adapters.merge import say_of_merge
 from ckpt.ext.adapters.reader import read_adapter, refuse_damage
 from ckpt.model.errors import CkptError, about
 from ckpt.model.limits import Limits
@@ -30,11 +31,16 @@ def explained_by(
     limits = limits or Limits()
     with at_hand(adapter, limits, plugins=plugins) as opened:
         with about(opened.path):
-            found = read_adapter(opened.survey, limits)
+            try:
+                found = read_adapter(opened.survey, limits)
+            except CkptError as error:
+                say_of_merge(error)
+                raise
             refuse_damage(found)
         try:
             return check_merge(report, found)
         except CkptError as error:
+            say_of_merge(error)
             advise(error, Survey(report.before), limits)
             raise
 
@@ -55,8 +61,9 @@ def description_of(
                 limits or Limits(),
                 is_alone=base is None and not os.path.isdir(survey.path),
             )
-    except CkptError:
+    except CkptError as error:
         if base is not None:
+            say_of_merge(error)
             raise
         return None
     if base is None:
@@ -103,7 +110,11 @@ class Conversion:
                 base = stack.enter_context(
                     at_hand(self._base, self._limits, plugins=self._plugins)
                 ).survey
-            done = rename_adapter(survey, self._limits, self._names, base)
+            try:
+                done = rename_adapter(survey, self._limits, self._names, base)
+            except CkptError as error:
+                say_of_merge(error)
+                raise
         self._settings = done.settings
         return done.report
 

@@ -281,6 +281,20 @@ def possible_plans(
     return plans
 
 
+_OPTIONS = ("--sub ", "--scale ", "--include ", "--exclude ")
+"""The beginnings of hints that name an option of `ckpt merge`, of which other commands
+have none for an adapter.
+"""
+
+
+def say_of_merge(error: CkptError) -> None:
+    """Say of the option in a hint that `ckpt merge` has it, where another command meets
+    the same problem.
+    """
+    if error.hint is not None and error.hint.startswith(_OPTIONS):
+        error.hint = f"in ckpt merge: {error.hint}"
+
+
 def _quantised_error(path: str, label: str) -> UnsupportedError:
     """The error for a base whose tensors hold codes: a sum of codes and weights is
     nothing.
@@ -294,36 +308,36 @@ def _quantised_error(path: str, label: str) -> UnsupportedError:
     )
 
 
-def _with_copies(plan: Plan, base: Base) -> tuple[Plan, int]:
+def _with_copies(plan: Plan, base: Base) -> tuple[Plan, list[int]]:
     """The plan after the tensors beside an adapter in a checkpoint of training are
     compared with the base.
 
     One that differs was trained as a whole, unless an adapter changes it: then it
-    belongs to another base. Returns the number of those that are equal too. Raises
-    UsageError.
+    belongs to another base. Returns the number of those that are equal too, for each
+    adapter. Raises UsageError.
     """
+    equal = [0] * len(plan.adapters)
     if not plan.copies:
-        return plan, 0
+        return plan, equal
     targets = {target.name: target for target in plan.targets}
-    equal = 0
-    for name, entry in plan.copies:
+    for index, name, entry in plan.copies:
+        path = show(plan.adapters[index].path, 80)
         if name not in base.indices:
             near = base.near(name)
             raise UsageError(
-                f"lacks {show(name, 80)} of {show(plan.adapters[0].path, 80)}",
+                f"lacks {show(name, 80)} of {path}",
                 path=base.path,
                 hint=f"near: {near}" if near else None,
             )
         own = base.entry(name)
         with about(base.path):
             if _is_equal(own, entry):
-                equal += 1
+                equal[index] += 1
                 continue
         if name in targets:
             problem = (
-                f"{show(name, 80)} is another one in "
-                f"{show(plan.adapters[0].path, 80)}: its adapter belongs to another "
-                "base"
+                f"{show(name, 80)} is another one in {path}: its adapter belongs to "
+                "another base"
             )
             raise UsageError(
                 problem,

@@ -108,9 +108,9 @@ class Plan(NamedTuple):
     """Heads that the adapter holds as a whole, and that the base shares with an
     embedding -> its name.
     """
-    copies: tuple[tuple[str, Entry], ...] = ()
-    """Tensors of a checkpoint of training that the base may have too: the name in the
-    base, and the tensor.
+    copies: tuple[tuple[int, str, Entry], ...] = ()
+    """Tensors of a checkpoint of training that the base may have too: the number of
+    the adapter, the name in the base, and the tensor.
     """
 
 
@@ -145,7 +145,7 @@ class Planner:
         self._changes: dict[str, _Change] = {}
         self._pairs: list[Pair] = []
         self._shifts: list[tuple[Shift, ...]] = []
-        self._copies: list[tuple[str, Entry]] = []
+        self._copies: list[tuple[int, str, Entry]] = []
         self._met_by: Names = {}
         self._shown_ways: set[bool] | None = None
         self._names: dict[int, tuple[str, str]] = {}
@@ -187,7 +187,7 @@ class Planner:
         }
         met, shifts = self._meet_layers(adapter, renamed)
         self._shifts.append(tuple(shifts))
-        self._add_wholes(adapter, shifts)
+        self._add_wholes(index, adapter, shifts)
         for layer in adapter.layers:
             if layer.key not in met and self._untie_head(layer, renamed[layer.module]):
                 met[layer.key] = renamed[layer.module]
@@ -343,7 +343,7 @@ class Planner:
         weight = self._base.weight_of(module)
         if weight is None and self._is_new_weight(module):
             weight = f"{module}.weight"
-        if weight is None and experts.is_parameter(layer):
+        if weight in (None, module) and experts.is_parameter(layer):
             return self._add_experts(index, adapter, layer, experts)
         if "mid" in layer.parts:
             rank = layer.up.shape[1]
@@ -790,7 +790,9 @@ class Planner:
 
     # --- tensors that were trained themselves -----------------------------------------
 
-    def _add_wholes(self, adapter: Adapter, shifts: Sequence[Shift]) -> None:
+    def _add_wholes(
+        self, index: int, adapter: Adapter, shifts: Sequence[Shift]
+    ) -> None:
         """Plan the tensors that take the place of tensors of the base."""
         for name, entry in adapter.wholes.items():
             found = self._name_of(name, shifts)
@@ -808,9 +810,8 @@ class Planner:
                 )
             change.whole = entry
         for name, entry in adapter.copies.items():
-            self._copies.append(
-                (self._name_of(name, shifts) or self._rename_module(name), entry)
-            )
+            own = self._name_of(name, shifts) or self._rename_module(name)
+            self._copies.append((index, own, entry))
 
     def _shared_embedding(self, name: str) -> str | None:
         """The embedding that gives a head its weight in the base, or None for a head

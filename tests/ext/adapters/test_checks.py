@@ -364,6 +364,89 @@ def test_whole_tensors_and_rows_of_tokens(tmp_path: Path) -> None:
     assert check.wholes == (("lm_head.weight", False),) and check.differs
 
 
+def test_a_tensor_that_the_base_lacks_is_no_other_change(tmp_path: Path) -> None:
+    state = wide_base()
+    adapter = loras.pairs(loras.linear(state))
+    adapter[f"{PREFIX}score.weight"] = noise(3, 48)
+    good = {**loras.merged(state, adapter), "score.weight": noise(3, 48)}
+    config = {"modules_to_save": ["score"]}
+
+    check = checked(tmp_path, state, good, adapter, **config)
+    assert check.wholes == (("score.weight", True),)
+    assert not check.others and not check.differs
+
+    more = {**good, "other.weight": noise(3, 48)}
+    check = checked(tmp_path, state, more, adapter, **config)
+    assert check.others == (("other.weight", "added"),) and check.differs
+
+
+@pytest.mark.parametrize("part", ["gate_proj", "up_proj"])
+def test_layers_that_are_columns_of_one_tensor_are_told_apart(
+    part: str, tmp_path: Path
+) -> None:
+    """The experts lie as (in, out), so gate and up are columns of their tensor."""
+    state = {"experts.gate_up_proj": noise(2, 16, 40)}
+    layers = [
+        f"experts.{expert}.{name}.weight"
+        for expert in range(2)
+        for name in ("gate_proj", "up_proj")
+    ]
+    adapter = loras.pairs({name: torch.zeros(20, 16) for name in layers})
+    found = state["experts.gate_up_proj"].clone()
+    for expert in range(2):
+        added = loras.delta(adapter, f"experts.{expert}.{part}", SCALE).T
+        first = 0 if part == "gate_proj" else 20
+        found[expert, :, first : first + 20] += added
+
+    check = checked(tmp_path, state, {"experts.gate_up_proj": found}, adapter)
+
+    assert {pair.layer: pair.verdict for pair in check.pairs} == {
+        name.removesuffix(".weight"): "merged" if part in name else "missing"
+        for name in layers
+    }
+    assert check.packing == ("concatenated",)
+
+
+def test_a_merge_that_was_rounded_to_eight_bits_is_something_else(
+    tmp_path: Path,
+) -> None:
+    """As of a base that was quantised before the merge. What is added is as large as a
+    few units of the dtype.
+    """
+    state = wide_base(torch.bfloat16)
+    pairs = loras.pairs(loras.linear(state))
+    adapter = {
+        name: tensor * 0.05 if "lora_B" in name else tensor
+        for name, tensor in pairs.items()
+    }
+    coarse = {
+        name: tensor.to(torch.float8_e4m3fn).bfloat16() if "_proj" in name else tensor
+        for name, tensor in state.items()
+    }
+
+    check = checked(tmp_path, state, loras.merged(coarse, adapter), adapter)
+
+    assert verdicts(check) == {"other": 6}
+
+
+@pytest.mark.parametrize("has_alpha", [True, False])
+def test_a_base_whose_numbers_were_cut_off_has_no_merge(
+    has_alpha: bool, tmp_path: Path
+) -> None:
+    """Half of the upper halves of float32 are one less than bfloat16 after rounding."""
+    state = wide_base()
+    adapter = loras.pairs(loras.linear(state))
+    cut = {
+        name: tensor.view(torch.int16)[:, 1::2].contiguous().view(torch.bfloat16)
+        for name, tensor in loras.linear(state).items()
+    }
+    config = {} if has_alpha else {"lora_alpha": None}
+
+    check = checked(tmp_path, state, {**state, **cut}, adapter, **config)
+
+    assert verdicts(check) == {"missing": 6} and check.differs
+
+
 def test_without_an_alpha_the_scale_is_measured(tmp_path: Path) -> None:
     state = wide_base()
     adapter = loras.pairs(loras.linear(state))

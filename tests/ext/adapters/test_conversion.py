@@ -146,6 +146,30 @@ def test_and_back_with_the_base_that_says_where_the_dots_are(folder: Path) -> No
     assert not (folder / "back" / "other.safetensors").exists()
 
 
+@pytest.mark.parametrize("has_two", [False, True])
+def test_the_first_of_two_text_encoders_is_called_so(
+    has_two: bool, tmp_path: Path
+) -> None:
+    """Programs that read kohya's names find `lora_te` where there is one encoder."""
+    parts = {"unet": "lora_unet", "text_encoder": "lora_te"}
+    if has_two:
+        parts |= {"text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}
+    adapter = {}
+    for part in parts:
+        adapter[f"{part}.a.b.lora_A.weight"] = noise(2, 6)
+        adapter[f"{part}.a.b.lora_B.weight"] = noise(8, 2)
+    save_file(adapter, tmp_path / "a.safetensors")
+    words = ("convert", "a.safetensors", "--adapter-names", "kohya", "-o", "b.pth")
+
+    done = inside(*words, cwd=tmp_path)
+
+    assert done.code == 0, done.err
+    found = torch.load(tmp_path / "b.pth", weights_only=True)
+    assert {name.partition(".")[0] for name in found} == {
+        f"{begin}_a_b" for begin in parts.values()
+    }
+
+
 def test_a_linear_layer_that_kohya_wrote_as_a_convolution_becomes_a_matrix(
     folder: Path,
 ) -> None:

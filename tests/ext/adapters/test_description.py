@@ -97,6 +97,44 @@ def test_a_base_fits_or_the_reason_is_said(folder: Path) -> None:
         ckpt.inspect(folder / "base.safetensors", base=folder / "less.safetensors")
 
 
+def test_the_kinds_of_layers_with_flat_names_are_their_last_two_words(
+    tmp_path: Path,
+) -> None:
+    layers = ("down_blocks_0_to_q", "down_blocks_1_to_q", "mid_block_proj_in", "conv")
+    adapter = {}
+    for layer in layers:
+        adapter[f"lora_unet_{layer}.lora_down.weight"] = noise(2, 6)
+        adapter[f"lora_unet_{layer}.lora_up.weight"] = noise(8, 2)
+    torch.save(adapter, tmp_path / "a.pth")
+
+    found = document("a.pth", cwd=tmp_path)
+
+    assert found["kinds"] == {"to_q": 2, "proj_in": 1, "conv": 1}
+
+
+def test_a_base_fits_an_adapter_that_records_no_alpha(folder: Path) -> None:
+    """The scale has no say in whether it fits."""
+    (folder / "adapter" / "adapter_config.json").unlink()
+
+    done = inside("inspect", "adapter", "--base", "base.safetensors", cwd=folder)
+
+    assert done.code == 0
+    assert b"no alpha recorded" in done.out
+    assert b"fits base.safetensors: 13 tensors would change" in done.out
+
+
+def test_the_scale_of_experts_is_that_of_the_rank_of_each(tmp_path: Path) -> None:
+    """Their matrices hold the ranks of all experts, so the settings say that of one."""
+    adapter = {
+        f"{PREFIX}mlp.experts.lora_A.weight": noise(6, 8),
+        f"{PREFIX}mlp.experts.lora_B.weight": noise(10, 6),
+    }
+    config = {"r": 2, "target_parameters": ["mlp.experts.gate_up_proj"]}
+    loras.save_adapter(adapter, tmp_path / "adapter", **config)
+
+    assert document("adapter", cwd=tmp_path)["scales"] == [4.0]
+
+
 def test_the_scale_of_bytes_is_not_that_of_a_config_in_the_working_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -559,6 +560,32 @@ def test_matrices_of_few_experts_are_held_at_once(
     assert held and max(held) == 1
 
 
+def test_matrices_of_several_adapters_are_read_once_for_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each block of rows needs one of each adapter, also of more than are held else."""
+    monkeypatch.setattr(products, "ELEMENTS", 1)
+    read: list[tuple[int, ...]] = []
+    read_matrix = products.Computing._read_matrix
+
+    def counted(self: products.Computing, factor: products.Factor) -> Any:
+        read.append(factor.shape)
+        return read_matrix(self, factor)
+
+    monkeypatch.setattr(products.Computing, "_read_matrix", counted)
+    state = {"a.weight": noise(8, 12)}
+    base = loras.save_base(state, tmp_path / "base.safetensors")
+    adapters = [
+        loras.save_adapter(loras.pairs(state, seed=seed), tmp_path / f"adapter{seed}")
+        for seed in range(products._KEPT + 2)
+    ]
+
+    ckpt.merge(base, adapters, out=tmp_path / "out.safetensors")
+
+    assert read.count((4, 12)) == len(adapters)
+    assert read.count((1, 4)) == len(adapters) * 8
+
+
 def apart(state: State) -> State:
     """The tensors of experts, each in its own, as the hub has them."""
     found: State = {}
@@ -617,8 +644,76 @@ def test_experts_of_two_sizes_are_no_parameter(
     for leaf in ("gate_proj", "up_proj"):
         name = f"layers.0.mlp.experts.{expert}.{leaf}.weight"
         state[name] = noise(INNER + more, HIDDEN)
-    with pytest.raises(ckpt.UsageError, match=r"which fits none of|lacks 1 layer"):
+    only = r"fits none of layers\.0\.mlp\.experts\.down_proj \[3, 8, 5\]$"
+    with pytest.raises(ckpt.UsageError, match=only):
         merged(tmp_path, state, adapter, CONFIG)
+
+
+def test_two_layers_for_one_parameter_of_experts_are_refused(tmp_path: Path) -> None:
+    adapter = expert_adapter()
+    for letter in "AB":
+        inner, outer = (
+            f"{PREFIX}layers.0.{module}.lora_{letter}.weight" for module in WHOLE
+        )
+        adapter[outer] = adapter[inner].clone()
+    state = {
+        f"layers.0.mlp.experts.{name}": torch.zeros_like(tensor)
+        for name, tensor in expert_products(expert_adapter()).items()
+    }
+    says = r"change the same rows of layers\.0\.mlp\.experts\.gate_up_proj"
+    with pytest.raises(ckpt.UsageError, match=says):
+        merged(tmp_path, state, adapter, CONFIG)
+
+
+def test_parameters_of_one_shape_are_told_apart_by_the_options_that_are_advised(
+    tmp_path: Path,
+) -> None:
+    """PEFT puts a layer for the second parameter around that for the first."""
+    modules = {
+        "w1": "a.experts.base_layer.base_layer",
+        "w3": "a.experts.base_layer",
+        "w2": "a.experts",
+    }
+    state = {
+        f"a.experts.{name}": noise(EXPERTS, 10, HIDDEN, seed=20 + number)
+        for number, name in enumerate(modules)
+    }
+    adapter: State = {}
+    expected: State = {}
+    for number, (name, module) in enumerate(modules.items()):
+        down = noise(RANK * EXPERTS, HIDDEN, seed=number)
+        up = noise(10, RANK * EXPERTS, seed=10 + number)
+        adapter[f"{PREFIX}{module}.lora_A.weight"] = down
+        adapter[f"{PREFIX}{module}.lora_B.weight"] = up
+        added = torch.einsum(
+            "ore,eri->eoi",
+            up.reshape(10, RANK, EXPERTS),
+            down.reshape(EXPERTS, RANK, HIDDEN),
+        )
+        expected[f"a.experts.{name}"] = state[f"a.experts.{name}"] + added * 4
+    config = {**CONFIG, "target_parameters": [f"experts.{name}" for name in modules]}
+    rules: list[str] = []
+
+    for name in modules:
+        with pytest.raises(ckpt.UsageError, match=r"may be .*: all fit") as caught:
+            merged(tmp_path, state, adapter, config, sub=rules)
+        advised = re.search(r"--sub '(.*)\.w\d/'$", caught.value.hint or "")
+        assert advised is not None
+        rules.append(f"{advised[1]}.{name}/")
+
+    check(merged(tmp_path, state, adapter, config, sub=rules), expected)
+
+
+def test_no_name_of_a_stranger_is_in_an_option_that_is_advised(tmp_path: Path) -> None:
+    state = {f"a.x'y.{name}": noise(EXPERTS, 10, HIDDEN) for name in ("w1", "w3")}
+    adapter = {
+        f"{PREFIX}a.x'y.lora_A.weight": noise(RANK * EXPERTS, HIDDEN),
+        f"{PREFIX}a.x'y.lora_B.weight": noise(10, RANK * EXPERTS),
+    }
+    config = {**CONFIG, "target_parameters": ["w1", "w3"]}
+    with pytest.raises(ckpt.UsageError, match="all fit") as caught:
+        merged(tmp_path, state, adapter, config)
+    assert caught.value.hint == "--sub S/A/B/ says which"
 
 
 def test_two_packings_of_experts_are_refused_until_one_is_named(tmp_path: Path) -> None:
@@ -843,6 +938,38 @@ def test_a_checkpoint_of_training_is_an_adapter_and_a_base(
     other = loras.save_base(state, tmp_path / "other.safetensors")
     with pytest.raises(ckpt.UsageError, match="belongs to another base"):
         ckpt.merge(other, tmp_path / "last.ckpt", scale=2, dry_run=True)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_each_adapter_has_the_copies_of_its_own_file(
+    place: int, tmp_path: Path
+) -> None:
+    state = loras.base()
+    names = list(loras.linear(state))
+    one, two = ({name: state[name] for name in names[half::2]} for half in (0, 1))
+    last = tmp_path / "last.ckpt"
+    torch.save(training(state, loras.pairs(one)), last)
+    plain = loras.save_adapter(loras.pairs(two), tmp_path / "plain")
+    base = loras.save_base(state, tmp_path / "base.safetensors")
+    adapters = [plain]
+    adapters.insert(place, last)
+
+    report = ckpt.merge(base, adapters, scale=2, dry_run=True)
+
+    assert report.account is not None
+    sources: Any = report.account.to_json()["adapters"]
+    copies = [source["copies"] for source in sources]
+    assert copies.pop(place) == len(state) and copies == [0]
+    state[names[0]][0, 0] += 1
+    other = loras.save_base(state, tmp_path / "other.safetensors")
+    file = re.escape(str(last))
+    says = rf"is another one in {file}: its adapter belongs to another base"
+    with pytest.raises(ckpt.UsageError, match=says):
+        ckpt.merge(other, adapters, scale=2, dry_run=True)
+    del state["model.embed_tokens.weight"]
+    other = loras.save_base(state, tmp_path / "other.safetensors")
+    with pytest.raises(ckpt.UsageError, match=rf"lacks model\.embed.* of {file}"):
+        ckpt.merge(other, adapters, scale=2, dry_run=True)
 
 
 def test_a_module_that_was_trained_as_a_whole_in_a_checkpoint_of_training(

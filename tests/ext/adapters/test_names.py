@@ -229,6 +229,22 @@ def test_the_settings_of_diffusers_in_the_metadata(begin: str, tmp_path: Path) -
     loras.check_same(tmp_path / "out.safetensors", wanted, 2)
 
 
+def test_a_flat_name_is_not_that_of_a_module_without_a_weight(tmp_path: Path) -> None:
+    state = {"c.to_q.weight": noise(8, 6), "c_to_q.scale": noise(6)}
+    base = loras.save_base(state, tmp_path / "base.safetensors")
+    down, up = noise(2, 6), noise(8, 2)
+    adapter = {
+        "lora_unet_c_to_q.lora_down.weight": down,
+        "lora_unet_c_to_q.lora_up.weight": up,
+    }
+    save_file(adapter, tmp_path / "lora.safetensors")
+
+    ckpt.merge(base, tmp_path / "lora.safetensors", out=tmp_path / "out.safetensors")
+
+    wanted = {**state, "c.to_q.weight": state["c.to_q.weight"] + up @ down}
+    loras.check_same(tmp_path / "out.safetensors", wanted, 2)
+
+
 def test_the_middle_of_a_convolution(tmp_path: Path) -> None:
     weight, down, mid, up = (
         noise(5, 4, 3, 3),
@@ -376,6 +392,63 @@ def test_a_layer_that_the_base_lacks_is_named_with_the_nearest(tmp_path: Path) -
         "model.layers.1.self_attn.q_proj.weight,"
         " model.layers.1.self_attn.o_proj.weight)"
     )
+
+
+ADVISED = {
+    "--sub": (
+        {f"{begin}.q.weight": noise(8, 12) for begin in ("x.a", "y.a")},
+        loras.pairs({"z.a.q.weight": noise(8, 12)}),
+        {},
+    ),
+    "--exclude": (
+        {"a.q.weight": noise(8, 12)},
+        {
+            f"lora_{part}.lora_{side}.weight": noise(*shape)
+            for part in ("unet_a_q", "te_a_k")
+            for side, shape in (("down", (4, 12)), ("up", (8, 4)))
+        },
+        {},
+    ),
+    "--include": (
+        {"a.q.weight": noise(8, 12)},
+        {
+            f"{PREFIX}a.q.lora_{letter}.{name}.weight": noise(*shape)
+            for name in ("one", "two")
+            for letter, shape in (("A", (4, 12)), ("B", (8, 4)))
+        },
+        {},
+    ),
+    "--scale": (
+        {"a.q.weight": noise(8, 12)},
+        loras.pairs({"a.q.weight": noise(8, 12)}),
+        {"r": 8},
+    ),
+}
+"""An option of merge -> a base and an adapter for which it is advised."""
+
+
+@pytest.mark.parametrize("option", ADVISED)
+def test_other_commands_say_whose_option_they_advise(
+    option: str, tmp_path: Path
+) -> None:
+    """`diff`, `inspect` and `convert` have none for the layers of an adapter."""
+    state, adapter, config = ADVISED[option]
+    loras.save_base(state, tmp_path / "base.safetensors")
+    loras.save_adapter(adapter, tmp_path / "adapter", **config)
+    base = ("base.safetensors",)
+    commands = {
+        "merge": (*base, "adapter", "-o", "out.pth"),
+        "diff": (*base, *base, "--adapter", "adapter"),
+        "inspect": ("adapter", "--base", *base),
+    }
+    if option == "--include":
+        commands["convert"] = ("adapter", "--adapter-names", "kohya", "-o", "out.pth")
+    for command, words in commands.items():
+        done = inside(command, *words, cwd=tmp_path)
+        said = (done.out + done.err).decode()
+        assert done.code == (1 if b"does not fit" in done.out else 2), said
+        begin = "" if command == "merge" else "in ckpt merge: "
+        assert f"({begin}{option} " in said, said
 
 
 def test_a_part_of_a_pipeline_may_be_left_out(tmp_path: Path) -> None:

@@ -63,6 +63,38 @@ def test_a_layer_of_the_authors_has_the_name_of_diffusers(layer: str) -> None:
     assert found[part, rest].module == layer and found[part, rest].slot is None
 
 
+@pytest.mark.parametrize("has_open", [False, True])
+def test_the_t5_of_a_pipeline_comes_after_its_encoders_of_clip(has_open: bool) -> None:
+    """Flux has one of CLIP, Stable Diffusion 3 has two."""
+    begins = {"clip_l": "text_encoder", "t5xxl": "text_encoder_2"}
+    if has_open:
+        begins |= {"clip_g": "text_encoder_2", "t5xxl": "text_encoder_3"}
+    layer = "encoder.block.0.layer.0.SelfAttention.q"
+    names = {
+        f"text_encoders.{begin}.transformer.{layer}": (component, layer)
+        for begin, component in begins.items()
+    }
+
+    found = pipeline_aliases(names)
+
+    assert {part.module: name for name, part in found.items()} == names
+
+
+def test_two_layers_of_one_flat_name_are_refused(tmp_path: Path) -> None:
+    begin = "text_encoders.clip_l.transformer.text_model"
+    flat = "lora_te_text_model_a_b"
+    adapter = {
+        f"{flat}.lora_down.weight": noise(2, 6),
+        f"{flat}.lora_up.weight": noise(8, 2),
+    }
+    save_file(adapter, tmp_path / "lora.safetensors")
+    state = {f"{begin}.{name}.weight": noise(8, 6) for name in ("a.b", "a_b")}
+    base = loras.save_base(state, tmp_path / "base.safetensors")
+
+    with pytest.raises(ckpt.UsageError, match=r"text_model_a_b may be .*a\.b or .*a_b"):
+        ckpt.merge(base, tmp_path / "lora.safetensors", dry_run=True)
+
+
 @pytest.mark.parametrize("numbers", [(), (2, 5), (0,)])
 def test_a_unet_whose_blocks_do_not_repeat_has_no_other_names(
     numbers: tuple[int, ...],
