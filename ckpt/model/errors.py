@@ -71,7 +71,7 @@ def as_keywords(text: str, *, is_hint: bool = False) -> str:
     """Return the text of an error with the keywords of Python in the place of options:
     `out="x.pth"` for `-o x.pth`, `min_coverage=0.9` for `--min-coverage 0.9`.
 
-    A command of ckpt in it stays. In a hint an option without a value becomes
+    A command of ckpt or pip in it stays. In a hint an option without a value becomes
     `force=True`.
     """
     import re  # here: only an error pays for it
@@ -97,7 +97,7 @@ def as_keywords(text: str, *, is_hint: bool = False) -> str:
     def limit_of(found: re.Match[str]) -> str:
         return f"limits=ckpt.Limits({found[1].replace('-', '_')}={found[2]})"
 
-    start = re.search(r"(?:^|(?<=\W))ckpt [a-z]", text)
+    start = re.search(r"(?:^|(?<=\W))(?:ckpt|pip) [a-z]", text)
     end = len(text) if start is None else start.start()
     said, command = text[:end], text[end:]
     said = said.replace("-o another name", "another name for out=")

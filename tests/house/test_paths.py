@@ -243,6 +243,7 @@ LIMITS = [
     "formats.common.early._HOPS",
     "ext.dcp.reader._HEAD",
     "ext.archives.arrays._HEADER",
+    "formats.torch_zip.reader._LONGEST_NUMBER",
     "formats.torch_zip.unpacked._AROUND",
     "formats.common.following._MOST",
     "formats.common.packed._FIRST",

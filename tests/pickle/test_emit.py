@@ -351,7 +351,7 @@ def test_a_tuple_of_any_size_inside_of_itself(size: int) -> None:
 
 
 def test_a_pickle_that_would_be_too_long_is_refused() -> None:
-    with pytest.raises(LimitError, match="pickle-bytes"):
+    with pytest.raises(LimitError, match="pickle_bytes"):
         emit_pickle(
             ["x" * 1000],
             no_storage,

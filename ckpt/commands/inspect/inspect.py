@@ -752,7 +752,7 @@ def _call_text(row: Import) -> str:
     )
 
 
-_GPU = re.compile(r"cuda:([0-9]{1,3})")
+_GPU = LazyPattern(r"cuda:([0-9]{1,3})")
 
 
 def _cuda_number(tag: str) -> int:

@@ -78,11 +78,6 @@ def merge(
         inner = read_adapter(Survey(source), limits)
         _refuse_lone_adapter(inner)
         source = without_adapter(source, inner, limits)
-        if not len(source.tensors):
-            hint = "ckpt merge BASE ADAPTER -o OUT"
-            raise UsageError(
-                "is an adapter alone, and holds no base", path=source.path, hint=hint
-            )
         adapters = [inner._replace(copies={}, wholes={})]
     plan = plan_merge(source, source.tensors, adapters, options)
     _refuse_unused_scale(plan, options)

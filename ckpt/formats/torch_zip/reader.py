@@ -8,6 +8,7 @@ only, never from torch's shortcut (`.storage_alignment`).
 from __future__ import annotations
 
 from ckpt.formats.common.archive import OWN, Archive, check_small
+from ckpt.formats.common.directory import Record
 from ckpt.formats.common.pickled import (
     Contents,
     interpret_pickle,
@@ -121,6 +122,8 @@ def read_from(
 _USUAL = ("data.pkl", "byteorder")
 """The records that a checkpoint of one storage has, at least."""
 _KNOWN = frozenset((*_USUAL, *OWN, ".data/version"))
+_LONGEST_NUMBER = 64
+"""The most bytes of a record that is looked at as a number."""
 
 
 def _judge_others(
@@ -135,18 +138,26 @@ def _judge_others(
 
     Return the names of the latter. Raises UnreadableError, LimitError.
     """
-    # Here: few archives hold others.
-    from ckpt.formats.common.following import judge_records
-
     root, data = f"{archive.root}/", f"{archive.root}/data/"
     # The same names outside of the root are no records of torch.
     usual = {f"{root}{name}" for name in _USUAL}
     known = {f"{root}{name}" for name in _KNOWN}
     names = [name for name in archive.records if not name.endswith("/")]
     stored = [name for name in names if name.startswith(data)]
-    others = [name for name in names if not name.startswith(data) and name not in usual]
+    others = [
+        name
+        for name in names
+        if not name.startswith(data)
+        and name not in usual
+        and not (name in known and _is_number(archive, archive.records[name]))
+    ]
     if len(stored) > folder.count:
         others += [name for name in stored if name.removeprefix(data) not in folder]
+    if not others:
+        return frozenset()
+    # Here: few archives hold others.
+    from ckpt.formats.common.following import judge_records
+
     pickles = judge_records(archive, others, contents, limits, budget)
     unread = [
         name
@@ -159,6 +170,15 @@ def _judge_others(
             Notice("unread-file", f"torch does not read {shown} in the archive")
         )
     return pickles
+
+
+def _is_number(archive: Archive, record: Record) -> bool:
+    """Tell whether a record is a short number in digits, such as a version: no loader
+    finds anything else in it.
+    """
+    if record.deflated or record.stored > _LONGEST_NUMBER:
+        return False
+    return archive.source.read(record.offset, record.stored).strip().isdigit()
 
 
 def _read_nested(

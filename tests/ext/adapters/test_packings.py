@@ -189,7 +189,7 @@ def test_a_fused_layer_of_an_adapter_meets_parts(way: str, tmp_path: Path) -> No
 def test_packings_that_exclude_each_other_or_are_none(
     packing: list[str] | str, folder: Path
 ) -> None:
-    with pytest.raises(ckpt.UsageError, match=r"--packing.*(exclude|not one of)"):
+    with pytest.raises(ckpt.UsageError, match=r"packing=.*(exclude|not one of)"):
         ckpt.merge(
             folder / "base.safetensors",
             folder / "adapter",

@@ -144,9 +144,7 @@ def test_nothing_that_is_no_number_takes_the_place_of_the_base(
     config = {"trainable_token_indices": {"embed_tokens": [3, 29]}}
     folder = loras.save_adapter(adapter, tmp_path / "adapter", **config)
 
-    with pytest.raises(
-        ckpt.UnsupportedError, match=r"holds NaN or Inf .--exclude GLOB"
-    ):
+    with pytest.raises(ckpt.UnsupportedError, match=r"holds NaN or Inf .exclude=GLOB"):
         ckpt.merge(base, folder, out=tmp_path / "out.safetensors")
     assert not (tmp_path / "out.safetensors").exists()
     ckpt.merge(base, folder, exclude=name, out=tmp_path / "out.safetensors")
@@ -208,7 +206,10 @@ def test_an_adapter_in_the_place_of_its_base_is_told(tmp_path: Path) -> None:
     loras.save_base(state, tmp_path / "base.safetensors")
     for words, says in (
         (("one", "two"), "one: is an adapter itself: BASE is the model"),
-        (("one",), "one: is an adapter alone, and holds no base (ckpt merge BASE"),
+        (
+            ("one",),
+            "one: an adapter alone, without the weights of its base (ckpt merge BASE",
+        ),
         (("one", "base.safetensors"), "base.safetensors: holds no adapter"),
     ):
         done = inside("merge", *words, "-o", "out.safetensors", cwd=tmp_path)

@@ -64,7 +64,7 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert (
         str(refusal("local:1"))
-        == "--cluster needs Dask (pip install 'torch-ckpt[dask]')"
+        == "cluster= needs Dask (pip install 'torch-ckpt[dask]')"
     )
 
 

@@ -350,7 +350,8 @@ def test_a_wrong_checksum_is_found(folder: Path, web: Web) -> None:
         ckpt("verify", str(folder.parent / "bad.pth")),
     )
     assert far.code == local.code == 1
-    assert far.out[-60:] == local.out[-60:]
+    # A way out is printed for a file of this machine alone.
+    assert far.lines[0][-60:] == local.lines[0][-60:]
 
 
 @pytest.mark.parametrize(
