@@ -149,7 +149,7 @@ LIMITS = [
     "ext.explain.families.pairing._LEAST_UNSAID",
     "ext.explain.families.pairing._MOST_MODULES",
     "ext.explain.families.pairing._MOST_REPEATED",
-    "ext.explain.families.pairing._MOST_RULES",
+    "ext.explain.families.renaming._MOST_RULES",
     "ext.explain.families.verdicts._FEW",
     "ext.explain.families.verdicts._LEAST",
     "ext.explain.families.verdicts._LEAST_BELOW",

@@ -84,7 +84,6 @@ from ckpt.ext.explain.families.leftovers import (
 )
 from ckpt.ext.explain.families.pairing import (
     Placed,
-    combined_rules,
     counted_elsewhere,
     find_repeated,
     head_statement,
@@ -92,7 +91,6 @@ from ckpt.ext.explain.families.pairing import (
     pair_unsaid,
     part_alone,
     placed_statement,
-    rename_line,
     settle_rules,
 )
 from ckpt.ext.explain.families.places import (
@@ -118,6 +116,7 @@ from ckpt.ext.explain.families.recurrent import (
     layers_statement,
     of_recurrent,
 )
+from ckpt.ext.explain.families.renaming import combined_rules, rename_line
 from ckpt.ext.explain.families.spellings import (
     Spelled,
     adapter_rank,

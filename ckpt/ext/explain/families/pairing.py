@@ -8,20 +8,24 @@ is called a guess where the place of a layer alone does.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ckpt.evidence.dialects import HEADS, OPPOSITES, SYNONYMS
 from ckpt.evidence.mapping import Match, Rename
 from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.renaming import (
+    SAFE_NAME,
+    Template,
+    fill_template,
+    short_modules,
+    templates_of,
+)
 from ckpt.ext.explain.message import Message
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, show
 
 Shape = tuple[int, ...]
 _COUNTER = "num_batches_tracked"
-_MOST_RULES = 32
-"""Substitutions of one command: nobody would read more."""
-_SAFE = re.compile(r"[\w.-]{1,400}")
 
 
 # --- rules that names alone do not carry ----------------------------------------------
@@ -242,7 +246,7 @@ class Repeated(NamedTuple):
             "each name the same values:"
         )
         names = [*self.modules, *olds]
-        if load is None or not all(_SAFE.fullmatch(name) for name in names):
+        if load is None or not all(SAFE_NAME.fullmatch(name) for name in names):
             return Statement(
                 text.removesuffix(", or give each name the same values:") + "."
             )
@@ -722,208 +726,6 @@ def _fits_word(module: str, shape: Shape | None) -> bool | None:
     return None
 
 
-# --- commands -------------------------------------------------------------------------
-
-
-def module_rules(modules: Mapping[str, str]) -> list[str]:
-    """The substitutions that rename modules from the beginning of a name."""
-    rules = []
-    for old, new in modules.items():
-        begin = rf"{re.escape(old)}\." if old else ""
-        rules.append(f"s/^{begin}/{new}./" if new else f"s/^{begin}//")
-    return rules
-
-
-def _differing_parts(old: str, new: str) -> tuple[str, str]:
-    """The parts in which two names differ, without those that both begin and end
-    with.
-    """
-    ours, theirs = old.split("."), new.split(".")
-    while len(ours) > 1 < len(theirs) and ours[0] == theirs[0]:
-        del ours[0], theirs[0]
-    while len(ours) > 1 < len(theirs) and ours[-1] == theirs[-1]:
-        del ours[-1], theirs[-1]
-    return ".".join(ours), ".".join(theirs)
-
-
-def short_modules(modules: Mapping[str, str]) -> dict[str, list[str]]:
-    """The parts in which modules differ, as `old is new` -> the modules."""
-    found: dict[str, list[str]] = {}
-    for old, new in modules.items():
-        ours, theirs = _differing_parts(old, new) if old and new else (old, new)
-        found.setdefault(f"{ours} is {theirs}", []).append(old)
-    return found
-
-
-_DIGITS = re.compile(r"\d+")
-
-
-class _Template(NamedTuple):
-    """The names of modules without their numbers, on both sides, and for each number of
-    the new name the place of the number of the old one that it is, or the number
-    itself. `places` is None where no rule gives the numbers.
-    """
-
-    old: str
-    new: str
-    modules: Mapping[str, str]
-    places: tuple[int | str, ...] | None
-
-
-def _templates_of(modules: Mapping[str, str]) -> list[_Template]:
-    """The templates of modules. One that has no rule for its numbers stands for each of
-    its modules.
-    """
-    groups: dict[tuple[str, str], dict[str, str]] = {}
-    for old, new in modules.items():
-        key = _DIGITS.sub("#", old), _DIGITS.sub("#", new)
-        groups.setdefault(key, {})[old] = new
-    found: list[_Template] = []
-    for (old, new), group in groups.items():
-        places = _places_of(old, new, group) if len(group) > 1 else None
-        if places is not None:
-            found.append(_Template(old, new, group, places))
-            continue
-        found += [_Template(old, new, {one: two}, None) for one, two in group.items()]
-    return found
-
-
-def _places_of(
-    old: str, new: str, group: Mapping[str, str]
-) -> tuple[int | str, ...] | None:
-    """The number of an old name that each number of a new name is, or the number that
-    all new names have, or None where one is neither.
-    """
-    rows = [(_DIGITS.findall(one), _DIGITS.findall(two)) for one, two in group.items()]
-    places: list[int | str] = []
-    for index in range(new.count("#")):
-        values = [theirs[index] for _, theirs in rows]
-        same = [
-            place
-            for place in range(old.count("#"))
-            if [ours[place] for ours, _ in rows] == values
-        ]
-        if same:
-            places.append(_nearest_place(same, index, old, new))
-        elif len(set(values)) == 1:
-            places.append(values[0])
-        else:
-            return None
-    return tuple(places)
-
-
-def _nearest_place(same: Sequence[int], index: int, old: str, new: str) -> int:
-    """The place of a number, counted from the end of a name, which has fewer changes
-    than its beginning.
-    """
-    behind = new.count("#") - index
-    return min(same, key=lambda place: abs(old.count("#") - place - behind))
-
-
-def _template_rules(modules: Mapping[str, str]) -> list[str]:
-    """One substitution for each template of modules."""
-    rules: list[str] = []
-    for row in _templates_of(modules):
-        if row.places is None:
-            rules += module_rules(row.modules)
-            continue
-        begin = re.escape(row.old).replace(r"\#", "([0-9]+)")
-        rules.append(rf"s/^{begin}\./{_filled(row, _reference)}./")
-    return rules
-
-
-def _filled(row: _Template, text_of: Callable[[int | str], str]) -> str:
-    """The new name of a template, with a text for each number."""
-    places = iter(row.places or ())
-    return "".join(
-        text_of(next(places)) if letter == "#" else letter for letter in row.new
-    )
-
-
-def _reference(place: int | str) -> str:
-    return rf"\g<{place + 1}>" if isinstance(place, int) else place
-
-
-def _word_rules(modules: Mapping[str, str]) -> list[str]:
-    """The substitutions that rename the parts in which modules differ, wherever they
-    stand.
-    """
-    pairs = dict.fromkeys(
-        _differing_parts(old, new) for old, new in modules.items() if old and new
-    )
-    return [rf"s/(^|\.){re.escape(old)}(?=\.|$)/\g<1>{new}/g" for old, new in pairs]
-
-
-def combined_rules(
-    before: Sequence[Rename],
-    modules: Mapping[str, str],
-    partners: Mapping[str, str],
-    names: Collection[str],
-) -> tuple[str, ...]:
-    """Return the substitutions of a mapping and of modules as one list, where they give
-    each partner its name and no two tensors one name; nothing where they do not.
-    """
-    if not all(rule.is_plain for rule in before):
-        return ()
-    first = [rule.substitution for rule in before]
-    own = "|".join(re.escape(old) for old in modules if old)
-    # A rule that puts something before every name leaves these modules out.
-    others = [
-        f"s/^(?!(?:{own})\\.)/{rule.two}/"
-        if rule.kind == "start" and not rule.one and own
-        else rule.substitution
-        for rule in before
-    ]
-    words = _word_rules(modules)
-    templates = _template_rules(modules)
-    for rules in (
-        *([[*first, *templates]] if 0 < len(templates) < len(modules) else []),
-        [*first, *(words if len(words) < len(modules) else module_rules(modules))],
-        [*first, *module_rules(modules)],
-        [*module_rules(modules), *first],
-        [*others, *module_rules(modules)],
-    ):
-        if len(rules) <= _MOST_RULES and _give_names(rules, partners, names):
-            return tuple(rules)
-    return ()
-
-
-def _give_names(
-    rules: Sequence[str], partners: Mapping[str, str], names: Collection[str]
-) -> bool:
-    wanted = {old: new for new, old in partners.items()}
-    if not all(_SAFE.fullmatch(name) for name in (*wanted, *partners)):
-        return False
-    steps = [_parse_rule(rule) for rule in rules]
-    taken: set[str] = set()
-    for name in names:
-        new = name
-        for pattern, replacement, times in steps:
-            new = pattern.sub(replacement, new, count=times)
-        if new != wanted.get(name, new) or new in taken:
-            return False
-        taken.add(new)
-    return True
-
-
-def _parse_rule(rule: str) -> tuple[re.Pattern[str], str, int]:
-    """The parts of a substitution, which has no slash in its names."""
-    _, pattern, replacement, flags = rule.split("/")
-    return re.compile(pattern), replacement, 0 if flags else 1
-
-
-def rename_line(
-    rules: Sequence[str], case: Case, section: str | None = None
-) -> str | None:
-    """The command that renames, or None where there are no rules."""
-    if not rules:
-        return None
-    words = [word for rule in rules for word in ("--sub", rule)]
-    if section is not None:
-        words += ["--section", section]
-    return case.plan(("rename", *words)).command
-
-
 # --- statements -----------------------------------------------------------------------
 
 
@@ -967,7 +769,7 @@ def _shown_modules(modules: Mapping[str, str]) -> dict[str, list[str]]:
     """The parts in which many modules differ, or few modules by their whole names."""
     if len(modules) > _FEW:
         short = short_modules(modules)
-        templates = _templates_of(modules)
+        templates = templates_of(modules)
         if 0 < len(templates) < len(short):
             return {_shown_template(row): list(row.modules) for row in templates}
         if len(short) < len(modules):
@@ -975,11 +777,11 @@ def _shown_modules(modules: Mapping[str, str]) -> dict[str, list[str]]:
     return {f"{old} is {new}": [old] for old, new in modules.items()}
 
 
-def _shown_template(row: _Template) -> str:
+def _shown_template(row: Template) -> str:
     if row.places is None:
         ((old, new),) = row.modules.items()
         return f"{old} is {new}"
-    new = _filled(row, lambda place: "<n>" if isinstance(place, int) else place)
+    new = fill_template(row, lambda place: "<n>" if isinstance(place, int) else place)
     return f"{row.old.replace('#', '<n>')} is {new}"
 
 
