@@ -51,6 +51,7 @@ LIMITS = [
     "ext.layouts.rescaled._LONGEST",
     "ext.layouts.rescaled._SPAN",
     "ext.layouts.rescaled._WIDEST",
+    "ext.layouts.runs._PLACES",
     "ext.layouts.rules.BYTES_OF_PIECE",
     "ext.layouts.rules.FEW_PIECES",
     "ext.layouts.rules.MOST_CHARACTERS",

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 20
 """The elements of a buffer that are looked at at once."""
+_PLACES = 1 << 20
+"""The most places of a buffer at which a tensor may begin: elements that repeat have a
+place for each time.
+"""
 _ALIKE = 16
 """The tensors with the same first elements that are compared."""
 
@@ -204,7 +208,9 @@ class _Heads:
         self._keys = np.array(keys, np.uint64)
 
     def places_in(self, buffer: Leaf) -> dict[int, list[Leaf]]:
-        """The tensors whose first elements stand in a buffer, by where they do."""
+        """The tensors whose first elements stand in a buffer, by where they do; none
+        where they stand nearly everywhere.
+        """
         import numpy as np
 
         by_key: dict[int, list[Leaf]] = {}
@@ -213,7 +219,10 @@ class _Heads:
         places: dict[int, list[Leaf]] = {}
         for start, bits in _blocks_of(buffer):
             keys = window_keys(bits)
-            for place in np.flatnonzero(np.isin(keys, self._keys)).tolist():
+            found = np.flatnonzero(np.isin(keys, self._keys))
+            if len(places) + len(found) > _PLACES:
+                return {}
+            for place in found.tolist():
                 places[start + place] = by_key[int(keys[place])][:_ALIKE]
         return places
 

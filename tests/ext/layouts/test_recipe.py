@@ -921,3 +921,16 @@ def test_empty_tensors_are_no_trouble_to_a_search(tmp_path: Path) -> None:
         report = ckpt.recipe(*pair_of_paths)
         assert report.exit_code == 1
         assert len(report.left) == 2
+
+
+def test_a_buffer_that_repeats_is_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_PLACES", 64)
+    eight = np.arange(8, dtype=np.float32)
+    matrix = np.concatenate([eight, eight + 1]).reshape(4, 4)
+    state = {"buffer": np.tile(eight, 65), "rest": eight[:5] + 9}
+    a = relaid.saved({"w": matrix}, tmp_path / "a.safetensors")
+    b = relaid.saved(state, tmp_path / "b.safetensors")
+    report = ckpt.recipe(b, a)
+    assert [row.name for row in report.left] == ["w"]
