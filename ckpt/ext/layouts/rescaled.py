@@ -52,15 +52,16 @@ class _Sorted(NamedTuple):
     """The shape of its tensor, whose sizes say which roots may be folded in."""
     raw: Array
     numbers: Array
+    quarter: float
+    """The place of one element between the two ends, which a factor does not change."""
 
-    @property
-    def quarter(self) -> float:
-        """The element at a quarter of the way between the middle one and the ends,
-        which grows with a factor as the whole slice does.
-        """
-        low, high = self.numbers[0], self.numbers[-1]
-        inner = self.numbers[len(self.numbers) * 3 // 4]
-        return float((inner - low) / (high - low))
+
+def _quarter_of(numbers: Array) -> float:
+    """The place of the element at three quarters of sorted numbers between their ends,
+    from 0 to 1.
+    """
+    low, high = numbers[0], numbers[-1]
+    return float((numbers[len(numbers) * 3 // 4] - low) / (high - low))
 
 
 def shared_formulas(targets: Sequence[Leaf], sources: Sequence[Leaf]) -> list[str]:
@@ -122,7 +123,9 @@ def _sorted_slices(leaf: Leaf) -> Iterator[_Sorted]:
             if not np.isfinite(numbers).all() or numbers.min() == numbers.max():
                 continue
             order = np.argsort(numbers, kind="stable")
-            yield _Sorted(leaf.dtype, leaf.shape, raw[order], numbers[order])
+            numbers = numbers[order]
+            quarter = _quarter_of(numbers)
+            yield _Sorted(leaf.dtype, leaf.shape, raw[order], numbers, quarter)
 
 
 def _proved_formulas(ours: _Sorted, theirs: _Sorted) -> list[str]:
