@@ -2892,7 +2892,7 @@ def _budgets() -> Iterator[Case]:
                 ),
             ),
             "error",
-            "memory",
+            "inflate" if name == "code_text" else "memory",
         )
     headers = {
         "lists": lambda: b'{"a":[' + b"[]," * 4_000_000 + b"[]]}",
@@ -2936,7 +2936,7 @@ def _budgets() -> Iterator[Case]:
             f"index/budget_{name}/model.safetensors.index.json",
             _later("model.safetensors.index.json", make),
             "error",
-            "--limit",
+            "limits=ckpt.limits(",
         )
 
 

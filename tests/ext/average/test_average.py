@@ -442,7 +442,11 @@ def elements(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("out", ["o.pth", "o.safetensors", "o.dcp"])
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+@pytest.mark.parametrize(
+    "source",
+    [source for source in SOURCES if source.name != "gguf"],  # convert writes it first
+    ids=lambda source: source.name,
+)
 def test_any_format_becomes_the_format_of_out(
     source: Any, out: str, tmp_path: Path
 ) -> None:
