@@ -706,7 +706,7 @@ def _rest_offsets(name: str) -> Iterator[int]:
 
 def _is_trustworthy(start: Rename, one: Shapes, two: Shapes) -> bool:
     """Tell whether a beginning may be used: it leads to a model, and not to a twin."""
-    return _is_model(start, one, two) and not _are_opposite(start.one, start.two)
+    return _is_model(start, one, two) and not are_opposite(start.one, start.two)
 
 
 def _is_model(start: Rename, one: Shapes, two: Shapes) -> bool:
@@ -875,7 +875,7 @@ class _Candidate:
         """Tell whether names speak for it: the words are akin, or several modules below
         them keep their names.
         """
-        if _are_opposite(self.rename.one, self.rename.two):
+        if are_opposite(self.rename.one, self.rename.two):
             return False
         if _is_one_sided(self.rename):
             return False
@@ -1046,7 +1046,7 @@ def _rename_of_run(one: list[str], two: list[str], run: _Run) -> Rename:
     return Rename(old, new, 0, 0, "words")
 
 
-def _words_of(text: str) -> list[str]:
+def words_in(text: str) -> list[str]:
     """The words of some parts of a name, in small letters."""
     broken = re.sub("(?<=[a-z])(?=[A-Z])", "_", text)
     return [word for word in re.split("[^a-z]+", broken.lower()) if word]
@@ -1073,14 +1073,14 @@ def _rename_kinship(rule: Rename) -> int:
     least = min(len(parts_of_one), len(parts_of_two))
     by_part = 2
     for one, two in zip(parts_of_one[-least:], parts_of_two[-least:], strict=True):
-        have_words = _words_of(one) and _words_of(two)
+        have_words = words_in(one) and words_in(two)
         by_part = min(by_part, _part_kinship(one, two) if have_words else 0)
     return min(max(by_part, _part_kinship(rule.one, rule.two)), 2)
 
 
 def _part_kinship(one: str, two: str) -> int:
-    mine = _words_of(one)
-    other = _words_of(two)
+    mine = words_in(one)
+    other = words_in(two)
     texts = {"_".join(mine), "_".join(other)}
     if sorted(mine) == sorted(other) or any(texts <= group for group in SYNONYMS):
         return 3
@@ -1093,12 +1093,12 @@ def _part_kinship(one: str, two: str) -> int:
     return int(not set(mine).isdisjoint(other))
 
 
-def _are_opposite(one: str, two: str) -> bool:
+def are_opposite(one: str, two: str) -> bool:
     """Tell whether two texts have words for parts of a model that are twins, and none
     in common.
     """
-    mine = set(_words_of(one))
-    other = set(_words_of(two))
+    mine = set(words_in(one))
+    other = set(words_in(two))
     for group in OPPOSITES:
         first = {number for number, words in enumerate(group) if words & mine}
         second = {number for number, words in enumerate(group) if words & other}
@@ -1113,8 +1113,8 @@ def _is_one_sided(rule: Rename) -> bool:
     """
     if rule.kind != "words":
         return False
-    words_of_one = ONE_SIDED.intersection(_words_of(rule.one))
-    words_of_two = ONE_SIDED.intersection(_words_of(rule.two))
+    words_of_one = ONE_SIDED.intersection(words_in(rule.one))
+    words_of_two = ONE_SIDED.intersection(words_in(rule.two))
     return words_of_one != words_of_two
 
 
@@ -1290,7 +1290,7 @@ def _may_pair(one: str, two: str) -> bool:
     propose.
     """
     modules = one.rpartition(".")[0], two.rpartition(".")[0]
-    return not _are_opposite(*modules) and not _is_laid_out(Rename(*modules, 0, 0))
+    return not are_opposite(*modules) and not _is_laid_out(Rename(*modules, 0, 0))
 
 
 def _without_counters(names: list[str]) -> list[str]:

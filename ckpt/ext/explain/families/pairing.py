@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ckpt.evidence.dialects import HEADS, OPPOSITES, SYNONYMS
-from ckpt.evidence.mapping import Match, Rename
+from ckpt.evidence.dialects import HEADS, SYNONYMS
+from ckpt.evidence.mapping import Match, Rename, are_opposite, words_in
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.families.renaming import (
     SAFE_NAME,
@@ -276,7 +276,7 @@ def find_repeated(absent: Sequence[str], names: Collection[str]) -> Repeated | N
             for old, held in ours.items()
             if old and "." not in old
             if {name for name in held if not name.endswith(_COUNTER)} == below
-            if set(_words_of(old)) < set(_words_of(new))
+            if set(words_in(old)) < set(words_in(new))
         ]
         if not below or len(fits) != 1:
             return None
@@ -552,7 +552,7 @@ def _pairs_of_modules(
     of both sides, or those that share a word with no other one.
     """
     if len(olds) == 1 and len(news) == 1:
-        if not _are_opposite(olds[0], news[0]):
+        if not are_opposite(olds[0], news[0]):
             yield olds[0], news[0]
         return
     if not olds or len(olds) != len(news):
@@ -578,33 +578,17 @@ def _last_number(module: str) -> str:
 _LEAST_LETTERS = 3
 
 
-def _words_of(text: str) -> list[str]:
-    broken = re.sub("(?<=[a-z])(?=[A-Z])", "_", text)
-    return [word for word in re.split("[^a-z]+", broken.lower()) if word]
-
-
 def _share_word(one: str, other: str) -> bool:
     """Tell whether two modules have a word in common, or the beginning of one: enc and
     encoder.
     """
-    for word in _words_of(one):
-        for theirs in _words_of(other):
+    for word in words_in(one):
+        for theirs in words_in(other):
             short, long = sorted((word, theirs), key=len)
             if short == long or (
                 len(short) >= _LEAST_LETTERS and long.startswith(short)
             ):
                 return True
-    return False
-
-
-def _are_opposite(one: str, two: str) -> bool:
-    """Tell whether two modules have words for parts of a model that are twins."""
-    mine, other = set(_words_of(one)), set(_words_of(two))
-    for group in OPPOSITES:
-        first = {number for number, words in enumerate(group) if words & mine}
-        second = {number for number, words in enumerate(group) if words & other}
-        if first and second and first.isdisjoint(second):
-            return True
     return False
 
 
@@ -641,7 +625,7 @@ def _pair_in_order(
     akin = 0
     told = 0
     for (old, leaves), (new, _) in zip(ours, theirs, strict=True):
-        if _are_opposite(old, new):
+        if are_opposite(old, new):
             return Placed()
         fits = _fits_word(new, shapes.get(f"{old}.weight"))
         if fits is False:
@@ -689,7 +673,7 @@ def _may_be_one(old: str, new: str) -> bool:
     """Tell whether the last words of two layers have a word in common, or one of them
     is a number, which says nothing.
     """
-    ours, theirs = (_words_of(name.rpartition(".")[2]) for name in (old, new))
+    ours, theirs = (words_in(name.rpartition(".")[2]) for name in (old, new))
     if not ours or not theirs or share_last_word(old, new):
         return True
     return any(

@@ -14,13 +14,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ckpt.ext.explain.case import Case, Statement, be_verb
 from ckpt.ext.explain.families.layers import renumbered_blocks
+from ckpt.ext.explain.families.renaming import MOST_RULES, give_names, rename_line
 from ckpt.ext.explain.message import Message
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, show
-
-_MOST_RULES = 32
-"""Substitutions of one command: nobody would read more."""
-_SAFE = re.compile(r"[\w.-]{1,400}")
 
 
 class Placed(NamedTuple):
@@ -110,14 +107,7 @@ def numbered_statement(found: Placed, missing: int, case: Case) -> Statement:
         f"{be_verb(list(found.partners))} there in the same places, by another word: "
         f"the model has {and_more(pairs, 4)}."
     )
-    return Statement(text, (), _rename_line(found.rules, case))
-
-
-def _rename_line(rules: Sequence[str], case: Case) -> str | None:
-    if not rules:
-        return None
-    words = [word for rule in rules for word in ("--sub", rule)]
-    return case.plan(("rename", *words)).command
+    return Statement(text, (), rename_line(found.rules, case))
 
 
 def checked_rules(
@@ -126,7 +116,7 @@ def checked_rules(
     """Return the rules where they give all names of a file these partners and leave the
     others as they are, and none where they do not.
     """
-    if not 0 < len(rules) <= _MOST_RULES:
+    if not 0 < len(rules) <= MOST_RULES:
         return ()
     wanted = {old: new for new, old in partners.items()}
     # torch lists no counter as missing where the module has another name.
@@ -134,27 +124,11 @@ def checked_rules(
         if new.endswith(".running_mean") and old.endswith(".running_mean"):
             beside = f"{old.rpartition('.')[0]}.{_COUNTER}"
             wanted.setdefault(beside, f"{new.rpartition('.')[0]}.{_COUNTER}")
-    if not all(_SAFE.fullmatch(name) for name in (*wanted, *partners)):
-        return ()
-    steps = [_parse_rule(rule) for rule in rules]
-    taken: set[str] = set()
-    for name in names:
-        new = name
-        for pattern, replacement, times in steps:
-            new = pattern.sub(replacement, new, count=times)
-        if new != wanted.get(name, name) or new in taken:
-            return ()
-        taken.add(new)
-    return tuple(rules)
+    given = give_names(rules, wanted, names, others_stay=True)
+    return tuple(rules) if given else ()
 
 
 _COUNTER = "num_batches_tracked"
-
-
-def _parse_rule(rule: str) -> tuple[re.Pattern[str], str, int]:
-    """The parts of a substitution of this module, which has no slash in its names."""
-    _, pattern, replacement, flags = rule.split("/")
-    return re.compile(pattern), replacement, 0 if flags else 1
 
 
 # --- the same layers in one order -----------------------------------------------------
@@ -260,7 +234,7 @@ def order_statement(found: Placed, case: Case) -> Statement:
         "result with strict=True, which compares the shapes, and then compare one "
         "output with the program that saved:"
     )
-    return Statement(text, (), _rename_line(found.rules, case))
+    return Statement(text, (), rename_line(found.rules, case))
 
 
 # --- norms of two kinds ---------------------------------------------------------------

@@ -11,7 +11,7 @@ from ckpt.evidence.mapping import Rename
 from ckpt.ext.explain.case import Case
 from ckpt.model.rows import NamedTuple
 
-_MOST_RULES = 32
+MOST_RULES = 32
 """Substitutions of one command: nobody would read more."""
 SAFE_NAME = re.compile(r"[\w.-]{1,400}")
 """A name that stands in a substitution as it is."""
@@ -166,6 +166,7 @@ def combined_rules(
         else rule.substitution
         for rule in before
     ]
+    wanted = {old: new for new, old in partners.items()}
     words = _word_rules(modules)
     templates = _template_rules(modules)
     for rules in (
@@ -175,16 +176,24 @@ def combined_rules(
         [*module_rules(modules), *first],
         [*others, *module_rules(modules)],
     ):
-        if len(rules) <= _MOST_RULES and _give_names(rules, partners, names):
+        if len(rules) <= MOST_RULES and give_names(rules, wanted, names):
             return tuple(rules)
     return ()
 
 
-def _give_names(
-    rules: Sequence[str], partners: Mapping[str, str], names: Collection[str]
+def give_names(
+    rules: Sequence[str],
+    wanted: Mapping[str, str],
+    names: Collection[str],
+    *,
+    others_stay: bool = False,
 ) -> bool:
-    wanted = {old: new for new, old in partners.items()}
-    if not all(SAFE_NAME.fullmatch(name) for name in (*wanted, *partners)):
+    """Tell whether substitutions, one after the other, give each name of a file the one
+    that is wanted for it, and no two of them one name.
+
+    With `others_stay` all other names have to stay what they are.
+    """
+    if not all(SAFE_NAME.fullmatch(name) for pair in wanted.items() for name in pair):
         return False
     steps = [_parse_rule(rule) for rule in rules]
     taken: set[str] = set()
@@ -192,7 +201,8 @@ def _give_names(
         new = name
         for pattern, replacement, times in steps:
             new = pattern.sub(replacement, new, count=times)
-        if new != wanted.get(name, new) or new in taken:
+        right = wanted.get(name, name if others_stay else new)
+        if new != right or new in taken:
             return False
         taken.add(new)
     return True
