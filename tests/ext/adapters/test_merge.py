@@ -962,7 +962,7 @@ def test_each_adapter_has_the_copies_of_its_own_file(
     assert copies.pop(place) == len(state) and copies == [0]
     state[names[0]][0, 0] += 1
     other = loras.save_base(state, tmp_path / "other.safetensors")
-    file = re.escape(str(last))
+    file = r"\S+/last\.c[kpt…]+"  # an error cuts a long path
     says = rf"is another one in {file}: its adapter belongs to another base"
     with pytest.raises(ckpt.UsageError, match=says):
         ckpt.merge(other, adapters, scale=2, dry_run=True)
