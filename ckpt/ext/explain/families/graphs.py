@@ -67,6 +67,14 @@ def _renamed_attention(
     return Statement(f"{text} With the newer names:", (), way.command)
 
 
+def _with_code(text: str, code: str, case: Case) -> Statement:
+    """The statement with the code that makes the state, where one model is loaded."""
+    load = case.survey.load.expression
+    if load is None or len(case.survey.candidates) > 1:
+        return Statement(text)
+    return Statement(f"{text} So it loads:", (), f"state = {load}; {code}")
+
+
 def _moved_weight(
     missing: Sequence[str], here: Sequence[str], case: Case
 ) -> Statement | None:
@@ -87,10 +95,7 @@ def _moved_weight(
         "as [outputs, inputs], and this file has it as [inputs, outputs]. So a new "
         "name alone is not enough: it is transposed, too."
     )
-    load = case.survey.load.expression
-    if load is None or len(case.survey.candidates) > 1:
-        return Statement(text)
-    return Statement(f"{text} So it loads:", (), f"state = {load}; {_IN_LINEAR}")
+    return _with_code(text, _IN_LINEAR, case)
 
 
 _ONE = (
@@ -116,10 +121,7 @@ def _one_layer(
         "weight twice, as lin_src and lin_dst, which were one tensor, and now it is "
         "lin."
     )
-    load = case.survey.load.expression
-    if load is None or len(case.survey.candidates) > 1:
-        return Statement(text)
-    return Statement(f"{text} So it loads:", (), f"state = {load}; {_ONE}")
+    return _with_code(text, _ONE, case)
 
 
 def _joined_attention(missing: Sequence[str], here: Sequence[str]) -> Statement | None:

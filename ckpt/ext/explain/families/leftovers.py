@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ckpt.evidence.survey import Survey
 from ckpt.ext.explain.case import Case, Statement, be_verb, shared_beginning
@@ -98,7 +98,7 @@ def added_layers(absent: Sequence[str], names: Collection[str]) -> Statement | N
     if not absent or len(names) < _FEW * len(absent):
         return None
     shared = shared_beginning(sorted(names)).rstrip(".")
-    inner = _names_of_blocks(names) - {shared}
+    inner = modules_around(names) - {shared}
     blocks = [_block_of(name, inner) for name in absent]
     if not all(blocks):
         return None
@@ -121,8 +121,8 @@ def added_layers(absent: Sequence[str], names: Collection[str]) -> Statement | N
     )
 
 
-def _names_of_blocks(names: Collection[str]) -> set[str]:
-    """The names of all modules around the tensors of a file."""
+def modules_around(names: Iterable[str]) -> set[str]:
+    """The names of all modules around some tensors, without the root."""
     blocks: set[str] = set()
     for name in names:
         parent = name.rpartition(".")[0]

@@ -5,9 +5,10 @@ by the kinds of their layers.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.leftovers import modules_around
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.rows import NamedTuple
@@ -264,8 +265,10 @@ def apart_statement(
     if not absent or len(placed) < len(absent) or 2 * len(placed) < len(names):
         return None
     moved = {old: new for new, old in met.items()}
-    new = _own_modules(absent, _modules_of(moved.get(name, name) for name in placed))
-    old = _own_modules(rest, _modules_of(placed))
+    new = _own_modules(
+        absent, modules_around(moved.get(name, name) for name in placed) | {""}
+    )
+    old = _own_modules(rest, modules_around(placed) | {""})
     text = (
         f"The other {counted_noun(len(placed), 'tensor')} of the file have their "
         f"place. The model alone has {_listed(new)}"
@@ -281,17 +284,6 @@ def apart_statement(
         f"{text} What lacks begins untrained: expected for a new head or an adapter. "
         "Else build the model as the run that saved did."
     )
-
-
-def _modules_of(names: Iterable[str]) -> set[str]:
-    """All modules around some tensors, and the root."""
-    found = {""}
-    for name in names:
-        parent = name.rpartition(".")[0]
-        while parent and parent not in found:
-            found.add(parent)
-            parent = parent.rpartition(".")[0]
-    return found
 
 
 def _own_modules(names: Sequence[str], shared: Collection[str]) -> dict[str, list[str]]:
@@ -493,7 +485,7 @@ def variant_statement(message: Message, names: Collection[str]) -> Statement | N
             "model with the options of the run that saved."
         )
     left = set(alone)
-    shared = _modules_of(name for name in names if name not in left)
+    shared = modules_around(name for name in names if name not in left) | {""}
     own = _own_modules(alone, shared)
     if len(own) > _MOST_MODULES or any(key.endswith("<n>") for key in own):
         return None
