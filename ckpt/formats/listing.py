@@ -59,7 +59,7 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
             raise UnreadableError(f"unknown version of a listing: {shown}")
         try:
             return _make_checkpoint(path, document)
-        # What the parsers below raise: strangers write listings too.
+        # The parsers below raise these: strangers write listings too.
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UnreadableError(
                 "invalid listing: it does not follow docs/json.md"

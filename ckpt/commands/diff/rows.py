@@ -383,13 +383,13 @@ def _range_modules(every: Sequence[Module], most: int) -> list[Module]:
     sizes = range(1, longest + 1) if len(counts) <= most else ()
     least = next((size for size in sizes if length(size) <= most), longest)
 
-    def faults(size: int) -> int:
+    def count_faults(size: int) -> int:
         # Ranges that are all of one size read well, and so do those of 5, 10, 20 ...
         is_uneven = any(count % size for count in counts if count > size)
         is_odd = str(size).rstrip("0") not in "125"
         return is_uneven + is_odd
 
-    size = min(range(least, min(2 * least, longest) + 1), key=faults)
+    size = min(range(least, min(2 * least, longest) + 1), key=count_faults)
     out: dict[int, Module] = {}
     places = {module.name: index for index, module in enumerate(every)}
     for (begin, _), family in families.items():

@@ -803,7 +803,7 @@ def _value_texts(report: Inspection) -> list[str]:
 def _is_shown(values: list[Value], has_own_metadata: bool) -> bool:
     """Tell whether the values below one key of the root are shown among the values."""
     first = values[0]
-    # What a module has beside its tensors, unset.
+    # The values that a module has beside its tensors, unset.
     if str(first.path[0]).startswith("_") and value_text(first) == "None":
         return False
     # The metadata of safetensors has a line of its own.

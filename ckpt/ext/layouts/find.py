@@ -175,7 +175,7 @@ class _Finder:
                 if (leaf.ref.numel, to) in sizes and dtype_of_search(
                     leaf.dtype, to
                 ) is not None:
-                    sample = self._sums.sample(leaf, to)
+                    sample = self._sums.read_sample(leaf, to)
                     if sample not in (None, ONE):
                         key = leaf.ref.numel, to, sample
                         equal.setdefault(key, []).append(leaf)
@@ -192,7 +192,7 @@ class _Finder:
     ) -> Iterator[Proposal]:
         """Yield each target with the tensors of A that have its sample."""
         for target in self._targets:
-            sample = self._sums.sample(target, target.dtype)
+            sample = self._sums.read_sample(target, target.dtype)
             key = target.ref.numel, target.dtype, sample
             for leaf in () if sample is None else equal.get(key, ())[:_EQUAL]:
                 yield target, (whole_piece(leaf.name, leaf.ref.numel),)
@@ -352,18 +352,18 @@ class _Finder:
         sources = [leaf for leaf in self._sources if leaf.name not in used]
         targets = [leaf for leaf in self._targets if leaf.name not in self._made]
         into = Buffers(buffers_among(targets, sources), sources, are_targets=True)
-        for target, runs in into.runs():
+        for target, runs in into.find_runs():
             by = NEIGHBOURS if any(run.is_by_order for run in runs) else VALUES
-            pieces = [into.piece(run, target) for run in runs]
+            pieces = [into.piece_of(run, target) for run in runs]
             self._note_pieces(target.name, pieces, by)
         out_of = Buffers(buffers_among(sources, targets), targets, are_targets=False)
         parts: dict[str, list[Piece]] = {}
         by_order: set[str] = set()
-        for source, runs in out_of.runs():
+        for source, runs in out_of.find_runs():
             for run in runs:
                 if run.leaf is not None:
                     name = run.leaf.name
-                    parts.setdefault(name, []).append(out_of.piece(run, source))
+                    parts.setdefault(name, []).append(out_of.piece_of(run, source))
                     by_order |= {name} if run.is_by_order else set()
         for name, pieces in parts.items():
             numel = self._targets_by_name[name].ref.numel

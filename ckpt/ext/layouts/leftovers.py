@@ -114,7 +114,7 @@ class Leftovers:
         # Constants are many, and their bytes say nothing: only those with the name for
         # another rank are compared with each other.
         name = name_in_rank(leaf.name) if self._sums.is_one_number(leaf) else ""
-        sample = self._sums.sample(leaf, leaf.dtype)
+        sample = self._sums.read_sample(leaf, leaf.dtype)
         if sample is not None:
             return leaf.shape, leaf.dtype, name, sample
         fibres = self._sums.of_source(leaf)

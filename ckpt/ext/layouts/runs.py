@@ -77,7 +77,7 @@ class Buffers:
         the first ones did.
         """
 
-    def runs(self) -> list[tuple[Leaf, list[Run]]]:
+    def find_runs(self) -> list[tuple[Leaf, list[Run]]]:
         """Each buffer that is all made of tensors and of padding, with its runs.
 
         Raises UnreadableError.
@@ -163,13 +163,13 @@ class Buffers:
 
     def _is_proved(self, run: Run, buffer: Leaf, leaf: Leaf) -> bool:
         """Tell whether the elements of a run are the same in both."""
-        piece = self.piece(run, buffer)
+        piece = self.piece_of(run, buffer)
         target, source = (buffer, leaf) if self._are_targets else (leaf, buffer)
         if dtype_of_search(source.dtype, target.dtype) is None:
             return False
         return is_proved(piece, target, {source.name: source})
 
-    def piece(self, run: Run, buffer: Leaf) -> Piece:
+    def piece_of(self, run: Run, buffer: Leaf) -> Piece:
         """A run as a piece of the side of B."""
         loops = (Loop(run.numel, 1, 1),)
         if run.leaf is None:

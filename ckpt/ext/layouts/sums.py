@@ -30,7 +30,7 @@ class Sums:
         self._of_targets: dict[str, Fibres] = {}
         self._samples: dict[DType, dict[int, int | None]] = {}
 
-    def sample(self, leaf: Leaf, dtype: DType) -> int | None:
+    def read_sample(self, leaf: Leaf, dtype: DType) -> int | None:
         """The sample of a tensor, read once. Raises UnreadableError."""
         known = self._samples.setdefault(dtype, {})
         if id(leaf) not in known:
@@ -84,7 +84,7 @@ class Sums:
         """Tell whether all elements of a tensor of B are one number. Raises
         UnreadableError.
         """
-        sample = self.sample(target, target.dtype)
+        sample = self.read_sample(target, target.dtype)
         if sample not in (None, ONE):
             return False
         return self.of_target(target).is_constant
@@ -93,7 +93,7 @@ class Sums:
         """Tell whether all elements of a tensor of A are one number. Raises
         UnreadableError.
         """
-        sample = self.sample(leaf, leaf.dtype)
+        sample = self.read_sample(leaf, leaf.dtype)
         if sample not in (None, ONE):
             return False
         fibres = self.of_source(leaf)
@@ -106,7 +106,7 @@ class Sums:
         """
         if dtype_of_search(leaf.dtype, dtype) is None:
             return None
-        sample = self.sample(leaf, dtype)
+        sample = self.read_sample(leaf, dtype)
         if sample not in (None, ONE):
             return None
         self.read_sums([leaf], ())

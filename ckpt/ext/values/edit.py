@@ -117,7 +117,7 @@ def set_values(
             edit.put(target, node)
             changes.append(_change_of(target, node))
     for name in deleted:
-        target = _only_target(checkpoint, name, tree, tree.find(name))
+        target = _only_target(checkpoint, name, tree, tree.find_nodes(name))
         expected[target.path] = _GONE
         edit.drop(target)
         changes.append(_removal_of(target, tensors.count(target.path)))
@@ -166,7 +166,7 @@ class _Tree:
         self._tables = KeyTables()
         self._children: dict[Path, dict[str | int, Node]] = {}
 
-    def find(self, name: str) -> list[tuple[Path, Node]]:
+    def find_nodes(self, name: str) -> list[tuple[Path, Node]]:
         """The nodes with a dotted name, and their paths."""
         return find(self._root, name, self._limits, self._tables)
 
@@ -184,7 +184,7 @@ class _Tree:
             self._children[path] = children
         return children
 
-    def positions(self, keys: Sequence[Node], step: str | int) -> Sequence[int]:
+    def positions_of(self, keys: Sequence[Node], step: str | int) -> Sequence[int]:
         """The positions at which a key may stand: one, or all where keys are no
         texts.
         """
@@ -203,7 +203,7 @@ def _is_new_metadata(
     """
     if checkpoint.traits.is_pickle or not assignment.name.startswith(f"{METADATA}."):
         return False
-    return not tree.find(assignment.name)
+    return not tree.find_nodes(assignment.name)
 
 
 def _target_of(checkpoint: Checkpoint, assignment: Assignment, tree: _Tree) -> Target:
@@ -211,11 +211,11 @@ def _target_of(checkpoint: Checkpoint, assignment: Assignment, tree: _Tree) -> T
     where its type is given.
     """
     name = assignment.name
-    found = tree.find(name)
+    found = tree.find_nodes(name)
     if assignment.text is not None or found:
         return _only_target(checkpoint, name, tree, found)
     above, _, key = name.rpartition(".")
-    matches = tree.find(above) if above else [((), checkpoint.root)]
+    matches = tree.find_nodes(above) if above else [((), checkpoint.root)]
     holders = {id(holder): (path, holder) for path, holder in _holders_in(matches)}
     if len(holders) != 1:
         raise _unknown_name_error(checkpoint, name)
@@ -291,7 +291,7 @@ def _places_in(
     and the state of an object.
     """
     if type(holder) is Dict or type(holder) is Opaque:
-        for index in tree.positions(holder.keys, step):
+        for index in tree.positions_of(holder.keys, step):
             is_node = holder.values[index] is node
             if is_node and key_of(holder.keys[index], index) == step:
                 yield Place(holder, "values", index)

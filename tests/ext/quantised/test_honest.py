@@ -117,7 +117,7 @@ MAKERS: dict[str, tuple[Make, tuple[int, int]]] = {
     "nf4 over rows": (four_bits, (50, 90)),
     "nf4 of an odd size": (four_bits, (45, 77)),
 }
-"""What quantises, and a size that is no multiple of its block where it can be."""
+"""The quantiser, and a size that is no multiple of its block where it can be."""
 
 
 def weights_of(kind: str, size: tuple[int, int]) -> torch.Tensor:

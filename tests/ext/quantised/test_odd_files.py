@@ -29,7 +29,7 @@ def with_config(folder: Path, fields: dict[str, object]) -> None:
 
 
 def why_it_stays(ckpt: Run, path: Path) -> str:
-    """What `convert --dequantize` says of codes that stay."""
+    """The words of `convert --dequantize` on codes that stay."""
     out = path.parent / "out.safetensors"
     done = ckpt("convert", path, "--dequantize", "-o", out)
     assert done.returncode == 0, done.stderr

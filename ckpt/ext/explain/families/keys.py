@@ -607,7 +607,7 @@ def _missing_statements(
         rows += step()
         if lists.is_told:
             break
-    # Whether it is the same model decides, so it stands before long lists of names.
+    # The likeness of the models decides, so it stands before long lists of names.
     yield from lists.verdict
     yield from rows
 
