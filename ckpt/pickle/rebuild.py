@@ -8,6 +8,7 @@ torch/_tensor.py, torch/storage.py of torch 0.1 to 2.13.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from itertools import chain
 from math import prod
@@ -514,15 +515,30 @@ class Rebuilder:
             raise BadCallError(f"it is not called with {taken} arguments")
         if call.states or call.items or call.keys:
             raise BadCallError("its value is changed afterwards")
-        if taken == 2 and type(args[1]) is str and args[1].count("[") > _DEEPEST_TYPE:
-            raise BadCallError("its type is nested deeper than torch can read")
+        if taken == 2:
+            _refuse_odd_type(args[1])
         return Tagged(inside(args[0]))
 
 
 _DEEPEST_TYPE = 300
-"""The most brackets of a type: torch calls itself for each, and the process ends at
-about 5,000.
+"""The most brackets of a type, and dots of a name: torch calls itself for each, and the
+process ends at about 5,000.
 """
+_TYPE_NAME = rf"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){{0,{_DEEPEST_TYPE}}}"
+_TYPE = re.compile(
+    rf"(?:(?:{_TYPE_NAME}\[)*(?:\(\)|{_TYPE_NAME})\]*(?:, ?|\Z))+", re.ASCII
+)
+"""A type as torch writes it: names, brackets and commas. torch parses it as an
+expression, with all signs and words that one may have.
+"""
+
+
+def _refuse_odd_type(kind: Node) -> None:
+    """Refuse a type that torch does not write. Raises BadCallError."""
+    if type(kind) is not str or _TYPE.fullmatch(kind) is None:
+        raise BadCallError("its type is not written as torch writes types")
+    if kind.count("[") > _DEEPEST_TYPE:
+        raise BadCallError("its type is nested deeper than torch can read")
 
 
 def strided_tensor(
@@ -663,9 +679,10 @@ def refuse_odd_containers(pickle: Pickle) -> None:
 
     A container that is made without its `__init__` is empty, whatever it is given. A
     list of a dict has its keys alone, one of a set has its items in an order that is
-    not in the file, and a deque with a length drops what was there first. One that gets
-    items by their numbers has others than it is given, and so has an array of numpy. No
-    writer makes one of these. Raises UnreadableError.
+    not in the file, a deque with a length drops what was there first, and a Counter
+    counts the items of a list. One that gets items by their numbers has others than it
+    is given, and so has an array of numpy. No writer makes one of these. Raises
+    UnreadableError.
     """
     for call in pickle.calls:
         if not call.keys:
@@ -699,6 +716,8 @@ def refuse_odd_containers(pickle: Pickle) -> None:
             problem = "it takes the keys of a dict, and not its values"
         elif name.endswith(_OF_ITEMS) and _is_set_of_some(args[0]):
             problem = "it is given a set, whose order is another one each time"
+        elif name == "collections.Counter" and not _may_be_dict(args[0]):
+            problem = "it counts the items that it is given"
         elif name.endswith(".deque") and len(args) > 1 and type(args[1]) is int:
             items = args[0] if type(args[0]) is list or is_tuple(args[0]) else ()
             problem = (
@@ -710,6 +729,11 @@ def refuse_odd_containers(pickle: Pickle) -> None:
             raise UnreadableError(
                 f"damaged pickle: {name} at byte {call.offset:,}: {problem}"
             )
+
+
+def _may_be_dict(node: Node) -> bool:
+    """Tell whether a node may be a dict, or is None, which stands for an empty one."""
+    return node is None or type(node) is Dict or type(node) is Opaque
 
 
 def _is_set_of_some(node: Node) -> bool:

@@ -233,6 +233,31 @@ def test_the_gate_stops_a_function_that_closes(tmp_path: Path) -> None:
     assert done.code == 1 and b"torch.load" not in done.out
 
 
+WRAPPER: dict[str, Any] = {
+    "subclass": glob("numpy", "ndarray"),
+    "shape": (1,),
+    "order": "C",
+    "dtype": call(glob("numpy", "dtype"), "u1", False, True),
+    "allow_mmap": True,
+    "numpy_array_alignment_bytes": None,
+}
+READERS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "as joblib writes it": ({}, None),
+    "a function that reads": ({"read": CALLER}, "called"),
+    "a function of another name": ({"other": CALLER}, "called"),
+    "a function as the shape": ({"shape": CALLER}, "called"),
+    "data": ({"other": 1}, "odd"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_joblib_calls_on_its_arrays_is_an_error(name: str, tmp_path: Path) -> None:
+    further, group = READERS[name]
+    array = made("joblib.numpy_pickle", "NumpyArrayWrapper", {**WRAPPER, **further})
+    found = groups(tmp_path / "x.pth", array)
+    assert set(found.values()) == (set() if group is None else {group})
+
+
 def named(stream: Any) -> Any:
     stream.title = "x"
     return stream

@@ -4,6 +4,7 @@ other values load, is refused.
 
 from __future__ import annotations
 
+import collections
 import io
 import pickle
 import struct
@@ -15,6 +16,7 @@ import opcodes as op
 import oracle
 import pytest
 import torch
+from gadgets import made
 from opcodes import binary, build, call, glob, pickled, torch_zip, value
 
 import ckpt as api
@@ -137,6 +139,42 @@ def test_a_nested_tensor_is_read(tmp_path: Path) -> None:
         assert "w" in list(checkpoint)
 
 
+# --- classes with their source ---
+
+
+def with_source(*source: Any) -> bytes:
+    """A class of layers with the file and the text of its source."""
+    cls = glob("torch.nn.modules.linear", "Linear")
+    return value(("module", cls, *source)) + op.binpersid()
+
+
+def doubled(levels: int) -> bytes:
+    """A data set of two, each of which is one of two, and so on: its length takes
+    2^levels steps.
+    """
+    chain = made("torch.utils.data.dataset", "ChainDataset", {"datasets": []})
+    for _ in range(levels):
+        chain += op.put(9) + op.pop()
+        inner = {"datasets": [op.get(9), op.get(9)]}
+        chain += made("torch.utils.data.dataset", "ChainDataset", inner)
+    return chain
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_source_of_a_class_is_text(place: int, tmp_path: Path) -> None:
+    """torch asks whether it is true, and so a data set for its length."""
+    source: list[Any] = ["linear.py", "class Linear: pass"]
+    tensors = {"a": viewed("0", None), "b": viewed("1", None)}
+    for text in ("class Linear: pass", None):
+        source[place] = text
+        with open(str(legacy(tmp_path / "a.pt", **tensors, c=with_source(*source)))):
+            pass
+    source[place] = doubled(40)
+    path = legacy(tmp_path / "b.pt", **tensors, c=with_source(*source))
+    with pytest.raises(CkptError, match="names a class whose source is no text"):
+        open(str(path))
+
+
 # --- numpy ----------------------------------------------------------------------------
 
 I4 = (
@@ -208,6 +246,65 @@ def test_axes_in_another_order_show_no_other_values(tmp_path: Path) -> None:
     assert values(tmp_path / "x.pkl") == []
     with open(str(tmp_path / "x.pkl")) as checkpoint:
         assert "called" not in {row.group for row in checkpoint.imports}
+
+
+def described(*copied: Any) -> bytes:
+    """An array of one number in the other byte order, whose dtype is made so."""
+    dtype = call(glob("numpy", "dtype"), "i4", *copied)
+    dtype += value((3, ">", None, None, None, -1, -1, 0)) + build()
+    made = call(
+        glob("numpy._core.multiarray", "_reconstruct"),
+        glob("numpy", "ndarray"),
+        (0,),
+        binary(b"b"),
+    )
+    return made + value((1, (1,), dtype, False, binary(b"\0\0\0\1"))) + build()
+
+
+@pytest.mark.needs("pickles")
+@pytest.mark.parametrize(
+    ("copied", "loads"),
+    [((False, True), 1), ((0, 1), 1), ((), 1 << 24), ((False, False), 1 << 24)],
+)
+def test_a_dtype_that_is_no_copy_takes_no_state(
+    copied: tuple[Any, ...], loads: int, tmp_path: Path
+) -> None:
+    """Without a copy it is numpy's own dtype, which keeps its byte order."""
+    path = tmp_path / "x.pkl"
+    path.write_bytes(pickled({"w": described(*copied)}))
+    assert pickle.loads(path.read_bytes())["w"].tolist() == [loads]
+    with open(str(path)) as checkpoint:
+        is_called = "called" in {row.group for row in checkpoint.imports}
+    assert is_called is (loads != 1)
+
+
+# --- items that are counted ---
+
+
+COUNTED = {
+    "a list": value([1, 1, 2]),
+    "a tuple": value(("a", "a")),
+    "a set": op.empty_set() + op.mark() + value(1) + op.additems(),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_counter_of_items_is_refused(name: str, tmp_path: Path) -> None:
+    """Python counts them, and the file does not say how often each is there."""
+    path = tmp_path / "x.pth"
+    counter = call(glob("collections", "Counter"), COUNTED[name])
+    path.write_bytes(torch_zip(pickled({"w": op.tensor(), "c": counter})))
+    with pytest.raises(CkptError, match="counts the items that it is given"):
+        open(str(path))
+
+
+def test_a_counter_as_python_writes_it_is_read(tmp_path: Path) -> None:
+    torch.save({"c": collections.Counter("aab")}, tmp_path / "x.pth")
+    with open(str(tmp_path / "x.pth")) as checkpoint:
+        assert {row.name: row.node for row in checkpoint.values} == {
+            "c.a": 2,
+            "c.b": 1,
+        }
 
 
 # --- items of a set -------------------------------------------------------------------

@@ -268,10 +268,6 @@ CROWDED: dict[str, Callable[[], bytes]] = {
         two_texts()
         + call(glob("builtins", "set"), [op.get(11), *[op.get(12)] * 20_000])
     ),
-    "a long text in a counter": lambda: (
-        two_texts()
-        + call(glob("collections", "Counter"), [op.get(11), *[op.get(12)] * 20_000])
-    ),
     "ranges of one hash in a set": lambda: in_set(RANGES),
     "ranges of one hash in a set that a call makes": lambda: call(
         glob("builtins", "set"), RANGES
@@ -563,9 +559,22 @@ COSTLY: dict[str, Callable[[], bytes]] = {
     "many fractions of long numbers": lambda: again(
         60_000, glob("fractions", "Fraction"), op.long4(b"\1" * 500), op.long4(b"\3" * 500)
     ),
+    "sets of long bytes": lambda: in_sets("_codecs", "encode", "a" * 1_000_000, "latin1"),
+    "sets of long paths": lambda: in_sets("pathlib", "PurePosixPath", *["a" * 9_000] * 100),
     "many long paths": lambda: again(1_000, glob("pathlib", "PurePosixPath"), *["a/" * 120] * 100),
     "metadata of a sharded tensor that is anything": lambda: sharded(made("argparse", "Namespace", {})),
 }  # fmt: skip
+
+
+def in_sets(module: str, name: str, *arguments: Any) -> bytes:
+    """Sets of two values that are equal, so that Python compares them for each."""
+    longest = value(arguments) + op.put(7) + op.pop()
+    for slot in (8, 9):
+        longest += (
+            glob(module, name) + op.get(7) + op.reduce() + op.put(slot) + op.pop()
+        )
+    both = op.empty_set() + op.mark() + op.get(8) + op.get(9) + op.additems()
+    return longest + (both + op.pop()) * 1_500 + op.none()
 
 
 def mesh(**attributes: Any) -> bytes:

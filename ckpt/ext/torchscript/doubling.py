@@ -26,6 +26,12 @@ from ckpt.model.rows import NamedTuple
 
 _UNFOLDED = 10_000
 """The most parts of one tuple, with all parts of its parts."""
+_LARGE = 32
+"""The parts of a value from which on each use of it counts."""
+_MOST_WORK = 2_000_000
+"""The most parts of all large values of a program, as often as one is made of another:
+torch looks at 3,000,000 in a second.
+"""
 _MOST = 256
 """The most parts of a tuple that are kept."""
 _ROW = 150
@@ -104,16 +110,34 @@ class _Open:
         self.now, self.name = None, ""
 
 
-def find_doubling(tokens: Iterator[Token], budget: Budget) -> Token | None:
-    """Return the token behind which a body has a tuple of too many parts, or None."""
-    return _Body(budget).run(tokens)
+class Work:
+    """The parts of large values that the bodies of a program have made so far."""
+
+    def __init__(self) -> None:
+        self._parts = 0
+
+    def is_little(self, total: int) -> bool:
+        """Add the parts of a value. Tells whether all of them stay few enough."""
+        if total >= _LARGE:
+            self._parts += total
+        return total <= _UNFOLDED and self._parts <= _MOST_WORK
+
+
+def find_doubling(
+    tokens: Iterator[Token], budget: Budget, work: Work | None = None
+) -> Token | None:
+    """Return the token behind which a body has a tuple of too many parts, or None.
+    `work` counts those of other bodies.
+    """
+    return _Body(budget, work or Work()).run(tokens)
 
 
 class _Body:
     """One body, token by token."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, work: Work) -> None:
         self._budget = budget
+        self._work = work
         self._names: dict[str, _Shape] = {}
         self._groups = [_Open("", None, passed=False)]
         self._targets: list[str] = []
@@ -138,7 +162,8 @@ class _Body:
                     _Open(text, group.now, passed=group.name in PASSING)
                 )
             elif kind == SIGN and text in ")]}":
-                if len(self._groups) > 1 and self._close_group().total > _UNFOLDED:
+                is_open = len(self._groups) > 1
+                if is_open and not self._work.is_little(self._close_group().total):
                     return token
             elif text == ".":
                 self._is_member = True

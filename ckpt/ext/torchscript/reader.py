@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from ckpt.ext.torchscript import FORMAT
 from ckpt.ext.torchscript.code import OTHERS, Code, code_of, notices_of
+from ckpt.ext.torchscript.numbered import refuse_numbers
 from ckpt.ext.torchscript.packs import judge_packs
 from ckpt.ext.torchscript.script_types import Types, check_doubling
 from ckpt.formats.common.archive import Archive, check_inflation, check_small
@@ -103,7 +104,10 @@ def read_from(
             continue
         if record is None:
             raise UnreadableError(f"the TorchScript archive lacks {name}")
-        pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
+        data = archive.read_pickle(record, limits, budget)
+        pickle = run(data, limits, budget)
+        if name != BYTECODE:
+            refuse_numbers(pickle, data, budget)
         if folder not in folders:
             folders[folder] = StorageFolder(
                 archive, folder, contents, prefix, meta=True

@@ -16,7 +16,7 @@ from typing import Literal
 
 from ckpt.ext.torchscript.branches import find_unwritten
 from ckpt.ext.torchscript.constants import Constants, is_safe_divisor
-from ckpt.ext.torchscript.doubling import find_doubling
+from ckpt.ext.torchscript.doubling import Work, find_doubling
 from ckpt.ext.torchscript.lexer import (
     DEDENT,
     INDENT,
@@ -245,6 +245,7 @@ class Script:
         tuples = frozenset(
             cls.name for cls in self.classes.values() if cls.base == "NamedTuple"
         )
+        work = Work()
         methods = (
             body for cls in self.classes.values() for body in cls.methods.values()
         )
@@ -255,7 +256,9 @@ class Script:
             ):
                 yield what, Place(body.file, token.begin)
             doubled = find_doubling(
-                tokens_of(self.texts[body.file], body.begin, body.end), self._budget
+                tokens_of(self.texts[body.file], body.begin, body.end),
+                self._budget,
+                work,
             )
             if doubled is not None:
                 yield "a tuple of many others", Place(body.file, doubled.begin)

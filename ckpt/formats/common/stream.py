@@ -347,8 +347,11 @@ class Stream:
         if type(pid) is not tuple or not pid:
             raise UnreadableError(f"{where} is not a tuple")
         # `("module", class, file, source)`: torch checks that the source text of the
-        # class is still the same.
+        # class is still the same. It asks whether they are true, and so how long they
+        # are.
         if pid[0] == "module" and len(pid) == 4 and type(pid[1]) is Global:
+            if not all(part is None or isinstance(part, str) for part in pid[2:]):
+                raise UnreadableError(f"{where} names a class whose source is no text")
             return pid[1]
         if pid[0] != "storage" or len(pid) not in (5, 6):
             raise UnreadableError(f"{where} does not name a storage")

@@ -13,6 +13,7 @@ from pathlib import Path
 import oracle
 import pytest
 import torch
+from opcodes import build, call, get, glob, pickled, put, value
 from process import TIMEOUT, check_error, ckpt
 from torch import nn
 
@@ -1027,6 +1028,28 @@ def test_tuples_that_double_are_said(name: str, tmp_path: Path) -> None:
     assert b"a tuple of many others" in b" ".join(ckpt("inspect", path).out.split())
 
 
+DEEPER = {
+    "tuples": lambda n: [f"t{i + 1} = (t{i},)" for i in range(n)],
+    "lists": lambda n: [f"t{i + 1} = [t{i}]" for i in range(n)],
+    "lists of one tuple": lambda n: [
+        f"t1 = ({', '.join(['w'] * n)},)",
+        *(f"u{i} = [t1]" for i in range(n)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", DEEPER)
+def test_tuples_that_are_made_of_each_other_many_times_are_said(
+    name: str, tmp_path: Path
+) -> None:
+    """torch looks at the whole type of each: 200 kB of code take it a minute."""
+    for count, is_said in ((40, False), (4_000, True)):
+        lines = ["t0 = (w, w)", *DEEPER[name](count)]
+        path = make(tmp_path / "a.pt", method="\n    ".join(lines))
+        words = b" ".join(ckpt("inspect", path).out.split())
+        assert (b"a tuple of many others" in words) is is_said
+
+
 def nested(depth: int, head: str, *lines: str) -> str:
     """Return lines of a body that stand in blocks inside of each other, with the
     indentation of `forward`.
@@ -1262,6 +1285,57 @@ def test_a_type_in_a_pickle_that_is_nested_too_deep_is_refused(tmp_path: Path) -
         assert ckpt("inspect", path).code == code
 
 
+ODD_TYPES: dict[str, Callable[[int], str]] = {
+    "dots": lambda n: "a" + ".a" * n,
+    "signs": lambda n: "-" * n + "1",
+    "round brackets": lambda n: "(" * n + "a" + ")" * n,
+    "words": lambda n: "not " * n + "a",
+    "choices": lambda n: "a" + " if a else a" * n,
+    "powers": lambda n: "a**" * n + "a",
+    "items": lambda n: "a" + "[a]" * n,
+}
+USUAL_TYPES = (
+    "List[int]",
+    "Dict[str, List[Tensor]]",
+    "List[Tuple[int, Optional[str]]]",
+    "List[Tuple[()]]",
+    "List[__torch__.a.___torch_mangle_0.B]",
+)
+
+
+def tagged(path: Path, *kinds: str) -> Path:
+    """A program whose constants are lists with these types."""
+    tags = (
+        call(glob("torch.jit._pickle", "restore_type_tag"), [], kind) for kind in kinds
+    )
+    return replaced(make(path), "constants.pkl", pickled(tuple(tags)))
+
+
+def replaced(path: Path, name: str, data: bytes) -> Path:
+    """Put another record in place of one of a program."""
+    with zipfile.ZipFile(path) as archive:
+        rows = {row: archive.read(row) for row in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for row, old in rows.items():
+            archive.writestr(row, data if row.endswith(f"/{name}") else old)
+    return path
+
+
+@pytest.mark.parametrize("name", ODD_TYPES)
+def test_a_type_in_a_pickle_that_torch_does_not_write_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    """torch parses it as an expression, and calls itself for each sign."""
+    for count in (1, 200_000):
+        run = ckpt("inspect", tagged(tmp_path / "a.pt", ODD_TYPES[name](count)))
+        if count > 1 or name not in ("dots", "items"):
+            check_error(run, "its type is not written as torch writes types")
+
+
+def test_types_in_a_pickle_as_torch_writes_them_are_read(tmp_path: Path) -> None:
+    assert ckpt("inspect", tagged(tmp_path / "a.pt", *USUAL_TYPES)).code == 0
+
+
 BOX = b"c__torch__\nInner\n)\x81}X\x08\0\0\0training\x89sb"
 HELPER = b"c__torch__\nHelper\n)\x81}X\x01\0\0\0xK\x01sb"
 CONFUSED: dict[str, Callable[[bytes], bytes]] = {
@@ -1309,6 +1383,74 @@ def test_a_cast_that_nobody_checks_is_said_where_a_load_runs_it(
             str(make(tmp_path / "a.pt", line=f"u = unchecked_cast({target}, w)"))
         ) as checkpoint:
             assert (inspect(Survey(checkpoint)).load.expression is None) is is_strange
+
+
+HOLDER = """class N(Module):
+  __parameters__ = []
+  __buffers__ = []
+  training : bool
+class M(Module):
+  __parameters__ = []
+  __buffers__ = []
+  training : bool
+  n : __torch__.N
+  a : Any
+"""
+INNER = glob("__torch__", "N") + b")\x81"
+NUMBERS: dict[str, tuple[bytes, bytes, str]] = {
+    "a storage that is called": (
+        INNER + value({"training": True}) + build(),
+        glob("torch", "CharStorage") + b")\x81" + value((1, 2)) + build(),
+        "is called at byte",
+    ),
+    "a storage as a value": (
+        INNER + value({"training": True}) + build(),
+        glob("torch", "CharStorage"),
+        "torch.charstorage is a value",
+    ),
+    "a name in a list": (
+        INNER + value({"training": True}) + build(),
+        value([1, glob("collections", "OrderedDict")]),
+        "collections.ordereddict is a value",
+    ),
+    "an object before its state": (
+        INNER + put(9) + value({"training": True}) + build(),
+        get(9),
+        "is kept before it has its state",
+    ),
+    "an object behind its state": (
+        INNER + value({"training": True}) + build() + put(9),
+        get(9),
+        "",
+    ),
+    "bytes that look like one before its state": (
+        INNER + value({"training": True}) + build(),
+        value("\u0141q"),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_torch_takes_for_a_number_is_refused(name: str, tmp_path: Path) -> None:
+    """In C++ a name is a number, and so is an object until its state is set: a call of
+    the storage of int8, which is 1, makes an object of the second class.
+    """
+    inner, further, problem = NUMBERS[name]
+    state = value({"training": True, "n": inner, "a": further})
+    path = tmp_path / "a.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/code/__torch__.py", HOLDER)
+        data = glob("__torch__", "M") + b")\x81" + state + build()
+        archive.writestr("a/data.pkl", pickled(data))
+        archive.writestr("a/constants.pkl", pickled(()))
+        archive.writestr("a/version", b"3\n")
+    run = ckpt("inspect", path)
+    if problem:
+        check_error(run, problem)
+    else:
+        assert run.code == 0
+        assert torch.jit.load(path).a is not None
 
 
 def shared(depth: int) -> dict[str, bytes]:

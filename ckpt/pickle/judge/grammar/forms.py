@@ -113,16 +113,16 @@ class _Search:
     """Searches nodes for a form that all of their parts must have. Each node is
     searched once, however many calls share it.
 
-    `leaf` tells of a node without parts if it has the form, and is None for one whose
-    parts must have it. A node has at most `most` entries, each counted as often as it
-    is reached, because a hash or a text of it takes as long. With `cycles`, a node may
-    hold itself. `scalars` are the types whose values have the form. With `letters` the
-    letters of long texts count too.
+    `leaf` tells of a node without parts if it has the form, or how many entries it
+    counts as, and is None for one whose parts must have it. A node has at most `most`
+    entries, each counted as often as it is reached, because a hash or a text of it
+    takes as long. With `cycles`, a node may hold itself. `scalars` are the types whose
+    values have the form. With `letters` the letters of long texts count too.
     """
 
     def __init__(
         self,
-        leaf: Callable[[Node], bool | None],
+        leaf: Callable[[Node], bool | int | None],
         most: int,
         *,
         cycles: bool,
@@ -564,7 +564,7 @@ class Grammar:
             return len(node) <= _LONG_NAME  # type: ignore[arg-type]
         return type(node) in _SCALARS or class_of(node) is not None
 
-    def _is_hashed_at_once(self, node: Node) -> bool | None:
+    def _is_hashed_at_once(self, node: Node) -> bool | int | None:
         if type(node) in (list, tuple, Dict, Set):
             return None
         if type(node) is not Opaque or tensor_of(node) is not None:
@@ -576,7 +576,8 @@ class Grammar:
         name = python3_name(origin[0].module, origin[0].name)
         if rule.makes == "instance":
             return True if name != _INDEX else None
-        return True if rule.makes == "value" and _hashes_apart(name, node) else None
+        is_apart = rule.makes == "value" and _hashes_apart(name, node)
+        return 1 + _letters_given(node) if is_apart else None
 
     def _is_held(self, node: Node) -> bool | None:
         if type(node) in (list, tuple, Dict):
@@ -618,6 +619,14 @@ def _length_of_text(node: Node) -> int:
             else 0
         )
     return len(node) if type(node) in (str, bytes, bytearray, ByteStr) else 0  # type: ignore[arg-type]
+
+
+def _letters_given(call: Opaque) -> int:
+    """The letters of the long texts and bytes that a call makes a value of, in the unit
+    of an entry: equal values are compared letter by letter.
+    """
+    lengths = [_length_of_text(part) for part in (call, *call.args)]
+    return sum(length for length in lengths if length >= _LONG_TEXT) >> 6
 
 
 def _makes_text(call: Opaque) -> bool:

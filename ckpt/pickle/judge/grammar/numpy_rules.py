@@ -9,8 +9,9 @@ from math import prod
 from ckpt.model.nodes import Dict, Node, Opaque, is_tuple
 from ckpt.pickle.judge.grammar.forms import (
     Grammar,
+    Manner,
     Rule,
-    free_attributes,
+    State,
     holds_flag,
     holds_text,
     is_count,
@@ -123,9 +124,11 @@ def _takes_dtype(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool
         and all(map(holds_flag, args[1:]))
     ):
         return False
-    return len(call.states) <= 1 and all(
-        _dtype_call(grammar, call) for _ in call.states
-    )
+    if not call.states:
+        return True
+    # Without a copy the dtype is numpy's own one, which takes no other byte order.
+    is_copy = len(args) == 3 and bool(args[2])
+    return is_copy and len(call.states) == 1 and _dtype_call(grammar, call)
 
 
 def _dtype_call(grammar: Grammar, call: Node) -> bool:
@@ -447,6 +450,16 @@ def _is_short_bytes(grammar: Grammar, node: Node) -> bool:
     return data is not None and is_short(grammar, data)
 
 
+_OF_WRAPPER = ("shape", "order", "allow_mmap", "numpy_array_alignment_bytes")
+
+
+def _on_wrapper(grammar: Grammar, name: str, value: Node) -> Manner:
+    """An attribute that joblib does not write. joblib.load calls `read` and further
+    methods of the description of an array.
+    """
+    return "odd" if grammar.is_plain(value) else "called"
+
+
 NUMPY = {
     "numpy.dtype": Rule(_takes_dtype, "value", _dtype_state),
     "numpy.core.multiarray._reconstruct": Rule(
@@ -507,6 +520,13 @@ NUMPY = {
     "joblib.numpy_pickle.NumpyArrayWrapper": Rule(
         takes_nothing,
         "instance",
-        free_attributes(subclass=_ARRAYS, shape=is_plain, order=is_plain, dtype=_DTYPE),
+        State(
+            {
+                "subclass": _ARRAYS,
+                "dtype": _DTYPE,
+                **dict.fromkeys(_OF_WRAPPER, is_plain),
+            },
+            _on_wrapper,
+        ),
     ),
 }
