@@ -230,6 +230,8 @@ LIMITS = [
     "ext.torchscript.script._LONG_TEXT",
     "ext.torchscript.script._MADE",
     "ext.torchscript.script._MOST_GROUPS",
+    "ext.torchscript.doubling._LARGE",
+    "ext.torchscript.doubling._MOST_WORK",
     "ext.torchscript.packs._MOST_NUMBERS",
     "ext.torchscript.packs._TOO_LARGE",
     "ext.torchscript.reader._MOST_CODE",
