@@ -16,10 +16,21 @@ from ckpt.model.limits import Budget
 from ckpt.model.nodes import Dict, Global, Node, Opaque, inside, is_tuple
 from ckpt.model.text import show
 from ckpt.pickle.machine import Pickle
-from ckpt.pickle.opcodes import ends_opcode
+from ckpt.pickle.opcodes import (
+    ARGUMENT_BYTES,
+    BINPUT,
+    COUNTED,
+    LINED,
+    LONG_BINPUT,
+    MEMOIZE,
+    NEWOBJ,
+    PUT,
+    STOP,
+)
 
 _EARLY = re.compile(rb"\x81(?:[qr\x94]|p\d)")
 """NEWOBJ and a slot of the memo, or bytes that may be both."""
+_SLOTS = (BINPUT, LONG_BINPUT, MEMOIZE, PUT)
 _ROW = 100
 """Bytes of memory of a value that is looked at."""
 _INNER = (Opaque, Dict, list, tuple)
@@ -42,12 +53,40 @@ def refuse_numbers(pickle: Pickle, data: bytes | bytearray, budget: Budget) -> N
             f"damaged pickle: {show(name.qualified, 80)} is a value, which "
             "torch.jit.load takes for a number"
         )
-    for match in _EARLY.finditer(data):
-        if ends_opcode(data, 0, match.start() + 1):
-            raise UnreadableError(
-                f"damaged pickle: the object at byte {match.start():,} is kept before "
-                "it has its state, which torch.jit.load takes for a number"
-            )
+    place = _find_early_slot(data, pickle.end)
+    if place is not None:
+        raise UnreadableError(
+            f"damaged pickle: the object at byte {place:,} is kept before it has its "
+            "state, which torch.jit.load takes for a number"
+        )
+
+
+def _find_early_slot(data: bytes | bytearray, end: int) -> int | None:
+    """Return the offset of the first NEWOBJ whose object gets a slot of the memo at
+    once, or None. The pickle ends at `end`.
+    """
+    if _EARLY.search(data, 0, end) is None:
+        return None
+    position, before = 0, STOP
+    while position < end:
+        code = data[position]
+        if before == NEWOBJ and code in _SLOTS:
+            return position - 1
+        before = code
+        position = _next_opcode(data, position)
+    return None
+
+
+def _next_opcode(data: bytes | bytearray, position: int) -> int:
+    """Return the offset of the opcode behind one of a whole pickle."""
+    code = data[position]
+    position += 1
+    if code in COUNTED:
+        first = position + COUNTED[code]
+        return first + int.from_bytes(data[position:first], "little")
+    for _ in range(LINED.get(code, 0)):
+        position = data.index(b"\n", position) + 1
+    return position + ARGUMENT_BYTES.get(code, 0) * (code not in LINED)
 
 
 def _find_name(root: Node, budget: Budget) -> Global | None:
