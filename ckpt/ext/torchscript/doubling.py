@@ -127,7 +127,7 @@ def find_doubling(
     tokens: Iterator[Token], budget: Budget, work: Work | None = None
 ) -> Token | None:
     """Return the token behind which a body has a tuple of too many parts, or None.
-    `work` counts those of other bodies.
+    The parts in other bodies are in `work`.
     """
     return _Body(budget, work or Work()).run(tokens)
 

@@ -112,7 +112,7 @@ def _may_hold_name(node: Node) -> bool:
 
 
 def _parts_of(node: Node) -> Sequence[Node]:
-    """The values inside of a value: of an object those of its state."""
+    """The values inside of a value. Those of an object are in its state."""
     if type(node) is Opaque:
         return [*node.states, *node.items, *node.keys, *node.values]
     if type(node) is Dict:
