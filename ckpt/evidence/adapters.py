@@ -33,7 +33,7 @@ _PARTS = {
     "alpha": "alpha",
     "dora_scale": "magnitude",
 }
-_DOTTED = (
+_DOTTED: tuple[tuple[LazyPattern, Style], ...] = (
     (
         LazyPattern(r"(.+)\.processor\.(to_[qkv]|to_out)_lora\.(down|up)\.weight"),
         "diffusers",
@@ -48,6 +48,22 @@ _DOTTED = (
 )
 _PEFT_PARTS = {"A": "down", "B": "up", "dora_scale": "magnitude"}
 _LYCORIS = LazyPattern(r"(.+)\.((hada|lokr)_\w+)")
+_KIN: dict[str, Method] = {"hada": "LoHa", "lokr": "LoKr"}
+"""The beginning of the names of parts in LyCORIS -> the method."""
+_MARKS = ("lora", "hada_", "lokr_", "alpha", "dora_scale")
+"""Texts of which every name of an adapter has one."""
+_MARKS_OF_FILES = (".lora_", "_lora.", ".lora.", ".hada_", ".lokr_")
+"""As `_MARKS`, without those that tensors of other models have: one with `alpha` may be
+a Snake activation.
+"""
+_RANKED = ("down", "hada_w1_b", "hada_w2_b", "lokr_w1_b", "lokr_w2_b")
+"""The parts whose first axis is the rank."""
+_PROGRAMS: dict[Style, str] = {
+    "kohya": "names of kohya (sd-scripts, A1111, ComfyUI)",
+    "ComfyUI": "names of ComfyUI",
+    "PEFT": "names of PEFT",
+    "diffusers": "names of older diffusers",
+}
 _COMPONENTS = {
     "unet": "unet",
     "diffusion_model": "unet",
@@ -86,9 +102,9 @@ class Piece(NamedTuple):
 
 def piece_of(name: str) -> Piece | None:
     """Read the name of a tensor of an adapter. Any other name gives None."""
-    if not any(
-        mark in name for mark in ("lora", "hada_", "lokr_", "alpha", "dora_scale")
-    ):
+    # Most names belong to no adapter, and a search for a text is far cheaper than the
+    # patterns.
+    if not any(mark in name for mark in _MARKS):
         return None
     flat = _FLAT.fullmatch(name)
     if flat is not None:
@@ -97,43 +113,39 @@ def piece_of(name: str) -> Piece | None:
         word = _COMPONENTS.get(component, component)
         if part in _PARTS:
             return Piece(word, layer, _PARTS[part], "kohya", "LoRA", module)
-        if part.startswith(("hada_", "lokr_")):
-            return Piece(
-                word,
-                layer,
-                part,
-                "kohya",
-                "LoHa" if part.startswith("hada_") else "LoKr",
-                module,
-            )
+        kin = part.partition("_")[0]
+        if kin in _KIN:
+            return Piece(word, layer, part, "kohya", _KIN[kin], module)
         return None
-    kin = _LYCORIS.fullmatch(name)
-    if kin is not None:
-        return _dotted_piece(
-            kin[1], kin[2], "ComfyUI", "LoHa" if kin[3] == "hada" else "LoKr"
-        )
+    lycoris = _LYCORIS.fullmatch(name)
+    if lycoris is not None:
+        module, part, kin = lycoris.groups()
+        return _dotted_piece(module, part, "ComfyUI", _KIN[kin])
     for pattern, style in _DOTTED:
         found = pattern.fullmatch(name)
         if found is not None:
-            module, part = found[1], found[found.re.groups]
-            if found.re.groups == 3 and found[2]:
-                module += f".{found[2]}" + (".0" if found[2] == "to_out" else "")
-            return _dotted_piece(module, _PEFT_PARTS.get(part, part), style, "LoRA")  # type: ignore[arg-type]
+            groups = found.groups()
+            module = groups[0]
+            part = groups[-1]
+            # Older diffusers keeps the projection apart: `attn1.processor.to_q_lora`.
+            if len(groups) == 3 and groups[1]:
+                module += f".{groups[1]}"
+                # to_out is a list there: the matrix, then its dropout.
+                if groups[1] == "to_out":
+                    module += ".0"
+            return _dotted_piece(module, _PEFT_PARTS.get(part, part), style, "LoRA")
     return None
 
 
 def _dotted_piece(module: str, part: str, style: Style, method: Method) -> Piece:
-    bare = module.removeprefix("base_model.model.").replace(".base_layer", "")
-    first, _, rest = bare.partition(".")
+    """Return the piece of a layer whose name has its dots."""
+    # PEFT wraps the model once, and in newer versions each layer too.
+    layer = module.removeprefix("base_model.model.").replace(".base_layer", "")
+    first, _, rest = layer.partition(".")
     component = _COMPONENTS.get(first, "") if rest else ""
-    return Piece(
-        component,
-        (rest if component else bare).replace(".", "_"),
-        part,
-        style,
-        method,
-        module,
-    )
+    if component:
+        layer = rest
+    return Piece(component, layer.replace(".", "_"), part, style, method, module)
 
 
 class Adapter(NamedTuple):
@@ -155,16 +167,8 @@ class Adapter(NamedTuple):
     def format(self) -> str:
         """The program whose names these are."""
         kin = " and ".join(method for method in self.methods if method != "LoRA")
-        lycoris = f"{kin} of LyCORIS, " if kin else ""
-        return (
-            lycoris
-            + {
-                "kohya": "names of kohya (sd-scripts, A1111, ComfyUI)",
-                "ComfyUI": "names of ComfyUI",
-                "PEFT": "names of PEFT",
-                "diffusers": "names of older diffusers",
-            }[self.style]
-        )
+        program = _PROGRAMS[self.style]
+        return f"{kin} of LyCORIS, {program}" if kin else program
 
     @property
     def places(self) -> str:
@@ -186,24 +190,21 @@ def adapter_of(names: Sequence[str], tensors: Sequence[Tensor]) -> Adapter | Non
     of them belong to no adapter.
     """
     text = "\n".join(names)
-    if not any(
-        mark in text for mark in (".lora_", "_lora.", ".lora.", ".hada_", ".lokr_")
-    ):
+    if not any(mark in text for mark in _MARKS_OF_FILES):
         return None
     pieces: list[tuple[int, Piece]] = []
     for number, name in enumerate(names):
         piece = piece_of(name)
         if piece is not None:
             pieces.append((number, piece))
-    layers = {
-        piece.module: piece.component for _, piece in pieces if piece.part != "alpha"
-    }
+    # `alpha` alone is no sign: it belongs to the adapter only beside its matrices.
+    sure = [(number, piece) for number, piece in pieces if piece.part != "alpha"]
+    layers = {piece.module: piece.component for _, piece in sure}
     alphas = [
-        (number, piece)
+        number
         for number, piece in pieces
         if piece.part == "alpha" and piece.module in layers
     ]
-    sure = [row for row in pieces if row[1].part != "alpha"]
     if len(layers) < _LEAST or 2 * (len(sure) + len(alphas)) < len(names):
         return None
     styles = [piece.style for _, piece in sure]
@@ -211,15 +212,14 @@ def adapter_of(names: Sequence[str], tensors: Sequence[Tensor]) -> Adapter | Non
     ranks = {
         tensors[number].shape[0]
         for number, piece in sure
-        if piece.part in ("down", "hada_w1_b", "hada_w2_b", "lokr_w1_b", "lokr_w2_b")
-        and tensors[number].shape
+        if piece.part in _RANKED and tensors[number].shape
     }
     return Adapter(
         max(dict.fromkeys(styles), key=styles.count),
         methods,
         layers,
         tuple(sorted(ranks)),
-        tuple(number for number, _ in alphas),
+        tuple(alphas),
         any(piece.part == "magnitude" for _, piece in sure),
     )
 
@@ -289,29 +289,42 @@ def adapter_translation(
     A layer whose dots became `_` is the one layer of the other side with this text;
     where two have it, it is none.
     """
-    sides = [
-        {name: piece for name in names if (piece := piece_of(name)) is not None}
-        for names in (one, two)
-    ]
-    if not all(sides):
+    mine = _pieces_by_name(one)
+    theirs = _pieces_by_name(two)
+    if not mine or not theirs:
         return None
-    styles = [_usual_style(side.values()) for side in sides]
-    if styles[0] == styles[1]:
+    style = _usual_style(mine.values())
+    other_style = _usual_style(theirs.values())
+    if style == other_style:
         return None
     names: dict[str, str] = {}
+    # The names of a transformer alone say no component. So what is left is paired
+    # without it, but never the UNet with a text encoder.
     for with_component in (True, False):
-        keys = [_names_by_part(side, with_component) for side in sides]
-        for key, name in keys[0].items():
-            other = keys[1].get(key, "")
-            if name and other and name not in names:
-                component, there = sides[0][name].component, sides[1][other].component
-                if with_component or not (component and there):
-                    names[name] = other
+        others = _names_by_part(theirs, with_component)
+        for key, name in _names_by_part(mine, with_component).items():
+            other = others.get(key, "")
+            if not name or not other or name in names:
+                continue
+            say_both = mine[name].component and theirs[other].component
+            if with_component or not say_both:
+                names[name] = other
     taken = list(names.values())
     if not names or len(set(taken)) < len(taken):
         return None
-    texts = [f"LoRA of {style}" for style in styles]
-    return AdapterTranslation(names, Named(texts[0]), Named(texts[1]))
+    return AdapterTranslation(
+        names, Named(f"LoRA of {style}"), Named(f"LoRA of {other_style}")
+    )
+
+
+def _pieces_by_name(names: Iterable[str]) -> dict[str, Piece]:
+    """Return the pieces of an adapter among some names, each by its name."""
+    pieces: dict[str, Piece] = {}
+    for name in names:
+        piece = piece_of(name)
+        if piece is not None:
+            pieces[name] = piece
+    return pieces
 
 
 def _usual_style(pieces: Iterable[Piece]) -> Style:

@@ -34,6 +34,8 @@ _MOST = 10_000
 """Numbers in one range."""
 _LISTED = 100_000
 """Candidates of all numbers together that are listed."""
+_SHOWN = 8
+"""Numbers that an error repeats."""
 
 _COMPLETE = "these are all numbers that DDP printed"
 _NO_SEARCH = "find_unused_parameters is off"
@@ -139,6 +141,20 @@ class Numbered(NamedTuple):
     had_gradient: tuple[bool | None, ...]
     ranks: tuple[int, ...] = ()
 
+    def to_json(self) -> dict[str, Json]:
+        """One row of `names` in the object `index`."""
+        name = self.entries[0].name if len(self.entries) == 1 else None
+        # Candidates that disagree about their gradients say nothing of the number.
+        answers = set(self.had_gradient)
+        had_gradient = answers.pop() if len(answers) == 1 else None
+        return {
+            "index": self.number,
+            "name": name,
+            "candidates": [entry.name for entry in self.entries],
+            "ranks": list(self.ranks),
+            "had_gradient": had_gradient,
+        }
+
 
 class Numbering(NamedTuple):
     """Parameters by their numbers: `rows` are those that were asked for.
@@ -163,18 +179,7 @@ class Numbering(NamedTuple):
             "section": self.section.name,
             "evidence": {"trust": self.trust, "source": "order", "note": self.why},
             "assumes": self.assumes,
-            "names": [
-                {
-                    "index": row.number,
-                    "name": row.entries[0].name if len(row.entries) == 1 else None,
-                    "candidates": [entry.name for entry in row.entries],
-                    "ranks": list(row.ranks),
-                    "had_gradient": row.had_gradient[0]
-                    if len({*row.had_gradient}) == 1
-                    else None,
-                }
-                for row in self.rows
-            ],
+            "names": [row.to_json() for row in self.rows],
         }
 
 
@@ -233,9 +238,9 @@ def _numbered_by_file(survey: Survey, asked: Numbers, section: str | None) -> Nu
         _refuse_beyond(checkpoint, number, len(count.places))
     solved, assumes = _best_solution(count, asked)
     if solved is None:
-        listed = ", ".join(map(str, asked.all[:8])) + (
-            " …" if len(asked.all) > 8 else ""
-        )
+        listed = ", ".join(map(str, asked.all[:_SHOWN]))
+        if len(asked.all) > _SHOWN:
+            listed += " …"
         raise UsageError(
             f"no choice of frozen parameters gives these numbers: {listed}",
             path=checkpoint.path,
@@ -244,11 +249,10 @@ def _numbered_by_file(survey: Survey, asked: Numbers, section: str | None) -> Nu
     if not _is_module(model) and may_be_sorted(_names_by_dtype(model)):
         assumes = ", and ".join(filter(None, (_NOT_SORTED, assumes)))
     trust: Trust = count.trust if assumes is None else "likely"
-    sure = {
-        candidates[0]
-        for candidates in solved.candidates.values()
-        if len(candidates) == 1
-    }
+    sure: set[int] = set()
+    for candidates in solved.candidates.values():
+        if len(candidates) == 1:
+            sure.add(candidates[0])
     is_ordered = count.unordered is None or _IN_ORDER in (assumes or "")
     had = _had_gradients(survey, model, None if is_ordered else sure)
     rows = [
@@ -284,6 +288,8 @@ def numbered_by_change(
     model = survey.only_model(section)
     _refuse_disorder(survey.checkpoint, model)
     order, doubt = _ordered_parameters(survey, model, unchanged)
+    # A gap is the place between two changed parameters, called by how many changed ones
+    # stand before it.
     gaps: dict[int, list[int]] = {}
     changed = 0
     for index in order:
@@ -291,26 +297,24 @@ def numbered_by_change(
             gaps.setdefault(changed, []).append(index)
         else:
             changed += 1
+    # Of the parameters before a number, `before` are numbers too; the others changed.
     wanted: dict[int, list[int]] = {}
     for before, number in enumerate(sorted(asked.all)):
         wanted.setdefault(number - before, []).append(number)
-    if any(len(gaps.get(gap, ())) < len(numbers) for gap, numbers in wanted.items()):
-        return None
     candidates: dict[int, tuple[int, ...]] = {}
     for gap, numbers in wanted.items():
-        is_exact = len(gaps[gap]) == len(numbers)
+        inside = gaps.get(gap, [])
+        if len(inside) < len(numbers):
+            return None
+        # With more unchanged ones than numbers some are frozen, and nobody knows which.
+        is_exact = len(inside) == len(numbers)
         for position, number in enumerate(numbers):
-            candidates[number] = (
-                (gaps[gap][position],) if is_exact else tuple(gaps[gap])
-            )
-    assumes = (
-        None
-        if _is_module(model) or not may_be_sorted(_names_by_dtype(model))
-        else _NOT_SORTED
-    )
-    is_sure = not (assumes or doubt) and all(
-        len(indices) == 1 for indices in candidates.values()
-    )
+            candidates[number] = (inside[position],) if is_exact else tuple(inside)
+    assumes: str | None = None
+    if not _is_module(model) and may_be_sorted(_names_by_dtype(model)):
+        assumes = _NOT_SORTED
+    has_one_each = all(len(indices) == 1 for indices in candidates.values())
+    is_sure = assumes is None and not doubt and has_one_each
     rows = [
         _numbered_row(survey, asked, number, candidates[number], {})
         for number in asked.all
@@ -319,10 +323,8 @@ def numbered_by_change(
     same = sum(survey.tensors[index].name in stepped for index in order)
     why = f"{counted_noun(changed - same, 'parameter')} changed since the older save, "
     if same:
-        why += (
-            f"{same:,} {'is' if same == 1 else 'are'} the same although the optimizer "
-            "stepped, "
-        )
+        verb = "is" if same == 1 else "are"
+        why += f"{same:,} {verb} the same although the optimizer stepped, "
     why += "and these did not"
     if doubt:
         why += f"; {doubt}"
@@ -358,9 +360,12 @@ def _ordered_parameters(
     for indices in (every, likely, known):
         if held == len(indices):
             return indices, ""
-    is_doubtful = likely != every or any(
-        survey.tensors[index].name not in unchanged for index in {*likely} - {*known}
+    # A guess that did not change shifts no number: only changed ones are counted.
+    guessed = set(likely) - set(known)
+    guessed_changed = any(
+        survey.tensors[index].name not in unchanged for index in guessed
     )
+    is_doubtful = likely != every or guessed_changed
     return likely, count.why if is_doubtful else ""
 
 
@@ -429,15 +434,12 @@ def _had_gradients(
         if not says_gradients(use):
             continue
         stateless = _stateless_numbers(use)
-        doubtful = (
-            by_order(survey.checkpoint, use.match)
-            if sure is not None
-            else frozenset[int]()
-        )
-        if sure is not None and all(
-            use.match.indices[number] in sure for number in doubtful & stateless
-        ):
-            doubtful = frozenset()  # the numbers say the same as the order
+        doubtful: Set[int] = frozenset()
+        if sure is not None:
+            doubtful = by_order(survey.checkpoint, use.match)
+            questioned = doubtful & stateless
+            if all(use.match.indices[number] in sure for number in questioned):
+                doubtful = frozenset()  # the numbers say the same as the order
         for number, index in enumerate(use.match.indices):
             if index is not None and number not in doubtful:
                 had[index] = number not in stateless
@@ -486,18 +488,18 @@ class _Count(NamedTuple):
         least, most = max(asked.all) + 1, len(self.places)
         if self.held is None or not rules.in_optimizer:
             return least, most
-        least, most = max(least, self.held - self.stateless), min(most, self.held)
+        # DDP counts each parameter with state; of those without, each may be frozen.
+        with_state = self.held - self.stateless
+        least = max(least, with_state)
+        most = min(most, self.held)
         if self.stateless and rules.is_complete:
             # Those without state that count are numbers of every rank; with
             # `never_only` there are no others.
             of_ranks = [set(numbers) for _, numbers in asked.ranks]
             fit = len(set.intersection(*of_ranks))
             most = min(most, self.held - max(0, self.stateless - fit))
-            least = (
-                max(least, self.held - self.stateless + fit)
-                if rules.never_only
-                else least
-            )
+            if rules.never_only:
+                least = max(least, with_state + fit)
         return least, most
 
 
@@ -528,15 +530,19 @@ class _Rules(NamedTuple):
 
     def text(self, asked: Numbers, count: _Count) -> str | None:
         """The assumptions that matter, as one condition."""
-        is_inside = not any(place.outside for place in count.places)
-        assumed = []
+        assumed: list[str] = []
         if self.is_complete:
-            assumed = [*_ALL[asked.kind], *([] if self.never_only else [_NO_FIRST])]
-        assumed += [_IN_ORDER] if self.in_order and count.unordered is not None else []
-        assumed += [_IN_OPTIMIZER] if self.in_optimizer and not is_inside else []
+            assumed += _ALL[asked.kind]
+            if not self.never_only:
+                assumed.append(_NO_FIRST)
+        if self.in_order and count.unordered is not None:
+            assumed.append(_IN_ORDER)
+        if self.in_optimizer and any(place.outside for place in count.places):
+            assumed.append(_IN_OPTIMIZER)
         if self.never_only:
             assumed.append(_EXACT if self.is_complete else _NEVER)
-        assumed += [_NONE_FROZEN] if self.none_frozen else []
+        if self.none_frozen:
+            assumed.append(_NONE_FROZEN)
         return ", and ".join(assumed) or None
 
 
@@ -549,11 +555,13 @@ def _best_solution(count: _Count, asked: Numbers) -> tuple[_Solved | None, str |
         solved = _solve_numbers(count, asked, rules)
         if solved is None:
             continue
+        # A number whose candidates are too many to list may be any place.
         sizes = [
             len(candidates) or len(count.places)
             for candidates in solved.candidates.values()
         ]
         score = sizes.count(1), -sum(sizes)
+        # The rules come with the weakest first, so an equal score keeps those.
         if best is None or score > best[0]:
             best = score, solved, rules.text(asked, count)
         if score[0] == len(sizes):
@@ -564,20 +572,21 @@ def _best_solution(count: _Count, asked: Numbers) -> tuple[_Solved | None, str |
 def _rules_to_try(count: _Count, asked: Numbers) -> Iterator[_Rules]:
     """The assumptions that can matter, the weakest first."""
     tells = any(place.never for place in count.places) and asked.kind != "twice"
+    may_be_frozen = any(place.open and place.frozen for place in count.places)
     complete = (False, True) if tells and asked.kind in _ALL else (False,)
-    inside = (
-        (False, True)
-        if any(place.outside for place in count.places)
-        else (count.held is not None,)
-    )
+    inside: tuple[bool, ...] = (count.held is not None,)
+    if any(place.outside for place in count.places):
+        inside = (False, True)
     orders = (True,) if count.unordered is None else (False, True)
     for never_only, none_frozen in ((False, False), (True, False), (False, True)):
-        if (never_only and not tells) or (
-            none_frozen
-            and not any(place.open and place.frozen for place in count.places)
-        ):
+        # An assumption about what the file does not have changes nothing.
+        if never_only and not tells:
+            continue
+        if none_frozen and not may_be_frozen:
             continue
         for in_order, in_optimizer, is_complete in product(orders, inside, complete):
+            # Never a gradient says something only of all numbers, or of those that
+            # DDP's own search found.
             if not never_only or is_complete or asked.kind == "found":
                 yield _Rules(
                     is_complete, in_optimizer, never_only, none_frozen, in_order
@@ -588,7 +597,10 @@ def _solve_numbers(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | No
     """Every choice of parameters that do not count, as sets of how many do not before
     each place.
 
-    Sets are integers: bit `f` stands for `f` parameters that do not count. Returns None
+    A place that counts has the number `place - f`, where `f` places before it do not
+    count. So a pass from the first place to the last one collects which `f` are
+    possible before each, and a pass back drops those that lead to no fitting end. Sets
+    are integers: bit `f` stands for `f` parameters that do not count. Returns None
     where nothing fits.
     """
     places = count.places
@@ -597,32 +609,36 @@ def _solve_numbers(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | No
     elif rules.in_optimizer and count.slots is not None:
         places = count.slots
     total = len(places)
-    each = [set(numbers) for _, numbers in asked.ranks]
-    every = set.intersection(*each)
-    largest = max(asked.all)
-    if largest >= total:
+    of_ranks = [set(numbers) for _, numbers in asked.ranks]
+    of_every_rank = set.intersection(*of_ranks)
+    if max(asked.all) >= total:
         return None
     # Bit `total - number`, so that a shift by the place gives the counts that make the
     # place that number.
-    in_all = _set_of(total - number for number in every)
+    in_all = _set_of(total - number for number in of_every_rank)
     steps = [_rules_of_place(place, rules) for place in places]
 
     def counted(number: int, before: int) -> int:
         """The part of a set for which this place may count."""
-        needed, forbidden, _ = steps[number]
-        if needed is None:
+        step = steps[number]
+        if step.counts == "never":
             return 0
-        if needed:
-            before &= in_all >> (total - number)
-        return before & ~(in_all >> (total - number)) if forbidden else before
+        asked_here = in_all >> (total - number)
+        if step.counts == "if asked":
+            return before & asked_here
+        if step.counts == "if not asked":
+            return before & ~asked_here
+        return before
 
     def forward(number: int, before: int) -> int:
-        return counted(number, before) | (before << 1 if steps[number][2] else 0)
+        """The set before the next place."""
+        after = counted(number, before)
+        return after | before << 1 if steps[number].may_stay_out else after
 
     # Every set is worked out twice, in blocks, so that a large model needs little
-    # memory.
+    # memory: all sets of 100,000 places would take 600 MB.
     size = isqrt(total) + 1
-    kept = [1]
+    kept = [1]  # before the first place none is left out: bit 0
     for first in range(0, total, size):
         now = kept[-1]
         for number in range(first, min(first + size, total)):
@@ -649,39 +665,47 @@ def _solve_numbers(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | No
                 listed.update(dict.fromkeys(places[number].indices))
                 if len(listed) > most_each:
                     wanted &= ~(1 << (total - asked_number))
-            after = (counted(number, after)) | (after >> 1 if steps[number][2] else 0)
-    found = {
-        number: tuple(sorted(listed)) if len(listed) <= most_each else ()
-        for number, listed in candidates.items()
-    }
-    fewest = (ends & -ends).bit_length() - 1
-    return _Solved(found, total - (ends.bit_length() - 1), total - fewest)
+            before = counted(number, after)
+            after = before | after >> 1 if steps[number].may_stay_out else before
+    found: dict[int, tuple[int, ...]] = {}
+    for number, listed in candidates.items():
+        found[number] = tuple(sorted(listed)) if len(listed) <= most_each else ()
+    # The lowest bit of the ends is the fewest that do not count, the highest the most.
+    fewest_out = (ends & -ends).bit_length() - 1
+    most_out = ends.bit_length() - 1
+    return _Solved(found, total - most_out, total - fewest_out)
 
 
-def _rules_of_place(place: _Place, rules: _Rules) -> tuple[bool | None, bool, bool]:
-    """Return three rules of a place: it counts only for a number of the error (None: it
-    never counts), it counts only for no number, and it may not count.
+class _Step(NamedTuple):
+    """The rules of a place under some assumptions: when it may count, and whether it
+    `may_stay_out` of the count.
     """
-    free = place.open or (place.outside and not rules.in_optimizer)
-    had_free = place.had and not rules.never_only
-    stays = (
-        place.out
-        or (place.frozen and not rules.none_frozen)
-        or (place.outside and rules.in_optimizer)
-    )
-    never_bound = place.never and rules.is_complete
-    if (
-        free
-        or had_free
-        or (place.never and not never_bound)
-        or (place.had and never_bound)
-    ):
-        return False, False, stays
-    if never_bound:
-        return True, False, stays
+
+    counts: Literal["always", "if asked", "if not asked", "never"]
+    may_stay_out: bool
+
+
+def _rules_of_place(place: _Place, rules: _Rules) -> _Step:
+    """Return when a parameter counts: in any case, only as a number of the error, only
+    as none of them, or never.
+    """
+    is_frozen = place.frozen and not rules.none_frozen
+    is_outside = place.outside and rules.in_optimizer
+    may_stay_out = place.out or is_frozen or is_outside
+    is_unbound = place.open or (place.outside and not rules.in_optimizer)
+    # An error that lists all parameters without a gradient lists each that never had
+    # one; one that had may be listed too, unless only the others are.
+    never_is_asked = place.never and rules.is_complete
+    had_may_be_asked = place.had and not rules.never_only
+    if is_unbound or had_may_be_asked or (place.never and not never_is_asked):
+        return _Step("always", may_stay_out)
+    if place.had and never_is_asked:
+        return _Step("always", may_stay_out)  # asked if never, not asked if had
+    if never_is_asked:
+        return _Step("if asked", may_stay_out)
     if place.had:
-        return False, True, stays
-    return None, False, stays
+        return _Step("if not asked", may_stay_out)
+    return _Step("never", may_stay_out)
 
 
 def _set_of(numbers: Iterable[int]) -> int:
@@ -748,11 +772,9 @@ def _numbered_by_record(
 
 def _reason_of_record(record: ModelRecord) -> str:
     """Say which live model gives the numbers, and how many parameters it leaves out."""
-    why = (
-        "recorded by ckpt.snapshot"
-        if record.source == "snapshot"
-        else "the model that --model builds"
-    )
+    why = "the model that --model builds"
+    if record.source == "snapshot":
+        why = "recorded by ckpt.snapshot"
     if record.world_size > 1:
         why += f" on rank {record.rank} of {record.world_size}"
     frozen = len(record.parameters) - len(record.numbered)
@@ -794,14 +816,14 @@ def _never_beside(
     DDP names every parameter without a gradient that it counts. So the run froze these,
     where all its numbers are known, or where another one of them had a gradient.
     """
+    if asked.kind == "twice":
+        return []
     names = match.record.numbered
     indices = [match.indices.get(name) for name in names]
     wanted = {indices[number] for number in asked.all}
-    if asked.kind not in ("without", "line") and not any(
-        had.get(index) for index in wanted if index is not None
-    ):
-        return []
-    if asked.kind == "twice":
+    is_complete = asked.kind in ("without", "line")
+    had_earlier = any(had.get(index) for index in wanted if index is not None)
+    if not is_complete and not had_earlier:
         return []
     return [
         index
@@ -833,11 +855,12 @@ def _is_confirmed(
 
 def _held_counts(survey: Survey) -> set[int]:
     """Return how many parameters each optimizer of the file holds."""
-    return {
-        facts.parameters
-        for part in survey.sections
-        if (facts := _optimizer_of(part)) is not None
-    }
+    held: set[int] = set()
+    for section in survey.sections:
+        facts = _optimizer_of(section)
+        if facts is not None:
+            held.add(facts.parameters)
+    return held
 
 
 def _trains_more(survey: Survey, match: RecordMatch, asked: Numbers) -> bool:
@@ -856,39 +879,32 @@ def _optimizer_of(section: Section) -> Optimizer | None:
 
 
 def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:
-    if number >= count:
-        there = (
-            f"it has {counted_noun(count, 'parameter')}, 0 to {count - 1}"
-            if count
-            else "it has no parameters"
-        )
-        raise UsageError(
-            f"no parameter has the number {number}: {there}", path=checkpoint.path
-        )
+    if number < count:
+        return
+    there = "it has no parameters"
+    if count:
+        there = f"it has {counted_noun(count, 'parameter')}, 0 to {count - 1}"
+    raise UsageError(
+        f"no parameter has the number {number}: {there}", path=checkpoint.path
+    )
 
 
 def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
     """Raise UsageError where the tensors do not stand in the order of a model."""
+    why: str | None = None
     if model.kind not in ("model", "ema", "other"):
-        why: str | None = f"{model.name} is not a model"
+        why = f"{model.name} is not a model"
     elif not checkpoint.traits.keeps_order:
         why = f"{checkpoint.traits.label} keeps no order"
-    else:
-        why = (
-            None
-            if _is_module(model)
-            else disorder_reason(model.names(), _names_by_dtype(model))
-        )
-    if why is not None:
-        is_folder = checkpoint.members or checkpoint.traits.is_folder
-        hint = (
-            "ckpt.snapshot keeps it"
-            if is_folder
-            else "use the checkpoint that training saved"
-        )
-        raise UsageError(
-            f"no number has a name: {why}", path=checkpoint.path, hint=hint
-        )
+    elif not _is_module(model):
+        why = disorder_reason(model.names(), _names_by_dtype(model))
+    if why is None:
+        return
+    hint = "use the checkpoint that training saved"
+    # What training saved is the folder itself, so only a record can help there.
+    if checkpoint.members or checkpoint.traits.is_folder:
+        hint = "ckpt.snapshot keeps it"
+    raise UsageError(f"no number has a name: {why}", path=checkpoint.path, hint=hint)
 
 
 def _is_module(model: Section) -> bool:
@@ -936,16 +952,15 @@ def _by_parameters(survey: Survey, model: Section) -> _Count | None:
     tensors = [survey.tensors[index].tensor for index in indices]
     if not indices or not all(tensor.is_parameter for tensor in tensors):
         return None
+    # DDP leaves out what is frozen; a file that does not record it freezes nothing.
     counted = [
         index
         for index, tensor in zip(indices, tensors, strict=True)
         if tensor.requires_grad is not False
     ]
-    why = (
-        "the module lists its parameters"
-        if _is_module(model)
-        else "each parameter was saved as a Parameter"
-    )
+    why = "each parameter was saved as a Parameter"
+    if _is_module(model):
+        why = "the module lists its parameters"
     return _Count([_Place((index,), open=True) for index in counted], "certain", why)
 
 
@@ -953,17 +968,15 @@ def _by_names(survey: Survey, model: Section) -> _Count:
     """Return the count by names and dtypes, for a file without an optimizer of the
     model.
     """
-    places = []
+    places: list[_Place] = []
     for index in _parameter_order(survey, model):
         is_doubtful = survey.roles[index].role == "buffer"
         places.append(
             _Place((index,), open=True, frozen=not is_doubtful, out=is_doubtful)
         )
-    why = (
-        "some buffers are known only by their names"
-        if any(place.out for place in places)
-        else "every tensor that is not known as a buffer counts as a parameter"
-    )
+    why = "every tensor that is not known as a buffer counts as a parameter"
+    if any(place.out for place in places):
+        why = "some buffers are known only by their names"
     return _Count(places, "likely", why)
 
 
@@ -977,6 +990,7 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
     order = _parameter_order(survey, model)
     numbers = [_numbers_of(use, model) for use in mine]
     held = sum(map(len, numbers))
+    # With more than the model has, it is the optimizer of another one too.
     if not mine or held > len(order):
         return None
     if any(_fits_no_model(use) for use in mine):
@@ -987,6 +1001,7 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
     if possible is not None and len(set(order) & possible.keys()) < held:
         possible = None  # two optimizers that may hold the same parameters
     is_exact = held == len(order)
+    # SGD without momentum keeps no state, with a gradient or without one.
     telling = all(says_gradients(use) for use in mine)
     stateless: list[set[int]] = [set() for _ in mine]
     if telling:
@@ -995,7 +1010,9 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
             for use, numbers_of_use in zip(mine, numbers, strict=True)
         ]
     without = sum(map(len, stateless))
-    inside = {index for use in mine for index in use.match.indices}
+    inside: set[int | None] = set()
+    for use in mine:
+        inside.update(use.match.indices)
     places = [
         _place_of_tensor(index, possible, is_exact or index in inside, telling)
         for index in order
@@ -1032,11 +1049,9 @@ def _is_ordered(survey: Survey, use: GradientUse, stateless: set[int]) -> bool:
     if match.by_name:
         return False
     ordered = by_order(survey.checkpoint, match)
-    return (
-        bool(ordered & stateless)
-        if match.exact
-        else bool(ordered) or None in match.indices
-    )
+    if match.exact:
+        return bool(ordered & stateless)
+    return bool(ordered) or None in match.indices
 
 
 def _without_order(place: _Place) -> _Place:
@@ -1052,11 +1067,8 @@ def _numbers_of(use: GradientUse, model: Section) -> set[int]:
     if not match.by_name and len(match.models) < 2:
         return set(range(len(match.slots)))
     numbers: set[int] = set()
-    for number, index in enumerate(match.indices):
-        if index is not None:
-            possible: Sequence[int] = (index,)
-        else:
-            possible = match.candidates[number] if match.candidates else ()
+    for number in range(len(match.indices)):
+        possible = _possible_indices(match, number)
         if any(tensor_index in model.indices for tensor_index in possible):
             numbers.add(number)
     return numbers
@@ -1068,7 +1080,9 @@ def _place_of_tensor(
     """A tensor by what the optimizers hold: `possible` says of tensors whether they may
     have state, or not.
     """
-    states = {True, False} if possible is None else possible.get(index, set())
+    states = {True, False}
+    if possible is not None:
+        states = possible.get(index, set())
     is_outside = not is_inside
     if not telling:
         return _Place(
@@ -1106,11 +1120,11 @@ def _places_of_slots(uses: Sequence[GradientUse], telling: bool) -> list[_Place]
         if not indices:
             return None
         is_never = number in stateless
-        places.append(
-            _Place(indices, had=not is_never, never=is_never, frozen=is_never)
-            if telling
-            else _Place(indices, open=True, frozen=True)
-        )
+        if telling:
+            place = _Place(indices, had=not is_never, never=is_never, frozen=is_never)
+        else:
+            place = _Place(indices, open=True, frozen=True)
+        places.append(place)
     return places
 
 

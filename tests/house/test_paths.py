@@ -526,6 +526,7 @@ tests.
 
 SHOWN = (
     "commands.diff.rows._FEW",
+    "evidence.numbering._SHOWN",
     "ext.page.html.__init__.PACK_BYTES",
     "model.names._LONG",
     "model.text._SIBLINGS",
