@@ -95,9 +95,7 @@ def lint_summary(reports: Sequence[FileReport]) -> str:
     """
     levels = Counter(finding.level for report in reports for finding in report.findings)
     parts = [_count_text(levels[level], level) for level in LEVELS if levels[level]]
-    checked = [
-        report for report in reports if report.error is None and report.skipped is None
-    ]
+    checked = [report for report in reports if report.was_read]
     files = [report for report in checked if not report.is_model]
     models = [report for report in checked if report.is_model]
     everywhere = [counted_noun(len(files), "file")] if files or not models else []
@@ -113,7 +111,7 @@ def lint_summary(reports: Sequence[FileReport]) -> str:
             f"{counted_noun(sum(levels.values()), 'finding')} ({', '.join(parts)}) in "
             f"{' and '.join(places)}"
         )
-    elif files and not any(report.has_values for report in files):
+    if any(report.lacks_values for report in files):
         text += " · values not read (--read-values)"
     unread = sum(report.error is not None for report in reports)
     return text + (f" · {unread:,} unreadable" if unread else "")
