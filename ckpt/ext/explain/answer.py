@@ -57,7 +57,7 @@ def answer(message: Message | None, case: Case, text: str = "") -> Answer:
     """Answer an error for one checkpoint. Without a message that a family knows, the
     file is looked at for `text`.
     """
-    if message is None:
+    if message is None or FAMILIES[message.kind].of_any:
         return answer_of_any(text, case) or _look_at_words(text, case)
     return FAMILIES[message.kind].answer(message, case)
 

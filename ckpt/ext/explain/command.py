@@ -37,7 +37,11 @@ from ckpt.ext.explain import (
 )
 from ckpt.ext.explain.case import Answer, Older, Statement
 from ckpt.ext.explain.families.gradients import OF_GRADIENTS
-from ckpt.ext.explain.families.paths import lacking_in_folder, lacking_names
+from ckpt.ext.explain.families.paths import (
+    answer_of_no_file,
+    lacking_in_folder,
+    lacking_names,
+)
 from ckpt.ext.explain.pages import page_of_code
 from ckpt.ext.explain.pasted import LONGEST
 from ckpt.ext.explain.text import answer_lines, list_lines, page_lines
@@ -137,6 +141,8 @@ def command(
     if path is None:
         if found.page is None:
             raise no_page(found.text)
+        if found.answer is None and found.message is not None:
+            found = found._replace(answer=answer_of_no_file(found.message))
         return _write_explanation(found, json=json)
     older = paths[0] if len(paths) > 1 else None
     if older is not None and (
@@ -156,7 +162,8 @@ def command(
             "ckpt: --model is not used: it answers errors of DDP about gradients, and "
             "of optimizers that do not take their state"
         )
-    request = _Request(section, model_of(model, arg), older, limits)
+    given = _pasted_model(model, arg or [])
+    request = _Request(section, model_of(model, arg), older, limits, given)
     return run_for_each(
         [path],
         lambda name: _write_explanation(_explain_path(found, name, request), json=json),
@@ -198,6 +205,20 @@ class _Request(NamedTuple):
     model: ModelRecord | None
     older: str | None
     limits: Limits
+    given_model: str | None = None
+    """The words of --model and --arg, as a shell takes them."""
+
+
+def _pasted_model(model: str | None, arguments: Sequence[str]) -> str | None:
+    """Return the words behind `--model` for a command that is printed, or None where
+    there are none, or none that a shell takes.
+    """
+    if model is None:
+        return None
+    words = [pasted_path(word) for word in (model, *arguments)]
+    if None in words:
+        return None
+    return " --arg ".join(word for word in words if word is not None)
 
 
 def _checkpoint_paths(words: list[str]) -> list[str]:
@@ -314,6 +335,7 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
                 older,
                 is_folder=folder,
                 names_in=lambda other: _names_in(other, limits),
+                model=request.given_model,
             )
             return explain_with(found, case)
     except (UnreadableError, UnsupportedError) as error:

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate
-from ckpt.ext.explain.case import Case, Statement, load_statements
+from ckpt.ext.explain.case import Answer, Case, Statement, load_statements
+from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show
+from ckpt.surface.api.missing import missing
 
 NOT_FOUND = re.compile(
     r"(?:No such file or directory|Not a directory): (?:Posix"
@@ -143,6 +145,27 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
     else:
         yield from _answer_other_path(path, shown, case)
     yield from load_statements(case)
+
+
+def answer_of_no_file(message: Message) -> Answer | None:
+    """Say of a path that a program did not find whether it is here, and what is near it
+    by name, or return None for other errors.
+    """
+    found = NOT_FOUND.search(message.text) if message.kind == "absent" else None
+    if found is None:
+        return None
+    path = path_in(found)
+    shown = show(path, 200)
+    if os.path.exists(path):
+        text = (
+            f"{shown} is there, seen from this folder: the program runs in another "
+            "one, or it was not there yet."
+        )
+        return Answer("", (Statement(text),))
+    meant = missing(path)
+    near = f" {meant[:1].upper()}{meant[1:]}" if meant else ""
+    text = f"Nothing is at {shown}, seen from this folder either.{near}"
+    return Answer("", (Statement(text),))
 
 
 _RANK = re.compile(r"(?:mp_rank|tp_rank|rank)_?\d{1,6}(?:_\d{1,6}){0,2}")
@@ -342,8 +365,9 @@ def _answer_lacking_file(
     if alike and _OF_RANKS.search(name):
         yield Statement(
             f"{show(name, 80)} is not in this folder, and "
-            f"{and_more([show(other, 80) for other in alike], 4)} is: each process of "
-            "a run writes its own, and"
+            f"{and_more([show(other, 80) for other in alike], 4)} "
+            f"{'is' if len(alike) == 1 else 'are'}: each process of a run writes its "
+            "own, and"
             " no other did. The save was called in the main process alone, or the run "
             "had fewer of them. Weights and"
             " optimizer are not in such a file: resume with as many processes, or copy "
@@ -354,7 +378,8 @@ def _answer_lacking_file(
     if alike:
         yield Statement(
             f"{show(name, 80)} is not in this folder, and "
-            f"{and_more([show(other, 80) for other in alike], 4)} is."
+            f"{and_more([show(other, 80) for other in alike], 4)} "
+            f"{'is' if len(alike) == 1 else 'are'}."
         )
         return
     others = and_more([show(other, 80) for other in held], 8)
