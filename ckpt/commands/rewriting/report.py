@@ -235,10 +235,12 @@ class RewriteReport(NamedTuple):
     def __repr__(self) -> str:
         to = "nothing written" if self.saved is None else show(self.saved.path)
         tensors = counted_noun(len(self.result.tensors) - len(self.tied), "tensor")
-        return (
-            f"<ckpt.RewriteReport {self.command} {show(self.source.path)} → {to}: "
-            f"{tensors}>"
-        )
+        given = show(self.source.path)
+        if self.coverage is not None:
+            given = f"{show(self.coverage.source)} into {given}"
+        if len(self.sources) > 1:
+            given = and_more([show(row.path) for row in self.sources], 3)
+        return f"<ckpt.RewriteReport {self.command} {given} → {to}: {tensors}>"
 
     @property
     def exit_code(self) -> int:
