@@ -107,7 +107,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
     if absent:  # the plan has said why of each
         names = show_folded_names(absent, _LISTED)
         out += hanging_lines([("left out: ", "")], names, width, 2)
-    rest = [row for row in report.left_out if row.name not in absent]
+    rest = tuple(row for row in report.left_out if row.name not in absent)
     out += _leftover_lines("left out", rest)
     out += _leftover_lines(
         "left alone",
