@@ -48,7 +48,7 @@ from ckpt.ext.explain.families.unpacking import (
     of_unpacking,
 )
 from ckpt.ext.explain.message import Message
-from ckpt.model.errors import CkptError, StandInError, UnsupportedError
+from ckpt.model.errors import UNFINISHED, CkptError, StandInError, UnsupportedError
 from ckpt.model.findings import Code
 from ckpt.model.text import pasted_path
 
@@ -137,6 +137,8 @@ def answer_damaged(
         else str(error)
     )
     hint = error.hint or ""
+    if hint.startswith(UNFINISHED):
+        hint = UNFINISHED  # the command stands below
     if hint.startswith(_OUT_OF_IT) and not hint.endswith(" it first"):
         return Answer(
             error.path or "", (Statement(f"{text}. This takes it out:", (), hint),)
