@@ -203,7 +203,7 @@ def test_a_screen_breaks_no_word_and_keeps_its_width(columns: int) -> None:
     ):
         assert name in words
     assert "a Git LFS pointer, not the file" in " ".join(seen.split())
-    assert ("EPOCH" in words) == (columns >= 100)
+    assert ("EPOCH" in words) == (columns >= 80)
     assert ("FORMAT" in words) == (columns > 100)
 
 
