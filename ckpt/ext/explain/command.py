@@ -61,7 +61,12 @@ from ckpt.surface.api.opening import with_model
 from ckpt.surface.api.walk import found as walked
 from ckpt.surface.api.walk import split_items
 from ckpt.surface.cli import output
-from ckpt.surface.cli.inputs import opened, plugins_allowed, run_for_each
+from ckpt.surface.cli.inputs import (
+    opened,
+    plugins_allowed,
+    run_for_each,
+    tell_misfit,
+)
 
 _LARGEST_LOG = 1 << 30
 """Bytes of a log, of which the end is read."""
@@ -317,6 +322,7 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
     try:
         with opened(path, limits, tell=False) as checkpoint:
             survey = with_model(checkpoint, request.model)
+            tell_misfit(survey, request.given_model)
             verified = None if is_url(path) else lambda: _verify_path(path, limits)
             older = (
                 None

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate, shown_path
 from ckpt.bytes.source import read_limited, read_pipe
+from ckpt.evidence.survey import Survey
 from ckpt.hooks import load_hook
 from ckpt.model.errors import (
     UNFINISHED,
@@ -30,8 +31,10 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.text import (
     Json,
     and_more,
+    counted_noun,
     pasted_path,
     show,
+    show_folded_names,
     show_literal,
     show_names,
 )
@@ -460,6 +463,26 @@ def _naming_loss(path: str) -> Iterator[None]:
         if error.hint == UNFINISHED and pasted is not None and not is_url(path):
             error.hint = f"{UNFINISHED} ckpt verify {pasted} names what is lost"
         raise
+
+
+def tell_misfit(survey: Survey, model: str | None) -> None:
+    """Say on stderr which tensors a file and the model of --model do not share: numbers
+    and findings are then those of another model.
+    """
+    match = survey.record
+    if model is None or match is None or match.record.source != "model":
+        return
+    parts = [
+        f"{side} {counted_noun(len(names), 'tensor')} of the {other}: "
+        f"{show_folded_names(names, 4)}"
+        for side, other, names in (
+            ("the model lacks", "file", match.only_in_file()),
+            ("the file lacks", "model", match.only_in_model()),
+        )
+        if names
+    ]
+    if parts:
+        output.write_talk(f"ckpt: {show(model, 80)}: {'; '.join(parts)}")
 
 
 def notice_lines(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:

@@ -1947,3 +1947,19 @@ def test_the_given_model_stands_in_the_command(tmp_path: Path) -> None:
     assert "FILE.py:FACTORY" not in said
     unknown = ckpt("explain", text, "adam.pth", cwd=tmp_path).out.decode()
     assert "net.py" not in unknown
+
+
+def test_a_model_that_is_not_the_files_is_said(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "def build(width):\n"
+        "    return nn.Sequential(*[nn.Linear(4, 4) for _ in range(int(width))])\n"
+    )
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    torch.save({"model": model.state_dict()}, tmp_path / "a.pth")
+    given = ("--model", "net.py:build", "--arg")
+    less = ckpt("inspect", "a.pth", *given, "width=3", cwd=tmp_path).err.decode()
+    assert "net.py:build: the model lacks 2 tensors of the file: 3." in less
+    more = ckpt("inspect", "a.pth", *given, "width=5", cwd=tmp_path).err.decode()
+    assert "the file lacks 2 tensors of the model: 4." in more
+    assert not ckpt("inspect", "a.pth", *given, "width=4", cwd=tmp_path).err
