@@ -38,10 +38,12 @@ from ckpt.ext.explain import (
 from ckpt.ext.explain.case import Answer, Older, Statement
 from ckpt.ext.explain.families.gradients import OF_GRADIENTS
 from ckpt.ext.explain.families.paths import (
-    answer_of_no_file,
+    NOT_FOUND,
     lacking_in_folder,
     lacking_names,
+    path_in,
 )
+from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.pages import page_of_code
 from ckpt.ext.explain.pasted import LONGEST
 from ckpt.ext.explain.text import answer_lines, list_lines, page_lines
@@ -57,6 +59,7 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.text import pasted_path, show
 from ckpt.surface.api.advice import planning
 from ckpt.surface.api.keywords import model_of
+from ckpt.surface.api.missing import missing
 from ckpt.surface.api.opening import with_model
 from ckpt.surface.api.walk import found as walked
 from ckpt.surface.api.walk import split_items
@@ -147,7 +150,7 @@ def command(
         if found.page is None:
             raise no_page(found.text)
         if found.answer is None and found.message is not None:
-            found = found._replace(answer=answer_of_no_file(found.message))
+            found = found._replace(answer=_answer_of_no_file(found.message))
         return _write_explanation(found, json=json)
     older = paths[0] if len(paths) > 1 else None
     if older is not None and (
@@ -201,6 +204,27 @@ def _write_explanation(found: Explanation, *, json: bool) -> int:
         error = no_page(found.text)
         output.write_talk(f"ckpt: {error.problem}")
     return found.exit_code
+
+
+def _answer_of_no_file(message: Message) -> Answer | None:
+    """Say of a path that a program did not find whether it is here, and what is near it
+    by name, or return None for other errors.
+    """
+    found = NOT_FOUND.search(message.text) if message.kind == "absent" else None
+    if found is None:
+        return None
+    path = path_in(found)
+    shown = show(path, 200)
+    if os.path.exists(path):
+        text = (
+            f"{shown} is there, seen from this folder: the program runs in another "
+            "one, or it was not there yet."
+        )
+        return Answer("", (Statement(text),))
+    meant = missing(path)
+    near = f" {meant[:1].upper()}{meant[1:]}" if meant else ""
+    text = f"Nothing is at {shown}, seen from this folder either.{near}"
+    return Answer("", (Statement(text),))
 
 
 class _Request(NamedTuple):

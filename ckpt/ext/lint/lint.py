@@ -236,8 +236,8 @@ class LintReport(NamedTuple):
         return max(map(self._file_exit_code, self.files), default=0)
 
     def _file_exit_code(self, row: FileReport) -> int:
-        if row.error is not None:
-            return 0 if self.skip_unreadable else 2
+        if row.error is not None and not self.skip_unreadable:
+            return 2
         if self.exit_zero:
             return 0
         if self.gate.fails:
@@ -340,7 +340,7 @@ def lint(survey: Survey, *, plan: Plan | None = None) -> list[Finding]:
 
 
 class ValueReport(NamedTuple):
-    """What the numbers of a checkpoint show, and why they are not all of them."""
+    """The findings in the numbers of a checkpoint, and why they are not all of them."""
 
     findings: tuple[Finding, ...]
     failure: Failure | None

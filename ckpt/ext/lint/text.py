@@ -230,25 +230,18 @@ def junit_lines(
             f"name={quoteattr(show(report.path, None))}"
         )
         failures = _failed_findings(report)
+        told: list[str] = []
         if report.error is not None:
-            out += [
-                f"{opening}>",
-                f"<error message={quoteattr(safe_sentence(str(report.error)))}/>",
-                "</testcase>",
-            ]
-        elif failures:
+            message = quoteattr(safe_sentence(str(report.error)))
+            told.append(f"<error message={message}/>")
+        if failures:
             texts = [
                 f"{finding.level} {finding.code} {safe_sentence(finding.message)}"
                 for finding in failures
             ]
             kind, message = quoteattr(failures[0].code), quoteattr(" | ".join(texts))
-            out += [
-                f"{opening}>",
-                f"<failure type={kind} message={message}/>",
-                "</testcase>",
-            ]
-        else:
-            out.append(f"{opening}/>")
+            told.append(f"<failure type={kind} message={message}/>")
+        out += [f"{opening}>", *told, "</testcase>"] if told else [f"{opening}/>"]
     out += ["</testsuite>", "</testsuites>"]
     # `##[` is a command to GitHub Actions.
     return [line.replace("##", "#&#35;") for line in out]

@@ -466,9 +466,7 @@ def _naming_loss(path: str) -> Iterator[None]:
 
 
 def tell_misfit(survey: Survey, model: str | None) -> None:
-    """Say on stderr which tensors a file and the model of --model do not share: numbers
-    and findings are then those of another model.
-    """
+    """Name on stderr the tensors that a file and a live model do not share."""
     match = survey.record
     if model is None or match is None or match.record.source != "model":
         return

@@ -77,7 +77,7 @@ _OF_MODULES = (
     "generate",
 )
 _OF_STATE_DICTS = ("_metadata",)
-"""Attributes of the dict that `state_dict` returns, beside those of every dict."""
+"""The attributes that only state dicts have."""
 _FORWARD = re.compile(
     r"'(?:collections\.)?(?:Ordered[Dd]ict|dict)' object is not callable"
 )

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate
-from ckpt.ext.explain.case import Answer, Case, Statement, load_statements
-from ckpt.ext.explain.message import Message
+from ckpt.ext.explain.case import Case, Statement, load_statements
 from ckpt.model.text import and_more, counted_noun, show
-from ckpt.surface.api.missing import missing
 
 NOT_FOUND = re.compile(
     r"(?:No such file or directory|Not a directory): (?:Posix"
@@ -145,27 +143,6 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
     else:
         yield from _answer_other_path(path, shown, case)
     yield from load_statements(case)
-
-
-def answer_of_no_file(message: Message) -> Answer | None:
-    """Say of a path that a program did not find whether it is here, and what is near it
-    by name, or return None for other errors.
-    """
-    found = NOT_FOUND.search(message.text) if message.kind == "absent" else None
-    if found is None:
-        return None
-    path = path_in(found)
-    shown = show(path, 200)
-    if os.path.exists(path):
-        text = (
-            f"{shown} is there, seen from this folder: the program runs in another "
-            "one, or it was not there yet."
-        )
-        return Answer("", (Statement(text),))
-    meant = missing(path)
-    near = f" {meant[:1].upper()}{meant[1:]}" if meant else ""
-    text = f"Nothing is at {shown}, seen from this folder either.{near}"
-    return Answer("", (Statement(text),))
 
 
 _RANK = re.compile(r"(?:mp_rank|tp_rank|rank)_?\d{1,6}(?:_\d{1,6}){0,2}")
