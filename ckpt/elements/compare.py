@@ -41,6 +41,7 @@ from ckpt.model.tensors import (
     parts_of,
     tensor_ref,
 )
+from ckpt.model.text import counted_noun
 
 
 class Change(NamedTuple):
@@ -69,6 +70,13 @@ class Change(NamedTuple):
     """The rows and columns that the base does not have, if they were requested."""
     seen: object = None
     """The answer of `LineTest.look`, if there is one."""
+
+    def __repr__(self) -> str:
+        largest = "" if self.max_abs is None else f", max |Δ| {self.max_abs:.3g}"
+        return (
+            f"<Change {self.differing:,} of {counted_noun(self.numel, 'element')}"
+            f"{largest}>"
+        )
 
     @property
     def is_vague(self) -> bool:

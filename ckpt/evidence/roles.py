@@ -153,6 +153,22 @@ class RecordMatch(NamedTuple):
             index: self.record.tensors[name] for name, index in self.indices.items()
         }
 
+    def only_in_file(self) -> list[str]:
+        """The tensors of the section that the model does not have, by their names
+        inside of it.
+        """
+        known = set(self.indices.values())
+        names = self.section.names()
+        return [
+            name
+            for number, name in enumerate(names)
+            if self.section.first + number not in known
+        ]
+
+    def only_in_model(self) -> list[str]:
+        """The tensors of the model that the section does not have."""
+        return [name for name in self.record.tensors if name not in self.indices]
+
 
 class Evidence(NamedTuple):
     """The role of each of `checkpoint.tensors`, in the same order, and the matches of

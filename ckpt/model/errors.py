@@ -213,6 +213,10 @@ def _rebuild_error(
     return error
 
 
+UNFINISHED = "an unfinished download?"
+"""The hint of a set of files that lacks one."""
+
+
 class UnreadableError(CkptError):
     """The file is missing, damaged, hostile or ambiguous, so its content is unknown."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json
+from ckpt.model.text import Json, show
 
 Level = Literal["error", "warning", "info"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "info")
@@ -402,6 +402,9 @@ class Finding(NamedTuple):
     raised: Level | None = None
     """The level, if the evidence is better than the catalogue assumes."""
     consequence: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<ckpt.Finding {self.level} {self.code}: {show(self.message, 120)}>"
 
     def to_json(self) -> dict[str, Json]:
         """An entry of `findings[]`."""

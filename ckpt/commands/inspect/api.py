@@ -16,7 +16,7 @@ from ckpt.hooks import find_hook, load_hook
 from ckpt.model.checkpoint import names_of
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, counted_noun
+from ckpt.model.text import Json, counted_noun, show
 from ckpt.surface.api.checkpoint import (
     MissingNameError,
     SectionSummary,
@@ -51,6 +51,13 @@ class TensorSummary(NamedTuple):
     nbytes: int
     role: str
     evidence: str
+
+    def __repr__(self) -> str:
+        where = "" if self.device is None else f" on {show(self.device, 40)}"
+        return (
+            f"<ckpt.TensorSummary {show(self.name)}: {self.dtype} "
+            f"{list(self.shape)}{where}, {self.role}>"
+        )
 
 
 def _summarize(row: Row, role: Role) -> TensorSummary:

@@ -24,6 +24,7 @@ from ckpt.surface.cli.inputs import (
     opened,
     refuse_factory,
     run_for_each,
+    tell_misfit,
 )
 from ckpt.surface.text.lines import height_of
 
@@ -136,6 +137,7 @@ def command(
                 hints=not rows.asked,
                 **keywords,
             )
+            tell_misfit(done.report.survey, model)
             if output.is_silent():
                 pass  # the exit code answers
             elif json:

@@ -30,7 +30,15 @@ from ckpt.surface.api.keywords import (
 )
 from ckpt.surface.api.opening import path_of
 from ckpt.surface.api.progress import Progress
-from ckpt.surface.api.walk import Found, choose_executor, found, is_concern, split_items
+from ckpt.surface.api.walk import (
+    Found,
+    choose_executor,
+    empty_folders,
+    found,
+    is_concern,
+    nothing_in,
+    split_items,
+)
 
 if TYPE_CHECKING:
     from ckpt.model.findings import Plan
@@ -178,6 +186,11 @@ class Listing:
                 self._others.append(item.path)
             else:
                 self._add_row(row)
+        seen = [row.path for row in self._rows]
+        # A folder alone is an empty report, of which the command makes an error.
+        for path in empty_folders(self._paths, seen) if seen else ():
+            error = nothing_in(path).failure(path)
+            self._add_row(LsRow(path, error=error))
 
     def _add_row(self, row: LsRow) -> None:
         self._rows.append(row._replace(findings=self._gate.rules.kept(row.findings)))

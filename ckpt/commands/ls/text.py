@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ckpt.commands.ls.ls import RUNS_CODE, UNREADABLE, LsReport, LsRow
 from ckpt.model.dtypes import short_dtype
+from ckpt.model.errors import NotOpenedError, UnsupportedError
 from ckpt.model.names import are_series, common_pattern, short_labels
 from ckpt.model.text import (
     count_text,
@@ -32,13 +33,13 @@ from ckpt.surface.text.lines import (
 
 _COLUMNS = (
     Column("NAME", gives_way=True, is_file=True),
-    Column("EPOCH", right=True, given_up=4),
+    Column("EPOCH", right=True, given_up=6),
     Column("STEP", right=True, given_up=2),
     Column("FORMAT", given_up=1),
     Column("SIZE", right=True, given_up=7),
-    Column("PARAMS", right=True, given_up=6),
+    Column("PARAMS", right=True, given_up=5),
     Column("DTYPE", given_up=3),
-    Column("DEVICE", given_up=5),
+    Column("DEVICE", given_up=4),
     Column("LOADS"),
     Column("FINDINGS", least=18),
 )
@@ -65,6 +66,7 @@ _LEAST_LABEL = 24
 """The same, of a label in a series."""
 _BELOW = 4
 """Cells before a reason that stands below its row."""
+_ABSENT = (NotOpenedError.code, UnsupportedError.code)
 _STYLES = {RUNS_CODE: "error", UNREADABLE: "warning"}
 
 
@@ -257,7 +259,7 @@ def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
     """Return the command that says more of files that run code or cannot be read, among
     what the `names` lead to, or None.
     """
-    if not any(row.error is not None or row.loads == RUNS_CODE for row in rows):
+    if not any(row.loads == RUNS_CODE or _has_more_to_say(row) for row in rows):
         return None
     paths = [pasted_path(name) for name in names]
     is_short = 0 < len(paths) <= _FEW and None not in paths
@@ -265,6 +267,13 @@ def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
     if is_short:
         what = " ".join(path for path in paths if path is not None)
     return f"ckpt lint {what} --level error"
+
+
+def _has_more_to_say(row: LsRow) -> bool:
+    """Tell whether `ckpt lint` is a way to go on with a path that is unreadable: not
+    where nothing is there, or no checkpoint.
+    """
+    return row.error is not None and row.error.code not in _ABSENT
 
 
 def summary_text(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:

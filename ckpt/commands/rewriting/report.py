@@ -61,6 +61,12 @@ class Change(NamedTuple):
     name: str = ""
     """The name of the one value that changes, where the change is not about many."""
 
+    def __repr__(self) -> str:
+        words = [text for text in (self.before, self.after) if text]
+        said = " → ".join(show(word, 60) for word in words)
+        count = counted_noun(self.number, self.unit)
+        return f"<Change {self.kind}{f' {said}' if said else ''}: {count}>"
+
 
 class Leftover(NamedTuple):
     """Something that is left out of the result, or left unchanged in it although one
@@ -74,6 +80,9 @@ class Leftover(NamedTuple):
     nbytes: int | None = None
     hint: str | None = None
     is_value: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Leftover {show(self.name) or '(the root)'}: {show(self.what, 80)}>"
 
 
 class ConfigValue(NamedTuple):
@@ -142,6 +151,9 @@ class AverageSource(NamedTuple):
     share: float
     aligned: tuple[str, str] = ("", "")
     renames: tuple[Rename, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<AverageSource {show(self.path)}: {self.share:.4g}>"
 
     def to_json(self) -> dict[str, Json]:
         """An object of `sources` of the document `ckpt.rewrite`."""
@@ -235,10 +247,12 @@ class RewriteReport(NamedTuple):
     def __repr__(self) -> str:
         to = "nothing written" if self.saved is None else show(self.saved.path)
         tensors = counted_noun(len(self.result.tensors) - len(self.tied), "tensor")
-        return (
-            f"<ckpt.RewriteReport {self.command} {show(self.source.path)} → {to}: "
-            f"{tensors}>"
-        )
+        given = show(self.source.path)
+        if self.coverage is not None:
+            given = f"{show(self.coverage.source)} into {given}"
+        if len(self.sources) > 1:
+            given = and_more([show(row.path) for row in self.sources], 3)
+        return f"<ckpt.RewriteReport {self.command} {given} → {to}: {tensors}>"
 
     @property
     def exit_code(self) -> int:

@@ -103,7 +103,12 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
     out += _source_lines(report.sources, width)
     if report.account is not None:
         out += report.account.lines(width)
-    out += _leftover_lines("left out", report.left_out)
+    absent = () if report.coverage is None else report.coverage.absent
+    if absent:  # the plan has said why of each
+        names = show_folded_names(absent, _LISTED)
+        out += hanging_lines([("left out: ", "")], names, width, 2)
+    rest = tuple(row for row in report.left_out if row.name not in absent)
+    out += _leftover_lines("left out", rest)
     out += _leftover_lines(
         "left alone",
         _merge_leftovers(report.left_alone) if report.sources else report.left_alone,

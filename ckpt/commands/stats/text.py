@@ -98,6 +98,10 @@ def stats_lines(
         folds = folds[:_ROWS]
     body = [[name, *body[indices[0]][1:]] for name, indices in folds]
     shown, table = narrow_columns(heads, body, width)
+    if width is not None and "MIN" not in [head.name for head in shown]:
+        # A row without a number says nothing: names give way before the last of them.
+        heads[0] = heads[0]._replace(least=width * 3 // 8)
+        shown, table = narrow_columns(heads, body, width)
     # A shorter histogram goes before a column.
     if report.histogram and len(shown) < len(heads):
         rows = [report.rows[indices[0]] for _, indices in folds]

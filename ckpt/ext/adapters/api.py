@@ -160,7 +160,9 @@ def _swapped(base: Input, adapter: str, options: WriteOptions) -> Iterator[None]
         path = path_of(base)
         words = [pasted_path(adapter), None if path is None else pasted_path(path)]
         if error.hint is None and None not in words and _is_adapter(base, options):
-            error.hint = f"the base comes first: ckpt merge {words[0]} {words[1]}"
+            out = None if options.out is None else pasted_path(options.out)
+            to = "" if out is None else f" -o {out}"
+            error.hint = f"the base comes first: ckpt merge {words[0]} {words[1]}{to}"
         raise
 
 

@@ -48,7 +48,7 @@ from ckpt.ext.explain.families.unpacking import (
     of_unpacking,
 )
 from ckpt.ext.explain.message import Message
-from ckpt.model.errors import CkptError, StandInError, UnsupportedError
+from ckpt.model.errors import UNFINISHED, CkptError, StandInError, UnsupportedError
 from ckpt.model.findings import Code
 from ckpt.model.text import pasted_path
 
@@ -57,7 +57,7 @@ def answer(message: Message | None, case: Case, text: str = "") -> Answer:
     """Answer an error for one checkpoint. Without a message that a family knows, the
     file is looked at for `text`.
     """
-    if message is None:
+    if message is None or FAMILIES[message.kind].of_any:
         return answer_of_any(text, case) or _look_at_words(text, case)
     return FAMILIES[message.kind].answer(message, case)
 
@@ -137,6 +137,8 @@ def answer_damaged(
         else str(error)
     )
     hint = error.hint or ""
+    if hint.startswith(UNFINISHED):
+        hint = UNFINISHED  # the command stands below
     if hint.startswith(_OUT_OF_IT) and not hint.endswith(" it first"):
         return Answer(
             error.path or "", (Statement(f"{text}. This takes it out:", (), hint),)

@@ -11,6 +11,7 @@ from functools import cached_property
 from ckpt.bytes.location import path_beside
 from ckpt.commands.inspect.inspect import inspect
 from ckpt.commands.verify.verify import VerifyReport
+from ckpt.evidence.loading import Load
 from ckpt.evidence.numbering import Numbering
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -20,6 +21,7 @@ from ckpt.model.findings import LEVELS, Finding, Level, Plan, Way
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, and_more, counted_noun, show
+from ckpt.tree.view import look
 
 
 class Statement(NamedTuple):
@@ -103,7 +105,8 @@ class Case:
     `older` is an earlier save of the run, where one was given. `is_folder` is true
     where the user named a folder, also one in which a single file is the checkpoint.
     `names_in` gives the names of the tensors of another file, and none where it cannot
-    be read.
+    be read. `model` is what the user gave with --model, for the commands that are
+    printed.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class Case:
         *,
         is_folder: bool = False,
         names_in: Callable[[str], Collection[str]] = lambda path: (),
+        model: str | None = None,
     ) -> None:
         self.survey = survey
         self.older = older
@@ -123,6 +127,7 @@ class Case:
         self.section = section
         self.is_folder = is_folder
         self.names_in = names_in
+        self.model = model or "FILE.py:FACTORY"
         self._verify = verify
 
     @cached_property
@@ -244,12 +249,19 @@ def command_statements(text: str, way: Way) -> Iterator[Statement]:
         yield Statement(alone if way.keeps == "weights" else text, (), way.command)
 
 
+def trust_text(load: Load) -> str:
+    """Say of a line that may run what the file names that it takes trust."""
+    may_run = "weights_only=False" in (load.expression or "")
+    return ", if you trust its author" if may_run else ""
+
+
 def load_statements(case: Case, text: str = "It loads so:") -> Iterator[Statement]:
     """The line of Python that opens the file, or the reason why there is none."""
     load = case.survey.load
     if load.expression is not None:
         note = f" ({load.note})" if load.note else ""
-        yield Statement(text.removesuffix(":") + f"{note}:", (), load.expression)
+        said = text.removesuffix(":") + trust_text(load)
+        yield Statement(f"{said}{note}:", (), load.expression)
     elif load.reason is not None:
         yield Statement(f"ckpt prints no line that loads it: {load.reason}.")
 
@@ -345,6 +357,12 @@ def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
         )
         begin = "torch.load gives a dict of" if _is_of_torch(case) else "Its keys are"
         yield Statement(f"{begin} {keys_text(case)}.{held}")
+    elif is_flat and case.has_module:
+        cls = look(survey.checkpoint.root).type
+        yield Statement(
+            f"It is a pickled object of {show(cls, 80)}, and no state dict: torch.load "
+            "gives that object, and needs its code."
+        )
     elif is_flat and not survey.checkpoint.parts and survey.tensors:
         yield Statement(
             f"It is a state dict of {counted_noun(len(survey.tensors), 'tensor')}: the "

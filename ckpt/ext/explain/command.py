@@ -37,7 +37,13 @@ from ckpt.ext.explain import (
 )
 from ckpt.ext.explain.case import Answer, Older, Statement
 from ckpt.ext.explain.families.gradients import OF_GRADIENTS
-from ckpt.ext.explain.families.paths import lacking_in_folder, lacking_names
+from ckpt.ext.explain.families.paths import (
+    NOT_FOUND,
+    lacking_in_folder,
+    lacking_names,
+    path_in,
+)
+from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.pages import page_of_code
 from ckpt.ext.explain.pasted import LONGEST
 from ckpt.ext.explain.text import answer_lines, list_lines, page_lines
@@ -53,11 +59,17 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.text import pasted_path, show
 from ckpt.surface.api.advice import planning
 from ckpt.surface.api.keywords import model_of
+from ckpt.surface.api.missing import missing
 from ckpt.surface.api.opening import with_model
 from ckpt.surface.api.walk import found as walked
 from ckpt.surface.api.walk import split_items
 from ckpt.surface.cli import output
-from ckpt.surface.cli.inputs import opened, plugins_allowed, run_for_each
+from ckpt.surface.cli.inputs import (
+    opened,
+    plugins_allowed,
+    run_for_each,
+    tell_misfit,
+)
 
 _LARGEST_LOG = 1 << 30
 """Bytes of a log, of which the end is read."""
@@ -137,6 +149,8 @@ def command(
     if path is None:
         if found.page is None:
             raise no_page(found.text)
+        if found.answer is None and found.message is not None:
+            found = found._replace(answer=_answer_of_no_file(found.message))
         return _write_explanation(found, json=json)
     older = paths[0] if len(paths) > 1 else None
     if older is not None and (
@@ -156,7 +170,8 @@ def command(
             "ckpt: --model is not used: it answers errors of DDP about gradients, and "
             "of optimizers that do not take their state"
         )
-    request = _Request(section, model_of(model, arg), older, limits)
+    given = _pasted_model(model, arg or [])
+    request = _Request(section, model_of(model, arg), older, limits, given)
     return run_for_each(
         [path],
         lambda name: _write_explanation(_explain_path(found, name, request), json=json),
@@ -191,6 +206,27 @@ def _write_explanation(found: Explanation, *, json: bool) -> int:
     return found.exit_code
 
 
+def _answer_of_no_file(message: Message) -> Answer | None:
+    """Say of a path that a program did not find whether it is here, and what is near it
+    by name, or return None for other errors.
+    """
+    found = NOT_FOUND.search(message.text) if message.kind == "absent" else None
+    if found is None:
+        return None
+    path = path_in(found)
+    shown = show(path, 200)
+    if os.path.exists(path):
+        text = (
+            f"{shown} is there, seen from this folder: the program runs in another "
+            "one, or it was not there yet."
+        )
+        return Answer("", (Statement(text),))
+    meant = missing(path)
+    near = f" {meant[:1].upper()}{meant[1:]}" if meant else ""
+    text = f"Nothing is at {shown}, seen from this folder either.{near}"
+    return Answer("", (Statement(text),))
+
+
 class _Request(NamedTuple):
     """The options of an answer."""
 
@@ -198,6 +234,20 @@ class _Request(NamedTuple):
     model: ModelRecord | None
     older: str | None
     limits: Limits
+    given_model: str | None = None
+    """The words of --model and --arg, as a shell takes them."""
+
+
+def _pasted_model(model: str | None, arguments: Sequence[str]) -> str | None:
+    """Return the words behind `--model` for a command that is printed, or None where
+    there are none, or none that a shell takes.
+    """
+    if model is None:
+        return None
+    words = [pasted_path(word) for word in (model, *arguments)]
+    if None in words:
+        return None
+    return " --arg ".join(word for word in words if word is not None)
 
 
 def _checkpoint_paths(words: list[str]) -> list[str]:
@@ -296,6 +346,7 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
     try:
         with opened(path, limits, tell=False) as checkpoint:
             survey = with_model(checkpoint, request.model)
+            tell_misfit(survey, request.given_model)
             verified = None if is_url(path) else lambda: _verify_path(path, limits)
             older = (
                 None
@@ -314,6 +365,7 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
                 older,
                 is_folder=folder,
                 names_in=lambda other: _names_in(other, limits),
+                model=request.given_model,
             )
             return explain_with(found, case)
     except (UnreadableError, UnsupportedError) as error:

@@ -35,6 +35,10 @@ class Family(NamedTuple):
     """
     needs_open: bool = False
     """True where a file that does not open is no answer."""
+    of_any: bool = False
+    """True for words of any program, which a checkpoint answers as an error without a
+    page.
+    """
     names_no_cause: bool = False
     """True for reports that stand below an error: words of any program count first."""
 

@@ -12,7 +12,7 @@ from ckpt.formats.common.file_set import CheckpointFiles
 from ckpt.formats.format import Probe
 from ckpt.model.account import Account, Notice
 from ckpt.model.checkpoint import Checkpoint, Entry
-from ckpt.model.errors import UnreadableError
+from ckpt.model.errors import UNFINISHED, UnreadableError
 from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import Dict
 from ckpt.model.rows import replace
@@ -49,7 +49,7 @@ def read_set(probe: Probe, count: int) -> Checkpoint:
         listed = and_more([show(name, 80) for name in missing], _LISTED)
         text = f"{len(missing):,} of {count:,} files missing: {listed}"
         if not probe.partial:
-            raise UnreadableError(text, hint="an unfinished download?")
+            raise UnreadableError(text, hint=UNFINISHED)
     marks = {
         name: f"{probe.mark}file-{number}:" for number, name in enumerate(names, 1)
     }

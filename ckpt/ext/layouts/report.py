@@ -15,9 +15,10 @@ from ckpt.ext.layouts.rules import Recipe
 from ckpt.ext.layouts.sides import Passed
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, counted_noun, show
-from ckpt.surface.reports import reduce_report
+from ckpt.surface.reports import reduce_report, shown_as_html
 
 
+@shown_as_html("ckpt.ext.layouts.text", "html_recipe")
 class RecipeReport(NamedTuple):
     """The report of `ckpt recipe`: how B is made of A, proved byte by byte.
 

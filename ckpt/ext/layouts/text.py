@@ -44,7 +44,7 @@ _BY = {
 
 def recipe_lines(report: RecipeReport, width: int | None = None) -> list[Line]:
     """The report as a person reads it, broken to fit `width`."""
-    lines: list[Line] = [[(report.headline, "good" if report.is_whole else "warn")]]
+    lines: list[Line] = [[(report.headline, "good" if report.is_whole else "warning")]]
     lines += _coded_lines(report, width)
     if report.recipe.rules and not report.is_check:
         lines.append([])
@@ -135,7 +135,7 @@ def _rule_lines(rule: Rule, width: int | None) -> list[Line]:
     if len(rule.parts) > _PARTS:
         lines.append([(f"  and {len(rule.parts) - _PARTS:,} more parts", "dim")])
     if rule.by in _BY:
-        lines.append([(f"  {_BY[rule.by]}", "warn")])
+        lines.append([(f"  {_BY[rule.by]}", "warning")])
     return lines
 
 
@@ -175,3 +175,11 @@ def _left_text(why: str, ways: Sequence[str]) -> str:
 def _unused_text(elements: int, of: int) -> str:
     """The part of a tensor of A that no rule uses."""
     return "all of it" if elements == of else f"{elements:,} of {of:,} elements"
+
+
+def html_recipe(report: RecipeReport) -> str:
+    """Return the lines of `ckpt recipe`."""
+    # Here: only a notebook pays for it.
+    from ckpt.surface.text.notebook import WIDTH, html_of
+
+    return html_of(recipe_lines(report, WIDTH))

@@ -250,8 +250,14 @@ def _judged_survey(
     meanwhile.
     """
     from ckpt.ext.lint.lint import lint as job
+    from ckpt.ext.lint.lint import lint_values
 
-    findings = job(survey, values=values, plan=looking.plan(survey))
+    findings = job(survey, plan=looking.plan(survey))
+    numbers = lint_values(survey) if values else None
+    if numbers is not None:
+        findings += numbers.findings
     report = _file_report(path, gate, findings, values=values)
+    if numbers is not None:
+        report = report._replace(error=numbers.failure)
     survey.checkpoint.check_unchanged()
     return report

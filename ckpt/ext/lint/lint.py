@@ -13,12 +13,12 @@ from ckpt.bytes.far import is_url
 from ckpt.commands.inspect.inspect import inspect
 from ckpt.commands.inspect.logical import with_quantised
 from ckpt.commands.inspect.unused import loose_findings
-from ckpt.commands.stats.stats import stats
+from ckpt.commands.stats.stats import Row, stats
 from ckpt.evidence.modules import Hook
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
-from ckpt.model.errors import Failure
+from ckpt.model.errors import DamagedDataError, Failure
 from ckpt.model.findings import LEVELS, Finding, Gate, Plan, Rules, order
 from ckpt.model.names import count_endings
 from ckpt.model.nodes import Node
@@ -138,7 +138,7 @@ VALUE_CODES = frozenset(("nan", "inf", "dead-channels"))
 
 class FileReport(NamedTuple):
     """The findings of one file, or the error if it cannot be read, or why it was
-    `skipped`.
+    `skipped`. It has both where only some of its tensors could be read.
     """
 
     path: str
@@ -163,6 +163,22 @@ class FileReport(NamedTuple):
         elif self.skipped is not None:
             what = f"skipped, {show(self.skipped, 120)}"
         return f"<ckpt.FileReport {show(self.path)}: {what}>"
+
+    @property
+    def was_read(self) -> bool:
+        """True where it was looked at: all of it, or all but some tensors."""
+        is_whole = self.error is None and self.skipped is None
+        return is_whole or self.gate is not None
+
+    @property
+    def lacks_values(self) -> bool:
+        """True where the values of its tensors were not read, and could have had a
+        finding.
+        """
+        if self.has_values or self.is_model or self.gate is None:
+            return False
+        missed = [Finding(code, "") for code in VALUE_CODES]
+        return any(self.gate.kept(self.path, missed))
 
     def could_report(self, code: str, level: str) -> bool:
         """Tell whether a finding of this code and level would have been seen."""
@@ -220,8 +236,8 @@ class LintReport(NamedTuple):
         return max(map(self._file_exit_code, self.files), default=0)
 
     def _file_exit_code(self, row: FileReport) -> int:
-        if row.error is not None:
-            return 0 if self.skip_unreadable else 2
+        if row.error is not None and not self.skip_unreadable:
+            return 2
         if self.exit_zero:
             return 0
         if self.gate.fails:
@@ -307,15 +323,8 @@ class FileGate(NamedTuple):
         )
 
 
-def lint(
-    survey: Survey,
-    *,
-    values: bool = False,
-    plan: Plan | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> list[Finding]:
-    """Every finding of a checkpoint; with `values` those in the numbers of its models
-    and their averages too, or of all its tensors where it has neither.
+def lint(survey: Survey, *, plan: Plan | None = None) -> list[Finding]:
+    """Every finding of a checkpoint but those in the numbers of its tensors.
 
     `plan` finds the commands of the hints; without it findings have none.
     """
@@ -327,21 +336,51 @@ def lint(
     findings += _duplicate_findings(hidden.twice)
     findings += _hook_findings(hidden.hooks)
     findings += private_values(survey.checkpoint)
-    if values:
-        parts = [part for part in survey.sections if part.kind in ("model", "ema")]
-        names: list[str | None] = [part.name for part in parts]
-        for name in names or [None]:
-            report = stats(
-                survey,
-                section=name,
-                threshold=None if name is None else DEAD,  # no layer, no channel
-                everything=name is None,
-                progress=progress,
-                checksums=False,
-            )
-            # `inspect` has named them.
-            findings += [row for row in report.findings if row.code != "scaled"]
     return findings
+
+
+class ValueReport(NamedTuple):
+    """The findings in the numbers of a checkpoint, and why they are not all of them."""
+
+    findings: tuple[Finding, ...]
+    failure: Failure | None
+    """The tensors whose bytes could not be read, or None."""
+
+
+def lint_values(
+    survey: Survey, *, progress: Callable[[int], None] | None = None
+) -> ValueReport:
+    """The findings in the numbers of the models of a checkpoint and of their averages,
+    or of all its tensors where it has neither.
+    """
+    parts = [part for part in survey.sections if part.kind in ("model", "ema")]
+    names: list[str | None] = [part.name for part in parts]
+    findings: list[Finding] = []
+    unread: list[Row] = []
+    for name in names or [None]:
+        report = stats(
+            survey,
+            section=name,
+            threshold=None if name is None else DEAD,  # no layer, no channel
+            everything=name is None,
+            progress=progress,
+        )
+        # `inspect` has named them.
+        findings += [row for row in report.findings if row.code != "scaled"]
+        unread += report.unread
+    return ValueReport(tuple(findings), _failure_of(unread))
+
+
+def _failure_of(unread: Sequence[Row]) -> Failure | None:
+    """The error about tensors that were not measured, or None without one."""
+    if not unread:
+        return None
+    first = unread[0]
+    more = f" and {len(unread) - 1:,} more" if len(unread) > 1 else ""
+    return Failure(
+        DamagedDataError.code,
+        f"not measured: {show(first.entry.name, 120)}{more}: {first.why}",
+    )
 
 
 def lint_model(record: ModelRecord) -> list[Finding]:

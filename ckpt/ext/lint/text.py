@@ -95,9 +95,7 @@ def lint_summary(reports: Sequence[FileReport]) -> str:
     """
     levels = Counter(finding.level for report in reports for finding in report.findings)
     parts = [_count_text(levels[level], level) for level in LEVELS if levels[level]]
-    checked = [
-        report for report in reports if report.error is None and report.skipped is None
-    ]
+    checked = [report for report in reports if report.was_read]
     files = [report for report in checked if not report.is_model]
     models = [report for report in checked if report.is_model]
     everywhere = [counted_noun(len(files), "file")] if files or not models else []
@@ -113,7 +111,7 @@ def lint_summary(reports: Sequence[FileReport]) -> str:
             f"{counted_noun(sum(levels.values()), 'finding')} ({', '.join(parts)}) in "
             f"{' and '.join(places)}"
         )
-    elif files and not any(report.has_values for report in files):
+    if any(report.lacks_values for report in files):
         text += " · values not read (--read-values)"
     unread = sum(report.error is not None for report in reports)
     return text + (f" · {unread:,} unreadable" if unread else "")
@@ -232,25 +230,18 @@ def junit_lines(
             f"name={quoteattr(show(report.path, None))}"
         )
         failures = _failed_findings(report)
+        told: list[str] = []
         if report.error is not None:
-            out += [
-                f"{opening}>",
-                f"<error message={quoteattr(safe_sentence(str(report.error)))}/>",
-                "</testcase>",
-            ]
-        elif failures:
+            message = quoteattr(safe_sentence(str(report.error)))
+            told.append(f"<error message={message}/>")
+        if failures:
             texts = [
                 f"{finding.level} {finding.code} {safe_sentence(finding.message)}"
                 for finding in failures
             ]
             kind, message = quoteattr(failures[0].code), quoteattr(" | ".join(texts))
-            out += [
-                f"{opening}>",
-                f"<failure type={kind} message={message}/>",
-                "</testcase>",
-            ]
-        else:
-            out.append(f"{opening}/>")
+            told.append(f"<failure type={kind} message={message}/>")
+        out += [f"{opening}>", *told, "</testcase>"] if told else [f"{opening}/>"]
     out += ["</testsuite>", "</testsuites>"]
     # `##[` is a command to GitHub Actions.
     return [line.replace("##", "#&#35;") for line in out]

@@ -12,7 +12,7 @@ from ckpt.ext.prune.finding import Run
 from ckpt.ext.prune.removal import Victim
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, counted_noun, show, size_text
-from ckpt.surface.reports import document_head
+from ckpt.surface.reports import document_head, shown_as_html
 
 
 class PruneRow(NamedTuple):
@@ -69,6 +69,7 @@ class PruneRow(NamedTuple):
         }
 
 
+@shown_as_html("ckpt.ext.prune.text", "html_prune")
 class PruneReport(Sequence[PruneRow]):
     """The report of `ckpt prune`: a row for each checkpoint that lies right in the
     folder of a run.

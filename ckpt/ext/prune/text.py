@@ -88,3 +88,12 @@ def summary(report: PruneReport) -> str:
 
 def _bytes(rows: Sequence[PruneRow]) -> str:
     return size_text(sum(row.nbytes for row in rows))
+
+
+def html_prune(report: PruneReport) -> str:
+    """Return the table of `ckpt prune` and its closing line."""
+    # Here: only a notebook pays for it.
+    from ckpt.surface.text.notebook import WIDTH, html_of
+
+    lines = prune_lines(report, WIDTH) if report.rows else []
+    return html_of([*lines, [(summary(report), "head")]])

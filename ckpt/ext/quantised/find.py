@@ -180,7 +180,45 @@ def match_entries(
             # The scheme that the config names has the reason that helps.
             problems.sort(key=lambda miss: miss.scheme.lower() != facts.method)
             misses.append(problems[0])
-    return Found(tuple(logical), tuple(misses))
+    return Found(tuple(_name_blocks_alike(logical)), tuple(misses))
+
+
+_BLOCKS = "float8 blocks of "
+
+
+def _name_blocks_alike(logical: Sequence[Logical]) -> Iterator[Logical]:
+    """Call small matrices as the large ones beside them: where those are cut into
+    blocks, one block covers a small matrix, and its one scale is of that.
+    """
+    large = {row.planned.group: row for row in logical if _has_blocks(row)}
+    block = next(iter(large)) if len(large) == 1 else None
+    for row in logical:
+        if block is None or _has_blocks(row) or not _is_within(row, block):
+            yield row
+            continue
+        text = large[block].planned.text
+        yield row._replace(planned=row.planned._replace(text=text, group=block))
+
+
+def _has_blocks(row: Logical) -> bool:
+    return row.planned.text.startswith(_BLOCKS)
+
+
+def _is_within(row: Logical, block: tuple[int, ...]) -> bool:
+    """Tell whether a matrix of 8-bit floats has one scale, which is written as a grid
+    of one block, and is no larger than a block.
+    """
+    scale = next(
+        (part.entry.tensor for part in row.parts if part.role == "scale"), None
+    )
+    return (
+        row.planned.text == "float8 with one scale"
+        and scale is not None
+        and len(row.shape) == 2
+        and scale.shape == (1, 1)
+        and row.shape[0] <= block[0]
+        and row.shape[1] <= block[1]
+    )
 
 
 def _match_wrapper(

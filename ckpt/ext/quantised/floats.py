@@ -69,9 +69,8 @@ def plan_float8(given: Given) -> Planned:
     make = partial(_Bytes, codes, grid.fit(scale), grid)
     own = own_dtype(given, scale, BFLOAT16)
     matrix = Matrix(rows, columns, 256, own, of_float8(codes.dtype.name), make)
-    return Planned(
-        codes.shape, 8, block, f"float8 {blocks_text(block, codes.shape)}", own, matrix
-    )
+    what = blocks_text(block, codes.shape, scale, given.facts.blocks)
+    return Planned(codes.shape, 8, block, f"float8 {what}", own, matrix)
 
 
 # --- four bits ------------------------------------------------------------------------

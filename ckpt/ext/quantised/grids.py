@@ -144,10 +144,21 @@ def _is_same_cut(size: int, one: int, other: int) -> bool:
     return one == other or min(one, other) >= size
 
 
-def blocks_text(block: tuple[int, int], shape: tuple[int, ...]) -> str:
-    """Return the words for what one scale stands for."""
+def blocks_text(
+    block: tuple[int, int],
+    shape: tuple[int, ...],
+    scale: TensorRef,
+    named: tuple[int, int] | None = None,
+) -> str:
+    """Return the words for what one scale stands for. `named` are the blocks of
+    config.json: a matrix that is smaller than one has the scheme of the others.
+    """
     rows, width = prod(shape[:-1]), shape[-1]
-    if block[0] >= rows and block[1] >= width and block[0] != _TILE:
+    if block == named and block[0] > 1:
+        return f"blocks of {block[0]} × {block[1]}"
+    is_single = scale.numel == 1 and len(scale.shape) != len(shape)
+    is_all = block[0] >= rows and block[1] >= width
+    if is_single or (is_all and block != (_TILE, _TILE)):
         return "with one scale"
     if block == (1, width):
         return "with a scale for each row"

@@ -85,10 +85,8 @@ def _plan(
     make = partial(_Signed, codes, grid.fit(scale), fitted, grid)
     own = own or own_dtype(given, scale, BFLOAT16)
     matrix = Matrix(rows, columns, 256, own, _signed, make)
-    text = (
-        f"8 bits ({name}, "
-        f"{blocks_text(block, codes.shape).removeprefix('with ').removeprefix('in ')})"
-    )
+    what = blocks_text(block, codes.shape, scale)
+    text = f"8 bits ({name}, {what.removeprefix('with ').removeprefix('in ')})"
     return Planned(codes.shape, 8, block, text, own, matrix)
 
 

@@ -19,7 +19,13 @@ from ckpt.formats.format import INDEXES, Probe
 from ckpt.formats.sharded.headers import read_shard
 from ckpt.model.account import Notice
 from ckpt.model.checkpoint import names_of
-from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.model.errors import (
+    UNFINISHED,
+    CkptError,
+    LimitError,
+    NotOpenedError,
+    UnreadableError,
+)
 from ckpt.model.limits import Budget, Limits, parse_json
 from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import NamedTuple
@@ -124,7 +130,7 @@ def present_layout(probe: Probe, layout: Layout, limits: Limits) -> Layout:
         download = next(filter(None, downloads), None)
         if download is not None:
             text += ": the Hugging Face cache has lost their blobs"
-        raise UnreadableError(text, hint=download or "an unfinished download?")
+        raise UnreadableError(text, hint=download or UNFINISHED)
     return layout._replace(
         weight_map={
             name: shard if shard in there else now[name]

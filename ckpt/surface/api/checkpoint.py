@@ -47,6 +47,12 @@ class SectionSummary(NamedTuple):
     tensor_count: int
     nbytes: int
 
+    def __repr__(self) -> str:
+        return (
+            f"<ckpt.SectionSummary {show(self.name) or '(the root)'}: {self.kind}, "
+            f"{counted_noun(self.tensor_count, 'tensor')}, {size_text(self.nbytes)}>"
+        )
+
 
 class Values(Mapping[str, Json], Generic[R]):
     """The values that are not tensors: dotted names -> plain values, in file order.

@@ -23,10 +23,11 @@ from ckpt.commands.rewriting.report import (
 )
 from ckpt.formats import save
 from ckpt.formats.format import CHECKPOINTS
+from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, pasted_path, show
+from ckpt.model.text import Json, and_more, pasted_path, show
 
 _CARRIED = re.compile(
     r"""
@@ -41,6 +42,7 @@ _CARRIED = re.compile(
 """The files that the loaders of Hugging Face look for beside the weights, and those
 that say who made them and what is allowed.
 """
+_OF_PEOPLE = re.compile(r"README|LICENSE|NOTICE")
 _STEMS = ("adapter_model", "diffusion_pytorch_model")
 """Names of weights files that loaders look for, other than `model`."""
 
@@ -117,6 +119,26 @@ def config_files(
         if name.endswith(".py")
     ]
     return files, code
+
+
+def with_texts_left(report: RewriteReport, folder: Checkpoint) -> RewriteReport:
+    """The report with the tokenizer and the other files that a model is opened with and
+    a single file of weights has no room for.
+    """
+    if is_url(folder.path) or not os.path.isdir(folder.path):
+        return report
+    told = {member.file for member in folder.members}
+    names = [
+        name
+        for name in _carried_names(_folder_of(folder.path).names())
+        if name not in told and not _OF_PEOPLE.match(name)
+    ]
+    if not names:
+        return report
+    shown = and_more([show(name, 60) for name in names], 4)
+    noun = "a file" if len(names) == 1 else "files"
+    row = Leftover(shown, f"{noun} of the folder")
+    return report._replace(left_out=(*report.left_out, row))
 
 
 def other_dtypes(files: Sequence[ConfigFile], report: RewriteReport) -> list[Leftover]:

@@ -669,6 +669,10 @@ def _rewrite_survey(
     report = without_copies(made, limits)
     if not options.in_place:
         report = with_files(report, checkpoint)
+        if not options.with_config and checkpoint.members:
+            from ckpt.surface.api.config_files import with_texts_left  # here: folders
+
+            report = with_texts_left(report, checkpoint)
     _refuse_source(report, to, options)
     empty = [row.message for row in emptied_findings(survey) if row.level == "error"]
     talk.about(checkpoint.path, empty)

@@ -12,15 +12,32 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
+from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate, shown_path
 from ckpt.bytes.source import read_limited, read_pipe
+from ckpt.evidence.survey import Survey
 from ckpt.hooks import load_hook
-from ckpt.model.errors import CkptError, UsageError, about
+from ckpt.model.errors import (
+    UNFINISHED,
+    CkptError,
+    UnreadableError,
+    UsageError,
+    about,
+)
 from ckpt.model.findings import DOUBTS, Gate
 from ckpt.model.limits import Limits
 from ckpt.model.names import short_labels
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, and_more, show, show_literal, show_names
+from ckpt.model.text import (
+    Json,
+    and_more,
+    counted_noun,
+    pasted_path,
+    show,
+    show_folded_names,
+    show_literal,
+    show_names,
+)
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.keywords import doubt_lines, gate_of
 from ckpt.surface.api.opening import open_side
@@ -421,12 +438,49 @@ def opened(
         layouts = load_hook("layouts")
         checkpoint = layouts.open_pattern(path, limits, plugins=plugins)
     if checkpoint is None:
-        checkpoint = open_side(
-            path, structure=structure, partial=partial, limits=limits, plugins=plugins
-        )
+        with _naming_loss(path):
+            checkpoint = open_side(
+                path,
+                structure=structure,
+                partial=partial,
+                limits=limits,
+                plugins=plugins,
+            )
     for text in notice_lines(checkpoint) if tell else ():
         output.write_talk(text)
     return checkpoint
+
+
+@contextmanager
+def _naming_loss(path: str) -> Iterator[None]:
+    """Give the error of a set that lacks a file the command that names what is lost,
+    and how the rest is written.
+    """
+    try:
+        yield
+    except UnreadableError as error:
+        pasted = pasted_path(path)
+        if error.hint == UNFINISHED and pasted is not None and not is_url(path):
+            error.hint = f"{UNFINISHED} ckpt verify {pasted} names what is lost"
+        raise
+
+
+def tell_misfit(survey: Survey, model: str | None) -> None:
+    """Name on stderr the tensors that a file and a live model do not share."""
+    match = survey.record
+    if model is None or match is None or match.record.source != "model":
+        return
+    parts = [
+        f"{side} {counted_noun(len(names), 'tensor')} of the {other}: "
+        f"{show_folded_names(names, 4)}"
+        for side, other, names in (
+            ("the model lacks", "file", match.only_in_file()),
+            ("the file lacks", "model", match.only_in_model()),
+        )
+        if names
+    ]
+    if parts:
+        output.write_talk(f"ckpt: {show(model, 80)}: {'; '.join(parts)}")
 
 
 def notice_lines(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:

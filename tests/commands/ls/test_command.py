@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from process import TIMEOUT, Run, environment, terminal
+from safetensors.torch import save_file
 
 from ckpt.model.errors import UsageError
 from ckpt.surface.api.walk import FEW, found
@@ -202,7 +203,7 @@ def test_a_screen_breaks_no_word_and_keeps_its_width(columns: int) -> None:
     ):
         assert name in words
     assert "a Git LFS pointer, not the file" in " ".join(seen.split())
-    assert ("EPOCH" in words) == (columns >= 100)
+    assert ("EPOCH" in words) == (columns >= 80)
     assert ("FORMAT" in words) == (columns > 100)
 
 
@@ -747,3 +748,62 @@ def test_a_reason_that_does_not_fit_beside_a_name_stands_below_it(
     assert lines[row + 1].startswith(
         "    cut off: the zip archive has no directory, the file ends"
     )
+
+
+def test_an_empty_folder_beside_others_is_named(ckpt: Run, runs: Path) -> None:
+    (runs / "empty").mkdir()
+    done = ckpt("ls", "export", "empty", cwd=runs)
+    assert done.returncode == 2
+    assert "model.safetensors" in done.stdout
+    row = next(line for line in done.stdout.splitlines() if line.startswith("empty"))
+    assert row.split() == [
+        "empty",
+        "unreadable",
+        "no",
+        "checkpoint",
+        "in",
+        "this",
+        "folder",
+    ]
+    assert "lint" not in done.stderr
+    assert ckpt("ls", "empty", "export", cwd=runs).stdout == done.stdout
+    lines = ckpt("ls", "export", "empty", "--json", cwd=runs).stdout.splitlines()
+    assert {json.loads(line)["path"] for line in lines} >= {"empty"}
+    alone = ckpt("ls", "empty", cwd=runs)
+    assert (alone.returncode, alone.stderr) == (2, "ckpt: no checkpoint in empty\n")
+
+
+def test_lint_is_no_way_on_where_nothing_is(ckpt: Run, runs: Path) -> None:
+    assert "lint" not in ckpt("ls", "nothere", cwd=runs).stderr
+    assert "lint" in ckpt("ls", "stranger.pt", cwd=runs).stderr
+
+
+def test_the_epoch_stays_longer_than_the_parameters(
+    samples: Path, tmp_path: Path
+) -> None:
+    names = ("ddp_after.pth", "train_cuda.pth", "legacy.pth")
+    for name in names:
+        shutil.copy(samples / name, tmp_path / name)
+    seen = terminal("ls", str(tmp_path), columns=80, NO_COLOR="1")
+    head = next(line for line in seen.splitlines() if line.startswith("NAME"))
+    assert head.split() == ["NAME", "EPOCH", "SIZE", "PARAMS", "LOADS", "FINDINGS"]
+    narrow = terminal("ls", str(tmp_path), columns=72, NO_COLOR="1")
+    head = next(line for line in narrow.splitlines() if line.startswith("NAME"))
+    assert head.split() == ["NAME", "EPOCH", "SIZE", "LOADS", "FINDINGS"]
+
+
+@pytest.mark.parametrize("command", ["inspect", "stats", "sum", "get"])
+def test_a_set_without_a_shard_names_the_way_on(
+    command: str, ckpt: Run, tmp_path: Path
+) -> None:
+    folder = tmp_path / "llm"
+    folder.mkdir()
+    files = [f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
+    save_file({"a.weight": torch.ones(2, 2)}, folder / files[0])
+    index = {"a.weight": files[0], "b.weight": files[1]}
+    text = json.dumps({"weight_map": index})
+    (folder / "model.safetensors.index.json").write_text(text)
+    done = ckpt(command, "llm", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "ckpt verify llm names what is lost" in done.stderr + done.stdout
+    assert "lost: b.weight" in ckpt("verify", "llm", cwd=tmp_path).stdout

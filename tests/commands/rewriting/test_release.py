@@ -593,3 +593,31 @@ def test_a_file_in_the_place_of_a_folder_is_told_its_folder(tmp_path: Path) -> N
     (tmp_path / "taken").write_text("a file")
     done = inside(*words, "-o", "taken", "--force", cwd=tmp_path)
     assert done.code == 2 and done.complaints[0].endswith("OUT is a folder")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("rename", "--sub", "s/^a/b/"),
+        ("convert",),
+        ("slim",),
+        ("strip",),
+        ("rehome",),
+    ],
+)
+def test_a_tokenizer_that_stays_behind_is_said(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = tmp_path / "llm"
+    folder.mkdir()
+    weights = {"a.weight": torch.ones(2, 2)}
+    safetensors.torch.save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text("{}")
+    command, *rest = words
+    done = inside(command, "llm", *rest, "-o", "out.safetensors", cwd=tmp_path)
+    assert "tokenizer.json, tokenizer_config.json: files of the folder" in (
+        done.out.decode()
+    )
+    assert "config.json" in done.out.decode()

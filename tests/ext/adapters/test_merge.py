@@ -1264,7 +1264,9 @@ def test_what_is_swapped_or_missing_is_said(tmp_path: Path) -> None:
     )
     swapped = complaint("lora", "base.safetensors")
     assert swapped.startswith(none)
-    assert swapped.endswith("(the base comes first: ckpt merge base.safetensors lora)")
+    assert swapped.endswith(
+        "(the base comes first: ckpt merge base.safetensors lora -o out.safetensors)"
+    )
     both = complaint("base.safetensors", "base.safetensors")
     assert both.startswith(none) and both.endswith("or their like")
     alone = complaint("lora")

@@ -268,6 +268,11 @@ MESSAGES = [
         "FileNotFoundError: [Errno 2] No such file or directory: "
         "'out/zero_pp_rank_3_mp_rank_00_optim_states.pt'"
     )),
+    ("absent", (
+        "FileNotFoundError: [Errno 2] No such file or directory: 'runs/best.pth'"
+    )),
+    ("absent", "FileNotFoundError: [Errno 2] No such file or directory: runs/best.pth"),
+    ("code", "ModuleNotFoundError: No module named net"),
     ("not-finite", "WARNING Skipping checkpoint save at epoch 3: EMA contains NaN/Inf"),
     ("path", (
         "libc++abi.dylib: terminating with uncaught exception of type c10::Error: "

@@ -22,6 +22,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from answered import Answered, raised
 from inside import folder_of, inside
+from process import ckpt
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -1833,3 +1834,132 @@ def test_a_key_that_is_a_file_of_the_folder(tmp_path: Path) -> None:
         "files are"
     ) in other.said
     assert "By another name the file has one: optimizer" in other.said
+
+
+# --- what four new users met ----------------------------------------------------------
+
+
+class Segmenter(nn.Module):
+    """A model that is saved whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(4, 8)
+
+
+def whole_model(folder: Path) -> Path:
+    """A file of a whole pickled model."""
+    path = folder / "whole.pth"
+    torch.save(Segmenter(), path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["copy", "keys", "items", "_metadata"])
+def test_a_module_in_the_place_of_a_state_dict(name: str, tmp_path: Path) -> None:
+    text = f"AttributeError: 'Segmenter' object has no attribute '{name}'"
+    found = Answered(text, whole_model(tmp_path))
+    assert "an object of Segmenter at the root" in found.said
+    assert f"took it for a dict: {name} is a method of dicts" in found.said
+    assert "later version" not in found.said
+    weights = torch.load(found.run("ckpt slim"), weights_only=True)
+    assert list(weights) == ["stem.weight", "stem.bias"]
+
+
+def test_a_class_that_got_an_attribute_is_still_said_so(tmp_path: Path) -> None:
+    text = "AttributeError: 'Segmenter' object has no attribute 'dropout'"
+    found = Answered(text, whole_model(tmp_path))
+    assert "later version" in found.said
+
+
+def test_quotes_that_a_shell_ate(tmp_path: Path) -> None:
+    path = whole_model(tmp_path)
+    module = Segmenter.__module__
+    quoted = Answered(f"ModuleNotFoundError: No module named '{module}'", path)
+    bare = Answered(f"ModuleNotFoundError: No module named {module}", path)
+    assert bare.kind == quoted.kind == "code"
+    assert bare.said == quoted.said
+    assert f"The file names {module}.Segmenter" in bare.said
+
+
+def test_a_whole_model_is_called_no_state_dict(tmp_path: Path) -> None:
+    found = Answered("OddError: something else", whole_model(tmp_path))
+    assert "a pickled object of" in found.said and "no state dict" in found.said
+    assert "It is a state dict" not in found.said
+
+
+def test_a_line_that_may_run_code_asks_for_trust(tmp_path: Path) -> None:
+    path = tmp_path / "args.pth"
+    args = argparse.Namespace(lr=0.1)
+    torch.save({"state_dict": {"a": torch.ones(2)}, "args": args}, path)
+    found = Answered("KeyError: 'model'", path)
+    assert "It loads so, if you trust its author (" in found.said
+    assert any("weights_only=False" in command for command in found.commands)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    torch.save({"a": torch.ones(2)}, tmp_path / "runs" / "best_1.pth")
+    done = ckpt("explain", lost("runs/best_2.pth"), cwd=tmp_path)
+    said = " ".join(done.out.decode().split())
+    assert done.code == 0
+    assert "Nothing is at runs/best_2.pth, seen from this folder either." in said
+    assert "Did you mean runs/best_1.pth?" in said
+    done = ckpt("explain", lost("runs/best_1.pth"), cwd=tmp_path)
+    said = " ".join(done.out.decode().split())
+    assert "runs/best_1.pth is there, seen from this folder" in said
+    found = Answered(lost("models/best_1.pth"), tmp_path / "runs" / "best_1.pth")
+    assert found.kind == "absent" and "a file of this name is here" in found.said
+
+
+def test_a_folder_that_lacks_a_shard_has_two_others(tmp_path: Path) -> None:
+    folder = tmp_path / "llm"
+    folder.mkdir()
+    names = [f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
+    for number, name in enumerate(names):
+        save_file({f"layer.{number}.weight": torch.ones(2, 2)}, folder / name)
+    index = {f"layer.{number}.weight": name for number, name in enumerate(names)}
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": index})
+    )
+    found = Answered(lost("llm/model-00003-of-00003.safetensors"), folder)
+    assert f"{names[0]}, {names[1]} are." in found.said
+
+
+def test_the_given_model_stands_in_the_command(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "def build(width):\n"
+        "    return nn.Sequential(*[nn.Linear(4, 4) for _ in range(width)])\n"
+    )
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.Adam(model.parameters())
+    model[:3](torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, tmp_path / "adam.pth")
+    text = "Parameter indices which did not receive grad for rank 0: 4 5"
+    given = ("--model", "net.py:build", "--arg", "width=4")
+    done = ckpt("explain", text, "adam.pth", *given, cwd=tmp_path)
+    said = done.out.decode()
+    assert done.code == 0
+    assert "--model net.py:build --arg width=4 --index 4,5" in said
+    assert "FILE.py:FACTORY" not in said
+    unknown = ckpt("explain", text, "adam.pth", cwd=tmp_path).out.decode()
+    assert "net.py" not in unknown
+
+
+def test_a_model_that_is_not_the_files_is_said(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "def build(width):\n"
+        "    return nn.Sequential(*[nn.Linear(4, 4) for _ in range(int(width))])\n"
+    )
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    torch.save({"model": model.state_dict()}, tmp_path / "a.pth")
+    given = ("--model", "net.py:build", "--arg")
+    less = ckpt("inspect", "a.pth", *given, "width=3", cwd=tmp_path).err.decode()
+    assert "net.py:build: the model lacks 2 tensors of the file: 3." in less
+    more = ckpt("inspect", "a.pth", *given, "width=5", cwd=tmp_path).err.decode()
+    assert "the file lacks 2 tensors of the model: 4." in more
+    assert not ckpt("inspect", "a.pth", *given, "width=4", cwd=tmp_path).err

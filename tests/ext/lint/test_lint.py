@@ -32,7 +32,7 @@ from ckpt.evidence.modules import unseen_parts
 from ckpt.evidence.survey import Survey
 from ckpt.ext.lint import lint as module
 from ckpt.ext.lint.api import lint as lint_files
-from ckpt.ext.lint.lint import lint, lint_model
+from ckpt.ext.lint.lint import lint, lint_model, lint_values
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import CATALOGUE, Finding
 
@@ -50,9 +50,11 @@ def ckpt(*arguments: str | os.PathLike[str], cwd: Path = SAMPLES) -> Done:
     return inside(*arguments, cwd=cwd)
 
 
-def linted(path: Path, **options: Any) -> list[Finding]:
+def linted(path: Path, *, values: bool = False) -> list[Finding]:
     with formats.open(str(path)) as checkpoint:
-        return lint(Survey(checkpoint), **options)
+        survey = Survey(checkpoint)
+        numbers = lint_values(survey).findings if values else ()
+        return [*lint(survey), *numbers]
 
 
 def hook(module: Any, inputs: Any, output: Any) -> None:
@@ -358,7 +360,7 @@ def test_a_folder(folder: Path) -> None:
     assert done.complaints == [
         "ckpt: runs/notes.bin: skipped: not a checkpoint: a text file",
         (
-            "1 finding (1 warning) in 1 of 4 files · 1 file not looked at: 1 *.md "
+            "1 finding (1 warning) in 1 of 4 files · values not read (--read-values) · 1 file not looked at: 1 *.md "
             "(--others)"
         ),
     ]
@@ -922,7 +924,7 @@ def test_a_folder_that_cannot_be_read_does_not_hide_the_others(
     assert done.complaints == [
         "ckpt: runs/a closed one: cannot be read: permission denied",
         (
-            "1 finding (1 warning) in 1 of 4 files · 1 unreadable · 1 file not looked "
+            "1 finding (1 warning) in 1 of 4 files · values not read (--read-values) · 1 unreadable · 1 file not looked "
             "at: 1 *.md (--others)"
         ),
     ]
@@ -1014,3 +1016,45 @@ def test_a_code_of_values_is_refused_where_none_are_read(
 
     read = ckpt("lint", "a.pt", option, "nan", "--read-values", cwd=tmp_path)
     assert read.code == 1 and "are not read" not in read.err.decode()
+
+
+def damaged_weight(folder: Path) -> Path:
+    """A file of two weights with NaN, of which one does not match its checksum."""
+    path = folder / "flipped.pth"
+    values = {"a.weight": torch.full((8, 8), 0.25), "b.weight": torch.full((4,), 1.5)}
+    values["b.weight"][0] = float("nan")
+    torch.save(values, path)
+    content = path.read_bytes()
+    stored = values["a.weight"].numpy().tobytes()
+    at = content.index(stored)
+    path.write_bytes(content[:at] + b"\x01" + content[at + 1 :])
+    return path
+
+
+def test_a_tensor_that_was_not_measured_is_no_clean_file(tmp_path: Path) -> None:
+    damaged_weight(tmp_path)
+    done = ckpt("lint", ".", "--read-values", cwd=tmp_path)
+    assert done.code == 2
+    assert (
+        "flipped.pth: not measured: a.weight: unreadable: its bytes do not match the "
+        "recorded checksum" in done.err.decode()
+    )
+    assert "1 element is NaN in b.weight" in done.out.decode()
+    assert "1 finding (1 warning) in 1 of 1 file · 1 unreadable" in done.err.decode()
+    assert ckpt("lint", ".", cwd=tmp_path).code == 0
+    allowed = ckpt("lint", ".", "--read-values", "--skip-unreadable", cwd=tmp_path)
+    assert allowed.code == 1  # the NaN is still there
+
+
+def test_every_form_has_the_tensor_that_was_not_measured(tmp_path: Path) -> None:
+    damaged_weight(tmp_path)
+    for form in ("github", "junit", "sarif", "json"):
+        done = ckpt("lint", ".", "--read-values", "--output-format", form, cwd=tmp_path)
+        assert "not measured: a.weight" in done.out.decode(), form
+        assert "NaN in b.weight" in done.out.decode(), form
+
+
+def test_the_closing_line_says_that_values_were_not_read(folder: Path) -> None:
+    done = ckpt("lint", ".", "--level", "info", cwd=folder)
+    assert "finding" in done.err.decode()
+    assert "values not read (--read-values)" in done.err.decode()

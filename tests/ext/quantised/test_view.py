@@ -8,6 +8,7 @@ import json
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import quantised_layers as layers
@@ -174,3 +175,40 @@ def test_other_words_of_a_config_contradict_too(tmp_path: Path, word: str) -> No
     (tmp_path / "quantize_config.json").write_text(json.dumps({word: 8}))
 
     assert "the config says 8" in json.dumps(library.inspect(path).to_json())
+
+
+def fp8_folder(folder: Path, size: int, facts: dict[str, Any]) -> Path:
+    """A folder with small and large matrices in FP8, in blocks of `size`, or with one
+    scale each where it is 0.
+    """
+    made: dict[str, torch.Tensor] = {}
+    for number, (rows, columns) in enumerate(((256, 128), (128, 64), (32, 64))):
+        name = f"layers.{number}.proj.weight"
+        made[name] = (torch.randn(rows, columns) * 40).to(torch.float8_e4m3fn)
+        if size:
+            scale = torch.rand(-(-rows // size), -(-columns // size)) * 0.01
+            made[f"{name}_scale_inv"] = scale
+        else:
+            made[f"{name}_scale"] = torch.rand(1) * 0.01
+    folder.mkdir()
+    save_file(made, folder / "model.safetensors")
+    config = {"quantization_config": {"quant_method": "fp8", **facts}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("size", "facts", "scheme"),
+    [
+        (0, {}, "float8 with one scale"),
+        (64, {"weight_block_size": [64, 64]}, "float8 blocks of 64 × 64"),
+        (128, {"weight_block_size": [128, 128]}, "float8 blocks of 128 × 128"),
+        (128, {}, "float8 blocks of 128 × 128"),
+    ],
+)
+def test_one_scheme_of_matrices_of_all_sizes_has_one_name(
+    size: int, facts: dict[str, Any], scheme: str, tmp_path: Path
+) -> None:
+    folder = fp8_folder(tmp_path / "fp8", size, facts)
+    shown = library.inspect(folder).to_json()
+    assert {row["text"] for row in shown["quantised"]} == {scheme}

@@ -236,3 +236,42 @@ def test_a_folder_of_files_that_cannot_be_read(tmp_path: Path) -> None:
     )
     (listed,) = ckpt.ls(tmp_path)
     assert listed.error is not None and listed.error.message.startswith("cut off")
+
+
+def test_the_rows_of_a_report_are_short() -> None:
+    """A list of them is looked at in a notebook."""
+    report = ckpt.inspect(SAMPLES / "train_cuda.pth")
+    shown = [
+        *report.findings,
+        *report.tensors,
+        *report.sections,
+    ]
+    kept = ckpt.slim(SAMPLES / "train_cuda.pth", dry_run=True)
+    shown += [*kept.left_out, *kept.changes]
+    before, after = SAMPLES / "ddp_before.pth", SAMPLES / "ddp_after.pth"
+    rows = ckpt.diff(before, after).rows
+    shown += [row.change for row in rows if row.change is not None]
+    for row in shown:
+        assert repr(row).startswith("<") and len(repr(row)) < 200
+        assert "=" not in repr(row).partition(":")[0]
+    assert repr(report.sections[0]).startswith("<ckpt.SectionSummary model: model, ")
+    assert repr(report.tensors[0]).endswith("on cuda:0, parameter>")
+
+
+def test_what_is_read_is_in_the_repr_of_what_is_written(tmp_path: Path) -> None:
+    before, after = SAMPLES / "ddp_before.pth", SAMPLES / "ddp_after.pth"
+    mean = ckpt.average([before, after], dry_run=True)
+    assert "ddp_before.pth, " in repr(mean) and "ddp_after.pth → " in repr(mean)
+    warm = ckpt.warmstart(before, into=after, dry_run=True)
+    assert "ddp_before.pth into " in repr(warm)
+
+
+def test_every_report_is_shown_in_a_notebook(tmp_path: Path) -> None:
+    """docs/python.md says it of all of them."""
+    for number in (1, 2):
+        content = (SAMPLES / "legacy.pth").read_bytes()
+        (tmp_path / f"epoch_{number}.pth").write_bytes(content)
+    run = ckpt.prune(tmp_path, keep_last=1)
+    assert "may go" in run._repr_html_()
+    paths = (tmp_path / "epoch_1.pth", SAMPLES / "compiled.pth")
+    assert "are made of A" in ckpt.recipe(*paths)._repr_html_()

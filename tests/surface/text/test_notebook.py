@@ -154,7 +154,8 @@ def test_the_findings_of_files_have_their_colours_and_commands(
         and "truncated.pth: cut off: " in shown.text
     )
     assert (
-        lines[-1] == "3 findings (1 error, 2 warnings) in 2 of 3 files · 1 unreadable"
+        lines[-1]
+        == "3 findings (1 error, 2 warnings) in 2 of 3 files · values not read (--read-values) · 1 unreadable"
     )
 
 

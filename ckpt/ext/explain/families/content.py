@@ -16,6 +16,7 @@ from ckpt.ext.explain.case import (
     Answer,
     Case,
     Statement,
+    command_statements,
     finding_statements,
     keys_text,
     load_statements,
@@ -75,6 +76,8 @@ _OF_MODULES = (
     "save_pretrained",
     "generate",
 )
+_OF_STATE_DICTS = ("_metadata",)
+"""The attributes that only state dicts have."""
 _FORWARD = re.compile(
     r"'(?:collections\.)?(?:Ordered[Dd]ict|dict)' object is not callable"
 )
@@ -86,7 +89,11 @@ def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
     """
     found = _ATTRIBUTE.search(message.text)
     if found is not None and found[1].rpartition(".")[2] not in ("dict", "OrderedDict"):
-        yield from _older_module(found[1].rpartition(".")[2], found[2], case)
+        cls, name = found[1].rpartition(".")[2], found[2]
+        if hasattr(dict, name) or name in _OF_STATE_DICTS:
+            yield from _module_as_dict(cls, name, case)
+        else:
+            yield from _older_module(cls, name, case)
         return
     if case.has_module:
         yield from _module_in_dict(case)
@@ -106,6 +113,30 @@ def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
             "module."
         )
     yield from _build_statements(case)
+
+
+def _module_as_dict(cls: str, name: str, case: Case) -> Iterator[Statement]:
+    """Answer a program that took a pickled object for a state dict."""
+    objects = list(_objects_of_class(case, cls))
+    if not objects:
+        return
+    places = [show(place, 120) or "the root" for place, _ in objects]
+    path = objects[0][0]
+    text = (
+        f"The file holds an object of {show(cls, 80)} at {and_more(places, 3)}, and "
+        f"the program took it for a dict: {show(name, 80)} is a method of dicts."
+    )
+    if "." not in path:
+        where = f"torch.load(…){literal_key(path)}" if path else "torch.load(…)"
+        text += (
+            f" With the code of the class its state dict is {where}.state_dict(), on a "
+            "file whose author you trust."
+        )
+    yield Statement(text)
+    yield from command_statements(
+        "Without the code, this takes the weights out as a state dict:",
+        case.plan(("slim",)),
+    )
 
 
 def _module_in_dict(case: Case) -> Iterator[Statement]:

@@ -13,6 +13,7 @@ from ckpt.ext.explain.case import (
     command_statements,
     finding_statements,
     load_statements,
+    trust_text,
     without_values,
 )
 from ckpt.ext.explain.family import Family, answer_from_statements
@@ -94,7 +95,8 @@ def _answer_device(message: Message, case: Case) -> Iterator[Statement]:
         )
     expression = survey.load.expression
     if expression is not None and 'map_location="cpu"' in expression:
-        yield Statement("Or load this one so:", (), expression)
+        trust = trust_text(survey.load)
+        yield Statement(f"Or load this one so{trust}:", (), expression)
 
 
 def _take_memory(message: Message, text: str, start: int) -> Message:

@@ -854,6 +854,18 @@ FAMILIES = (
         answer_from_statements(_answer_path),
     ),
     Family(
+        "absent",
+        (
+            (
+                r"No such file or directory: (?:Posix|Windows)?(?:Path\()?"
+                r"['\"]?[^'\"\n]{1,2000}\."
+                r"(?:pth|pt|bin|ckpt|safetensors|gguf|pkl|json|distcp)\b"
+            ),
+        ),
+        of_any=True,
+        is_weak=True,
+    ),
+    Family(
         "mount",
         (
             r"\[Errno \d{1,4}\] Input/output error",

@@ -97,7 +97,7 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
     ):
         is_guess = found_numbers.trust == "likely"
         rows += _certain_ways(
-            numbers, survey, is_guess=is_guess, has_older=case.older is not None
+            numbers, case, is_guess=is_guess, has_older=case.older is not None
         )
     return Answer(survey.path, tuple(rows), numbering=found_numbers)
 
@@ -167,11 +167,12 @@ def _misfit_reason(older: Older) -> str:
 
 
 def _certain_ways(
-    numbers: Numbers, survey: Survey, *, is_guess: bool, has_older: bool
+    numbers: Numbers, case: Case, *, is_guess: bool, has_older: bool
 ) -> Iterator[Statement]:
     """Say that names are a guess, or that several fit a number, and by which ways they
     are certain.
     """
+    survey = case.survey
     path = pasted_path(survey.path)
     if path is None:
         return
@@ -186,7 +187,7 @@ def _certain_ways(
     yield Statement(
         f"{doubt}: the file does not say which parameters DDP counts. {way}",
         (),
-        f"ckpt inspect {path} --model FILE.py:FACTORY --index {every}",
+        f"ckpt inspect {path} --model {case.model} --index {every}",
     )
     if has_older:
         return

@@ -22,13 +22,14 @@ from ckpt.model.text import and_more, counted_noun, places_text, show, show_name
 _GLOBAL = re.compile(
     r"(?:Unsupported (?:global: GLOBAL|class)|load unsupported GLOBAL"
     r"|unrecognized function) ([\w.]{1,500})"
-    r"|No module named '([\w.]{1,500})'"
+    r"|No module named '?([\w.]{1,500})'?"
     r"|Can't get attribute '([\w.]{1,500})' on <module '([\w.]{1,500})'"
 )
 _ATTRIBUTE = re.compile(
     r"Can't get attribute '[\w.]{1,500}' on <module '([\w.]{1,500})'"
 )
-_MODULE = re.compile(r"No module named '([\w.]{1,500})'")
+_MODULE = re.compile(r"No module named '?([\w.]{1,500})'?")
+"""A shell eats the quotes of a message that stands in single quotes."""
 _FLAT = re.compile(
     r"No module named '([\w.]{1,500})'; '([\w.]{1,500})' is not a package"
 )
@@ -348,7 +349,7 @@ FAMILIES = (
     Family(
         "code",
         (
-            r"No module named '(?!numpy\._core)[\w.]{1,500}'",
+            r"No module named '?(?!'?numpy\._core)[\w.]{1,500}'?",
             (
                 r"Can't get attribute '(?!_rebuild_)[\w.]{1,500}' on <module "
                 r"'[\w.]{1,500}'"

@@ -342,8 +342,9 @@ def _answer_lacking_file(
     if alike and _OF_RANKS.search(name):
         yield Statement(
             f"{show(name, 80)} is not in this folder, and "
-            f"{and_more([show(other, 80) for other in alike], 4)} is: each process of "
-            "a run writes its own, and"
+            f"{and_more([show(other, 80) for other in alike], 4)} "
+            f"{'is' if len(alike) == 1 else 'are'}: each process of a run writes its "
+            "own, and"
             " no other did. The save was called in the main process alone, or the run "
             "had fewer of them. Weights and"
             " optimizer are not in such a file: resume with as many processes, or copy "
@@ -354,7 +355,8 @@ def _answer_lacking_file(
     if alike:
         yield Statement(
             f"{show(name, 80)} is not in this folder, and "
-            f"{and_more([show(other, 80) for other in alike], 4)} is."
+            f"{and_more([show(other, 80) for other in alike], 4)} "
+            f"{'is' if len(alike) == 1 else 'are'}."
         )
         return
     others = and_more([show(other, 80) for other in held], 8)

@@ -408,7 +408,7 @@ FAMILIES = (
     Family(
         "numpy",
         (
-            r"No module named 'numpy\._core",
+            r"No module named '?numpy\._core",
             r"is not a known BitGenerator module",
             r"__(?:randomstate|generator|bit_generator)_ctor\(\) takes ",
         ),
