@@ -22,7 +22,7 @@ from ckpt.model.limits import INFLATION, Budget, Limits
 from ckpt.model.nodes import Global, Node, PersistentId
 from ckpt.model.places import Range
 from ckpt.model.tensors import Storage
-from ckpt.model.text import and_more, show, size_text
+from ckpt.model.text import and_more, counted_noun, show, size_text
 from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
 
 _KEY_BYTES = 65_000
@@ -110,6 +110,7 @@ class StorageFolder:
         self._count = 0
         self._longer: list[str] = []
         self._swollen: list[str] = []
+        self._deflated = 0
         self._is_partial = archive.is_partial
         if archive.is_partial:
             # Many names may be missing, and each would be looked for in all of them.
@@ -173,6 +174,8 @@ class StorageFolder:
             self._longer.append(
                 f"{show(text, 80)} ({record.size:,} bytes for {nbytes:,})"
             )
+        if record.deflated and nbytes:
+            self._deflated += 1
         if record.deflated and record.size > max(_LARGE, INFLATION * record.stored):
             self._swollen.append(
                 f"{show(text, 80)} ({size_text(record.stored)} for "
@@ -342,6 +345,7 @@ class StorageFolder:
         self._columns.clear()
         self._longer.clear()
         self._swollen.clear()
+        self._deflated = 0
         self._count = 0
 
     def notices(self) -> list[Notice]:
@@ -361,6 +365,22 @@ class StorageFolder:
             )
             notices.append(Notice("container", text))
         return notices
+
+    def mapping_notices(self) -> list[Notice]:
+        """The storages that `torch.load(path, mmap=True)` reads as other values.
+
+        torch maps the bytes of a record as they lie in the file, and asks for no
+        compression (seen with torch 2.13).
+        """
+        if not self._deflated:
+            return []
+        count = counted_noun(self._deflated, "storage")
+        verb = "is" if self._deflated == 1 else "are"
+        text = (
+            f"{count} {verb} deflated, which torch.save never does: with mmap=True, as "
+            "transformers loads, torch takes the compressed bytes for values"
+        )
+        return [Notice("container", text)]
 
 
 _LARGE = 64 << 20

@@ -92,6 +92,7 @@ def read_from(
     if any(type(row.pid) is tuple and len(row.pid) == 6 for row in pickle.persistent):
         contents.not_loadable = "torch refuses persistent ids of 6 fields in a zip file"
     contents.notices += folder.notices()
+    contents.notices += folder.mapping_notices()
     left_out: frozenset[str] = frozenset()
     if len(archive.records) > folder.count + 1:
         left_out = _judge_others(archive, folder, contents, limits, budget)
