@@ -248,14 +248,15 @@ def parse_json(
     *,
     constants: bool = False,
 ) -> Json:
-    """Strict JSON: UTF-8, no duplicate keys, no NaN, no lone surrogates. Raises
-    UnreadableError.
+    """Strict JSON: UTF-8, no duplicate keys, no NaN, no number that is infinite as a
+    float, no lone surrogates in keys. Raises UnreadableError.
 
     Its memory is estimated before it is parsed and charged to `budget`. Each `claim` in
     it names a tensor. With `constants`, NaN and Infinity are numbers, as Python writes
     them.
     """
     import json
+    from math import isinf
 
     counts = {mark: data.count(mark) for mark in (b"{", b"[", b",", b'"')}
     memory = (
@@ -277,6 +278,12 @@ def parse_json(
             raise ValueError("a number has too many digits")
         return int(digits)
 
+    def fraction(digits: str) -> float:
+        value = float(digits)
+        if not constants and isinf(value):
+            raise ValueError("a number is too large")
+        return value
+
     def unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         members = dict(pairs)
         if len(members) != len(pairs):
@@ -292,6 +299,7 @@ def parse_json(
             data.decode("utf-8"),
             parse_constant=float if constants else refuse,
             parse_int=integer,
+            parse_float=fraction,
             object_pairs_hook=unique,
         )
         return value

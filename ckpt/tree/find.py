@@ -334,12 +334,14 @@ def with_metadata(root: Node, texts: Mapping[str, str]) -> Dict:
 
 
 def without_keys(root: Node, gone: Collection[Node]) -> Dict:
-    """The items of a mapping as a dict, without some keys."""
+    """The items of a mapping as a dict, without some keys, which are texts and numbers:
+    a file may hold others that Python cannot hash.
+    """
     view = look(root)
     return dict_of(
         (key, child)
         for key, child in zip(view.keys, view.children, strict=True)
-        if key not in gone
+        if not isinstance(key, (str, int)) or key not in gone
     )
 
 

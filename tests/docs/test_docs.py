@@ -406,6 +406,7 @@ def test_the_errors_of_the_page_are_torchs() -> None:
         "valid metadata",
         "no file named",
         "step-10",
+        "No such file or directory",
         "inline_container",
         "No space left",
     )

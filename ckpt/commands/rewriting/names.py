@@ -289,7 +289,7 @@ class _Rename(Edit):
         view = look(node)
         if view.kind != "mapping":
             return node
-        entries: dict[Node, tuple[str, Node]] = {}
+        entries: dict[object, tuple[str, Node, Node]] = {}
         for key, value in zip(view.keys, view.children, strict=True):
             new = key
             if isinstance(key, str):
@@ -297,9 +297,12 @@ class _Rename(Edit):
                     len(prefix) :
                 ]
             # What was wrapped is the model; the wrapper's own entry gives way.
-            if new not in entries or len(str(key)) >= len(entries[new][0]):
-                entries[new] = str(key), value
-        keys, values = list(entries), [value for _, value in entries.values()]
+            # A file may hold keys that Python cannot hash.
+            same = new if isinstance(new, (str, int)) else id(new)
+            if same not in entries or len(str(key)) >= len(entries[same][0]):
+                entries[same] = str(key), new, value
+        keys = [new for _, new, _ in entries.values()]
+        values = [value for _, _, value in entries.values()]
         if type(node) is Opaque:
             call = Opaque(node.how, node.func, (), None, node.offset)
             call.set(keys, values)

@@ -203,7 +203,8 @@ def _inner_module(view: View) -> Node | None:
         return None
     attributes = dict(zip(view.keys, view.children, strict=True))
     modules = look(attributes.get("_modules"))
-    if len(modules.keys) != 1 or modules.keys[0] not in WRAPPERS:
+    names = [key for key in modules.keys if isinstance(key, str)]
+    if len(modules.keys) != 1 or not names or names[0] not in WRAPPERS:
         return None
     # All else that the wrapper holds beside its module would be lost with it.
     for name in ("_parameters", "_buffers"):

@@ -323,9 +323,14 @@ def _node_at(root: Node, path: Path) -> Node:
         if view.kind not in ("mapping", "sequence", "object"):
             return None
         named = view.kind in ("mapping", "object")
-        below = dict(zip(view.keys, view.children, strict=True)) if named else None
-        if below is not None:
-            root = below.get(key)
+        if named:
+            # A file may hold keys that Python cannot hash.
+            held = [
+                child
+                for own, child in zip(view.keys, view.children, strict=True)
+                if isinstance(own, (str, int)) and own == key
+            ]
+            root = held[0] if held else None
         else:
             root = (
                 view.children[key]

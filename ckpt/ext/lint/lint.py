@@ -19,7 +19,7 @@ from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import DamagedDataError, Failure
-from ckpt.model.findings import LEVELS, Finding, Gate, Plan, Rules, order
+from ckpt.model.findings import CATALOGUE, LEVELS, Finding, Gate, Plan, Rules, order
 from ckpt.model.names import count_endings
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
@@ -184,7 +184,7 @@ class FileReport(NamedTuple):
         """Tell whether a finding of this code and level would have been seen."""
         if self.gate is None or (code in VALUE_CODES and not self.has_values):
             return False
-        if level not in LEVELS:
+        if level not in LEVELS or code not in CATALOGUE:
             return True  # of another release: nothing makes it any more
         finding = Finding(code, "", raised=level)
         return any(self.gate.kept(self.path, [finding]))

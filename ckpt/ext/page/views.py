@@ -748,7 +748,8 @@ def schema_of(document: Mapping[str, Json]) -> str:
     """
     schema = document.get("schema")
     name = schema.get("name") if isinstance(schema, dict) else None
-    if not isinstance(schema, dict) or name not in VERSIONS:
+    is_known = isinstance(name, str) and name in VERSIONS
+    if not isinstance(schema, dict) or not is_known:
         raise UnreadableError(
             "not a document that a page draws",
             hint="expected what inspect, diff, stats or ls --json printed",

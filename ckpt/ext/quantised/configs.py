@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ckpt.commands.rewriting.report import Leftover, RewriteReport
 from ckpt.ext.quantised.edit import CONFIG
-from ckpt.surface.api.config_files import ConfigFile
+from ckpt.surface.api.config_files import ConfigFile, document_bytes
 
 _ENTRY = "quantization_config"
 _OTHER = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
@@ -50,7 +50,9 @@ def with_plain_configs(
 
 
 def _without_entry(content: bytes) -> bytes | None:
-    """Return a config.json without the entry, or None where it has none."""
+    """Return a config.json without the entry, or None where it has none, or cannot be
+    written again.
+    """
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):
@@ -58,4 +60,4 @@ def _without_entry(content: bytes) -> bytes | None:
     if not isinstance(document, dict) or _ENTRY not in document:
         return None
     del document[_ENTRY]
-    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+    return document_bytes(document)

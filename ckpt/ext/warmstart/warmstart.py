@@ -1105,7 +1105,12 @@ def _kind_of(key: object, node: Node) -> str | None:
     if isinstance(key, (str, int)) and kind_of_key((key,)) in _OLD_KINDS:
         return kind_of_key((key,))
     first = node[0] if type(node) is list and node else node
-    keys = set(first.keys) if isinstance(first, Dict) else set()
+    # A file may hold keys that Python cannot hash.
+    keys = (
+        {key for key in first.keys if isinstance(key, str)}
+        if isinstance(first, Dict)
+        else set()
+    )
     return next((kind for kind, words in _STATES.items() if words <= keys), None)
 
 
@@ -1131,11 +1136,16 @@ def without_paths(root: Node, gone: Sequence[Path]) -> Node:
         ]
     assert isinstance(root, (Dict, Opaque))
     tree = copy(root)
-    pairs = [
-        pair for pair in zip(root.keys, root.values, strict=True) if pair[0] not in here
-    ]
-    tree.keys = [key for key, _ in pairs]
-    tree.values = [without_paths(value, below.get(key, [])) for key, value in pairs]
+    tree.keys = []
+    values: list[Node] = []
+    for key, value in zip(root.keys, root.values, strict=True):
+        # A path has no other keys, and a file may hold some that Python cannot hash.
+        is_step = isinstance(key, (str, int))
+        if not is_step or key not in here:
+            tree.keys.append(key)
+            inner = below.get(key, []) if is_step else []
+            values.append(without_paths(value, inner))
+    tree.values = values
     return tree
 
 

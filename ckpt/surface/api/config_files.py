@@ -35,7 +35,7 @@ _CARRIED = re.compile(
     | (tokenizer|added_tokens|special_tokens_map|normalizer|vocab|chat_template)\.json
     | .+\.(model|tiktoken|jinja)        # SentencePiece, tiktoken, templates of a chat
     | (vocab|merges)\.(txt|bpe)
-    | (README|LICENSE|NOTICE)(\..{1,4})?
+    | (README|LICENSE|NOTICE)(\.(md|rst|txt|html?))?
     """,
     re.VERBOSE,
 )
@@ -199,7 +199,7 @@ def _with_value_set(
 
 def _set_value(content: bytes, wanted: ConfigValue) -> tuple[bytes, Json] | None:
     """A config.json with a value, and what it said before; or None where that has no
-    place in it.
+    place in it, or the document cannot be written again.
 
     A model of several parts has the values of its text model in a part of their own.
     """
@@ -221,7 +221,22 @@ def _set_value(content: bytes, wanted: ConfigValue) -> tuple[bytes, Json] | None
     before = places[0].get(wanted.key)
     for part in places:
         part[wanted.key] = wanted.after
-    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode(), before
+    written = document_bytes(document)
+    return None if written is None else (written, before)
+
+
+def document_bytes(document: Json) -> bytes | None:
+    """Return a JSON document as transformers writes it, or None where it is nested too
+    deep. Half a surrogate, which no UTF-8 has, stays an escape.
+    """
+    try:
+        text = json.dumps(document, indent=2, ensure_ascii=False)
+        try:
+            return f"{text}\n".encode()
+        except UnicodeEncodeError:
+            return f"{json.dumps(document, indent=2)}\n".encode()
+    except RecursionError:
+        return None
 
 
 def _dtype_of(content: bytes) -> str | None:

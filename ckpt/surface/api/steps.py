@@ -22,6 +22,8 @@ _TRAINER = "trainer_state.json"
 """The file that the Trainer writes last."""
 _LOOKED = 100
 """The most steps that are opened."""
+_DIGITS = 20
+"""The most digits of the number of a step."""
 
 
 Tell = Callable[[str], None]
@@ -67,9 +69,11 @@ def _steps_until(
     except (CkptError, UnicodeDecodeError):
         tell(f"{show(folder.name, None)}: {pointer} cannot be read")
         return steps
+    # Python makes no number of a text of thousands of digits.
+    wanted = int(text) if text.isdecimal() and len(text) <= _DIGITS else None
     for index, name in enumerate(steps):
         number = re.sub(r"\D+", "", name)
-        if name.rstrip("/") == text or (text.isdecimal() and int(number) == int(text)):
+        if name.rstrip("/") == text or int(number) == wanted:
             return steps[: index + 1]
     tell(
         f"{show(folder.name, None)}: {pointer} names {show(text, 80) or 'nothing'}, "

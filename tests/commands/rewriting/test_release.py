@@ -48,7 +48,8 @@ def a_base(folder: Path) -> Path:
     (base / "config.json").write_text('{"model_type": "net"}')
     (base / "tokenizer.json").write_text('{"version": "1.0"}')
     (base / "tokenizer.model").write_bytes(b"\x00pieces")
-    (base / "modeling_net.py").write_text("raise SystemExit\n")
+    for code in ("modeling_net.py", "README.py", "LICENSE.pth"):
+        (base / code).write_text("raise SystemExit\n")
     (base / "training_args.bin").write_bytes(b"no config")
     return base
 
@@ -214,6 +215,7 @@ def test_a_folder_that_loads(tmp_path: Path) -> None:
     assert done.code == 0, done
     assert "carried along: config.json, tokenizer.json, tokenizer.model" in done.lines
     assert "left out: modeling_net.py: code, which is not carried along" in done.lines
+    assert "left out: README.py: code, which is not carried along" in done.lines
     assert not any(line.startswith("left out: config") for line in done.lines)
     release = tmp_path / "release"
     names = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer.model"]

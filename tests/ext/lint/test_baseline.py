@@ -108,6 +108,16 @@ def test_entries_that_are_stale_are_said_and_dropped(runs: Path) -> None:
     assert {row["path"] for row in rows} == {"runs/hostile.pth"}
 
 
+@pytest.mark.parametrize("code", ["of-another-release", "\\ud800", ""])
+def test_an_entry_of_another_release_is_stale(runs: Path, code: str) -> None:
+    lint(runs, "runs", "--baseline", "base.json", "--write-baseline")
+    text = (runs / "base.json").read_text()
+    (runs / "base.json").write_text(text.replace('"prefix"', f'"{code}"'))
+    done = lint(runs, "runs", "--baseline", "base.json")
+    assert done.code == 1, done
+    assert any("no longer found: " in line for line in done.complaints), done
+
+
 def test_entries_of_files_that_were_not_looked_at_stay(runs: Path) -> None:
     lint(runs, "runs", "--baseline", "base.json", "--write-baseline")
     before = (runs / "base.json").read_bytes()

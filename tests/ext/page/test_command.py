@@ -438,9 +438,36 @@ def test_a_document_of_another_form_is_named(
     assert says in page["unreadable"][0]["message"] and len(page["views"]) == 1
 
 
+def test_a_number_that_is_infinite_as_a_float_is_named(folder: Path) -> None:
+    """Python reads `1e400` as infinity, and a page has no word for that."""
+    stored = ckpt("stats", "--json", "legacy.pth", cwd=folder).out.decode()
+    document = json.loads(stored)
+    document["tensors"][0]["rms"] = "LARGE"
+    (folder / "x.json").write_text(json.dumps(document).replace('"LARGE"', "1e400"))
+    done = ckpt("report", "x.json", "-o", "out.html", cwd=folder)
+    assert done.code == 2 and b"a number is too large" in done.err, done
+
+
+def test_a_name_of_a_schema_that_is_no_text_is_named(folder: Path) -> None:
+    listed = ckpt("ls", "--json", "legacy.pth", "train_cuda.pth", cwd=folder)
+    stored = listed.out.decode()
+    for name in ('{"a": 1}', "[]"):
+        text = stored.replace('"name": "ckpt.ls"', f'"name": {name}', 1)
+        assert text != stored
+        (folder / "x.json").write_text(text)
+        done = ckpt("report", "x.json", "-o", "out.html", "--force", cwd=folder)
+        assert done.code == 2 and b"bug in ckpt" not in done.err, done
+
+
 @pytest.mark.parametrize(
     "text",
-    ['{"schema": {"name": "ckpt.ls"', "[1]\n", "5", '{"a": NaN}', '{"a": 1, "a": 2}'],
+    [
+        '{"schema": {"name": "ckpt.ls"',
+        "[1]\n",
+        "5",
+        '{"a": NaN}',
+        '{"a": 1, "a": 2}',
+    ],
 )
 def test_a_document_that_is_no_json_is_named(folder: Path, text: str) -> None:
     first = ckpt("ls", "--json", "legacy.pth", cwd=folder).out.decode()

@@ -15,6 +15,7 @@ from quantised_layers import FP8, Tensors
 from safetensors.torch import load_file, save_file
 
 import ckpt as library
+from ckpt.surface.api.config_files import document_bytes
 
 
 def saved(path: Path, tensors: Tensors, stem: str = "a.") -> Path:
@@ -242,3 +243,26 @@ def test_what_a_quantiser_writes_in_a_config_is_passed_over(
         document = {"model_type": "llama", "hidden_size": 128, key: value}
         (tmp_path / side / "config.json").write_text(json.dumps(document))
     assert library.diff(tmp_path / "base", tmp_path / "coded").exit_code == 0
+
+
+HALF = '"note": "\\ud83d"'
+"""JSON that Python writes, and that no UTF-8 has as it is."""
+
+
+def test_a_config_that_is_hard_to_write_is_no_bug(ckpt: Run, tmp_path: Path) -> None:
+    path = saved(tmp_path / "model.safetensors", layers.gptq(is_symmetric=True)[0])
+    with_config(tmp_path, {"quant_method": "gptq", "bits": 4})
+    config = tmp_path / "config.json"
+    config.write_text(f"{config.read_text()[:-1]}, {HALF}}}")
+    out = tmp_path / "out"
+    done = ckpt("convert", path, "--dequantize", "--with-config", "-o", out)
+    assert done.returncode == 0, done.stderr
+    written = json.loads((out / "config.json").read_text())
+    assert written == {"model_type": "llama", "note": "\ud83d"}
+
+
+def test_a_config_that_is_nested_too_deep_is_not_written_again() -> None:
+    inner: list[object] = []
+    for _ in range(5_000):
+        inner = [inner]
+    assert document_bytes({"note": inner}) is None
