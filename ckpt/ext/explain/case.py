@@ -20,6 +20,7 @@ from ckpt.model.findings import LEVELS, Finding, Level, Plan, Way
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, and_more, counted_noun, show
+from ckpt.tree.view import look
 
 
 class Statement(NamedTuple):
@@ -337,6 +338,7 @@ def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
         yield Statement(f"{origin_opening(origin)} {origin}.")
     is_code = survey.checkpoint.traits.names_are_code
     is_flat = bool(weights) and all(not name for name in weights) and not is_code
+    root = look(survey.checkpoint.root)
     if keys and not is_flat and not is_code:
         held = (
             f" The weights are in {and_more([show(name, 80) for name in weights], 3)}."
@@ -345,6 +347,13 @@ def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
         )
         begin = "torch.load gives a dict of" if _is_of_torch(case) else "Its keys are"
         yield Statement(f"{begin} {keys_text(case)}.{held}")
+    elif survey.checkpoint.root is not None and root.kind == "sequence":
+        kinds = list(dict.fromkeys(show(look(row).type, 80) for row in root.children))
+        yield Statement(
+            f"Its root, a {show(root.type, 40)}, holds "
+            f"{counted_noun(len(root.children), 'thing')} ({and_more(kinds, 3)}), and "
+            "no names of weights."
+        )
     elif is_flat and not survey.checkpoint.parts and survey.tensors:
         yield Statement(
             f"It is a state dict of {counted_noun(len(survey.tensors), 'tensor')}: the "

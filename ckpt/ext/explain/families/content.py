@@ -26,6 +26,7 @@ from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.ext.explain.families.computed import tied_to_shared
 from ckpt.ext.explain.families.keys import SCALE, tied_name
 from ckpt.ext.explain.families.launchers import UNSET
+from ckpt.ext.explain.families.loras import of_cut_name
 from ckpt.ext.explain.families.pipelines import part_of_name, parts_in
 from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.family import Family, answer_from_statements
@@ -601,10 +602,31 @@ def _of_taken_part(name: str, case: Case) -> Iterator[Statement]:
     """Say where the state of the optimizer is, for which a program took another part of
     the file.
     """
-    if name != "param_groups" or len(case.optimizers) != 1:
+    held = [
+        section
+        for section in case.optimizers
+        if "param_groups" in dict(children_of(section.node))
+    ]
+    if name != "param_groups" or len(held) != 1:
         return
-    (section,) = case.optimizers
+    (section,) = held
     if not section.path:
+        return
+    swapped = next(
+        (place for place, _ in _states_of_schedulers(case) if "optim" in place.lower()),
+        None,
+    )
+    if swapped is not None and "sched" in section.name.lower():
+        yield Statement(
+            f"{show(swapped, 80)} of this file is the state of a scheduler (it has "
+            f"last_epoch), and {show(section.name, 80)} is that of the optimizer: the "
+            "save put each under the name of the other, as where two arguments are "
+            "given in the wrong order. Both are whole. So they load, and the call that "
+            "saves has to be mended:",
+            (),
+            f'optimizer.load_state_dict(checkpoint["{show(section.name, 80)}"]); '
+            f'scheduler.load_state_dict(checkpoint["{show(swapped, 80)}"])',
+        )
         return
     keys = "".join(f'["{show(str(key), 80)}"]' for key in section.path)
     yield Statement(
@@ -1331,6 +1353,7 @@ _BEFORE_PLACES: tuple[_Step, ...] = (
 )
 """The steps before the places of a name are looked for. The first that answers ends."""
 _WITHOUT_PLACES: tuple[_Step, ...] = (
+    of_cut_name,
     _then_load(_with_numbers),
     _then_load(_file_with),
     _then_load(_of_tied_tensor),

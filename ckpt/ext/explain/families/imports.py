@@ -219,6 +219,9 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         and lacking is not None
         and rows_of(case.survey.checkpoint, lacking[1])
     ):
+        if "." in lacking[1]:
+            yield _of_lacking_part(lacking[1], case)
+            return
         yield Statement(
             f"The program loads it where {show(lacking[1], 120)} can be imported: in "
             "an environment with the package, or with the root of the"
@@ -262,6 +265,30 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
             "predicts needs"
             " its weights, its spaces and its policy alone."
         )
+
+
+def _of_lacking_part(name: str, case: Case) -> Statement:
+    """Answer a part of a package: Python names the package itself where it is not
+    there.
+    """
+    package, _, part = name.rpartition(".")
+    top = package.partition(".")[0]
+    text = (
+        f"Python found {show(package, 120)}, and no {show(part, 60)} in it, for it "
+        f"names {show(top, 60)} alone where that is not installed: the file was "
+        f"written with another version of {show(top, 60)}, which had this part, or "
+        "another folder of this name stands before it on sys.path. Install the "
+        "version that the run had"
+    )
+    versions = [
+        f"{show(row, 60)} = {show(said, 60)}"
+        for row, said in recorded_versions(case)
+        if _is_version_of(top, row)
+    ]
+    if versions:
+        return Statement(f"{text} (the file says {and_more(versions, _VERSIONS)}).")
+    follows = ", or take the weights without the code" if case.has_module else ""
+    return Statement(f"{text}{follows}.")
 
 
 def _of_another_unpickler(message: Message) -> bool:

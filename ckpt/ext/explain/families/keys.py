@@ -117,6 +117,14 @@ from ckpt.ext.explain.families.recurrent import (
     of_recurrent,
 )
 from ckpt.ext.explain.families.renaming import combined_rules, rename_line
+from ckpt.ext.explain.families.replaced import (
+    Replaced,
+    anchors_statement,
+    ends_statement,
+    is_of_anchors,
+    replaced_parts,
+    replaced_statement,
+)
 from ckpt.ext.explain.families.spellings import (
     Spelled,
     adapter_rank,
@@ -198,6 +206,7 @@ def _take_keys(message: Message, text: str, start: int) -> Message:
         missing=found.missing,
         unexpected=found.unexpected,
         mismatched=found.mismatched,
+        names=found.compared,
         types=types[-1] if types else None,
         task=task_of(text),
     )
@@ -319,6 +328,10 @@ def _renames_text(rules: Match, missing: int) -> str:
 
 def _answer_keys(message: Message, case: Case) -> Answer:
     path = case.survey.path
+    names = {name: () for part in case.survey.candidates for name in part.names()}
+    compared = list(ends_statement(message, names))
+    if compared and not (message.missing or message.mismatched):
+        return Answer(path, tuple(compared))
     if not (message.missing or message.unexpected or message.mismatched):
         unnamed = tuple(_unnamed_statements(message, case))
         return Answer(path, unnamed) if unnamed else looked_at(case)
@@ -341,7 +354,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     }
     as_stripped = _as_stripped(message, shapes_in_file)
     taken = _taken_beginning(message, shapes_in_file)
-    before: list[Statement] = []
+    before: list[Statement] = compared
     if taken and as_stripped is shapes_in_file:
         # With it the names are those of the file, and a program that takes it off
         # again gets what it asked for.
@@ -595,6 +608,7 @@ def _missing_statements(
         lists.told_forms,
         lists.told_renames,
         lists.told_modules,
+        lists.told_replaced,
         lists.told_present,
         lists.told_depths,
         lists.told_changes,
@@ -877,6 +891,24 @@ class _Lists:
             yield head_statement(heads, self.shapes, line)
             self.met = {**self.met, **more}
 
+    def told_replaced(self) -> Iterator[Statement]:
+        """Say at which places the file has another network than the model."""
+        if self.met:
+            return
+        absent = [name for name in self.missing if name not in self.shapes]
+        rest = _unplaced_keys(self.here, set())
+        parts = replaced_parts(absent, rest, self.shapes)
+        if not parts:
+            return
+        yield replaced_statement(parts)
+        ours = {name for part in parts for name in part.ours}
+        theirs = {name for part in parts for name in part.theirs}
+        self.missing = [name for name in self.missing if name not in theirs]
+        self.here = [name for name in self.here if name not in ours]
+        self.unexpected = [name for name in self.unexpected if name not in ours]
+        self.is_other_size = True
+        self.is_told = True
+
     @property
     def _is_warning(self) -> bool:
         """Tell whether the message is one of transformers, which says in another line
@@ -976,7 +1008,9 @@ class _Lists:
 
     def told_changes(self) -> Iterator[Statement]:
         """Say what changed in the model, and which names are spelled otherwise."""
-        self.changed = _find_change(self.message, self.absent, set(self.here))
+        self.changed = _find_change(
+            self.message, self.absent, set(self.here), self.shapes
+        )
         self.absent = [name for name in self.absent if name not in self.changed.names]
         if self.changed.text:
             yield Statement(self.changed.text, (), self.changed.line(self.case))
@@ -1144,6 +1178,16 @@ class _Lists:
             yield repeated.statement(self.survey.load.expression if is_sole else None)
             self.is_told = True
             return
+        origin = name_origin(self.survey) if self.is_alone else None
+        if self.absent and origin is not None and origin.startswith("an adapter"):
+            yield Statement(
+                f"This is {origin}, and the program wants a whole model of it: an "
+                "adapter holds none of the layers of its base. Give the program the "
+                "base model here, and this file where it takes an adapter (sd-scripts: "
+                "--network_weights, and --control_net_lllite_models for LLLite)."
+            )
+            self.is_told = True
+            return
         parts = parts_left_out(self.absent, self.shapes) if self.is_alone else []
         if parts:
             yield parts_statement(parts, self.shapes, self.message)
@@ -1151,8 +1195,9 @@ class _Lists:
             is_sole = len(self.survey.candidates) == 1 and load is not None
             if is_sole and "loading state_dict" in self.message.text:
                 yield Statement(
-                    f"All {len(self.shapes):,} tensors of the file have their place, "
-                    "for the message names no unexpected key. So they load, and that "
+                    "If the program loaded the whole file, and no part of it, all "
+                    f"{len(self.shapes):,} tensors of the file have their place, for "
+                    "the message names no unexpected key. Then they load so, and that "
                     "part begins untrained:",
                     (),
                     f"model.load_state_dict({load}, strict=False)",
@@ -1462,9 +1507,14 @@ _OBSERVED = re.compile(
 )
 
 
-def _find_change(message: Message, absent: Sequence[str], here: set[str]) -> Changed:
+def _find_change(
+    message: Message,
+    absent: Sequence[str],
+    here: set[str],
+    names: Mapping[str, object],
+) -> Changed:
     """Find a change of the model, before the save or the load, that gave its tensors
-    other names.
+    other names. `names` are all of the file.
     """
     masked = [
         name for name in absent if f"{name}_orig" in here and f"{name}_mask" in here
@@ -1487,6 +1537,15 @@ def _find_change(message: Message, absent: Sequence[str], here: set[str]) -> Cha
                 "The model was pruned before the load: load first, and prune then "
                 "(torch.nn.utils.prune)."
             ),
+        )
+    older = [name for name in absent if f"{name}_v" in here and f"{name}_orig" in names]
+    if older:
+        return Changed(
+            frozenset(f"{name}{end}" for name in older for end in ("", "_v")),
+            "Both have spectral norm, of two versions of torch: the file has "
+            "weight_orig, weight_u and weight_v, as torch 1.0 and newer write it, and "
+            "the model asks for weight beside the others, as torch 0.4 does. Take "
+            "torch 1.0 or newer, which reads both forms.",
         )
     normed = [name for name in absent if f"{name}_orig" in here and f"{name}_u" in here]
     if normed:
@@ -1907,7 +1966,11 @@ def _shape_statements(
         return
     if not _is_enough(message, shapes):
         return
+    if same and all(_is_own_table(row) for row in same):
+        return
     if longer_lists(message, message.missing, message.unexpected, shapes):
+        return
+    if _replaced_in(message, shapes) or anchors_statement(same) is not None:
         return
     if shifted_statement(message) is not None or groups_statement(same) is not None:
         return
@@ -1919,6 +1982,17 @@ def _shape_statements(
         yield load_into_statement(
             case.survey, "Load what fits, and keep the model's own values elsewhere:"
         )
+
+
+def _is_own_table(row: Mismatch) -> bool:
+    """Tell whether a tensor is a table of symbols, speakers or classes, which a model
+    needs whole, and of which only the rows differ.
+    """
+    return (
+        bool(_TABLE.search(row.name))
+        and not _VOCABULARY.search(row.name)
+        and row.checkpoint[1:] == row.model[1:]
+    )
 
 
 def _is_enough(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
@@ -1983,6 +2057,10 @@ def _shape_reasons(
     if wide:
         yield width_statement(wide)
     rows = [row for row in rows if row not in wide]
+    anchors = anchors_statement(rows)
+    if anchors is not None:
+        yield anchors
+        rows = [row for row in rows if not is_of_anchors(row)]
     words = [
         row
         for row in rows
@@ -2024,7 +2102,10 @@ def _shape_reasons(
         heads = [
             row for row in heads if _HEAD_WORDS.search(row.name.rpartition(".")[0])
         ]
-    is_longer = longer_lists(message, message.missing, message.unexpected, shapes)
+    replaced = _replaced_in(message, shapes)
+    is_longer = not replaced and longer_lists(
+        message, message.missing, message.unexpected, shapes
+    )
     is_moved = renumbered_blocks(message.missing, message.unexpected)
     if heads and not is_moved and not is_longer:
         row = heads[0]
@@ -2043,7 +2124,7 @@ def _shape_reasons(
             "can."
             if is_alone
             else ": another number of classes, too."
-            if is_deeper
+            if is_deeper or replaced
             else f" ({show(row.name, 120)})."
         )
         yield Statement(
@@ -2061,7 +2142,10 @@ def _shape_reasons(
         yield Statement(
             f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the "
             f"checkpoint and {there[0]:,} in the model: a size that the settings of a"
-            " model give."
+            " model give, as the number of its symbols, speakers or classes. Build it "
+            f"with {here[0]:,}: the settings, and the list of the symbols or names, "
+            "are those of the run that saved. A load of what fits leaves the whole "
+            "table untrained."
         )
     turned = [
         row
@@ -2085,6 +2169,15 @@ def _shape_reasons(
             " or interpolate them. A load of what fits leaves them untrained."
         )
     yield from input_statements(rows, shapes)
+
+
+def _replaced_in(
+    message: Message, shapes: dict[str, tuple[int, ...]]
+) -> list[Replaced]:
+    """The parts that are another network in the file than in the model."""
+    here = [name for name in message.unexpected if name in shapes]
+    absent = [name for name in message.missing if name not in shapes]
+    return replaced_parts(absent, here, shapes)
 
 
 def _of_quantizers(
@@ -2231,7 +2324,11 @@ def _is_head(
     ):
         return False
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in shapes))
-    layer = row.name.rpartition(".")[0]
+    layer, _, last = row.name.rpartition(".")
+    # The weight of a norm has one dimension, and no head has.
+    weight = row.checkpoint if last == "weight" else shapes.get(f"{layer}.weight")
+    if weight is not None and len(weight) == 1:
+        return False
     return layer in layers[-_LAST:] or bool(_HEAD_WORDS.search(layer))
 
 
@@ -2293,6 +2390,7 @@ _PATTERNS = (
     r"because the following keys are missing:",
     r"[Ff]ound missing adapter keys while loading the checkpoint",
     r"Skip loading parameter '",
+    r"Unable to load '[^'\n]{1,2000}' to the model due to incompatible shapes",
     r"Some model parameters or buffers are not found in the checkpoint",
     r"The checkpoint state_dict contains keys that are not used by the model",
     (

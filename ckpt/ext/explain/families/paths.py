@@ -405,12 +405,35 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
             f" Another version of the program writes {show(names[0], 60)} in its "
             "place: give it the name that is asked for, or take that version."
         )
+    elif _is_of_end(parts[-1], names):
+        text += (
+            " A run writes it when its training ends, so this one goes on or was "
+            "stopped. Let it go on to its end (nnU-Net: the same command with -c), or "
+            "name one of those that are here to the program that reads (nnU-Net: "
+            "-chk model_best)."
+        )
     else:
         text += (
             " Copy it from where the model was published or saved, or give the "
             "program the version of the model that goes with it."
         )
     return Statement(text)
+
+
+_OF_END = re.compile(r"(?i)(?:^|[_.-])(?:final|last|end)(?:[_.-]|$)")
+_ON_THE_WAY = re.compile(
+    r"(?i)(?:^|[_.-])(?:best|latest|checkpoint|epoch|ep|step)[\d_.-]"
+)
+
+
+def _is_of_end(name: str, names: list[str]) -> bool:
+    """Tell whether a file is one that a run writes at its end, and a folder has those
+    of the same ending that it writes on its way.
+    """
+    ending = _ending(name)
+    return bool(_OF_END.search(name)) and any(
+        _ON_THE_WAY.search(other) and _ending(other) == ending for other in names
+    )
 
 
 _NAMED = re.compile(r"(?i)no file named ([^\n]{1,400})")

@@ -29,6 +29,13 @@ _LACKS = re.compile(
     r"|\bneeds? [^\n]{0,200}\b(?:entries|keys?|fields?)\b"
 )
 """The words of an error that misses something."""
+_KNOWS_NOT = re.compile(
+    r"(?i)\bunknown\b|\bunexpected keyword|\bunrecogni[sz]ed\b|\bnot (?:supported"
+    r"|recogni[sz]ed|allowed|permitted)\b|\bunsupported\b|\binvalid (?:key|argument"
+    r"|option|parameter|field)|\bextra (?:key|field|argument|input)|\bno (?:field"
+    r"|option|argument) named\b"
+)
+"""The words of an error that does not know a setting."""
 _KEY = re.compile(r"[A-Za-z]\w{2,80}")
 """A name that may be a key of a file."""
 _MOST = 24
@@ -58,6 +65,11 @@ def of_names(text: str, case: Case) -> Iterator[Statement]:
     names = [word for word in (*quoted, *dotted) if "." in word]
     for name in _last_words(names):
         row = _of_tensors(name, case)
+        if row is not None:
+            yield row
+            return
+    for word in _last_words(quoted) if _KNOWS_NOT.search(end) else ():
+        row = _of_unknown_setting(word, case)
         if row is not None:
             yield row
             return
@@ -157,6 +169,32 @@ def _of_tensors(name: str, case: Case) -> Statement | None:
     return Statement(
         f"The error names {show(name, 120)}. The file has "
         f"{counted_noun(len(below), 'tensor')} there: {shown}."
+    )
+
+
+def _of_unknown_setting(word: str, case: Case) -> Statement | None:
+    """Say at which places of the file a setting is that a program does not know, or
+    return None.
+    """
+    if not _KEY.fullmatch(word):
+        return None
+    held = [
+        value
+        for value in case.survey.checkpoint.values
+        if value.path and str(value.path[-1]) == word
+    ]
+    if not held:
+        return None
+    first = held[0].node
+    is_plain = isinstance(first, (bool, int, float, str))
+    said = f" ({show(str(first), 60)})" if is_plain else ""
+    places = and_more([show(value.name, 120) for value in held], _SHOWN)
+    return Statement(
+        f"{show(word, 80)} is a setting of this file, at {places}{said}: the program "
+        "that wrote it has such a setting, and the one that reads does not know it. "
+        "Another version of it wrote the file, mostly a newer one, or a copy of it "
+        "that was changed: take that version, or leave the setting out where the "
+        "program reads it, if what is built without it has the same layers."
     )
 
 

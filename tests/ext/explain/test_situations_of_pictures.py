@@ -1,0 +1,375 @@
+"""Situations that people brought to the threads of programs for pictures, sound and
+crystals: a message, the file, and the answer that helps.
+
+Each says nothing that the file contradicts, and what it prints is run.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import torch
+from answered import Answered
+from safetensors.torch import save_file
+from shapes import classes
+from torch import nn
+
+pytestmark = oracle.QUIET
+
+Sizes = Mapping[str, tuple[int, ...]]
+
+
+def state(sizes: Sizes) -> dict[str, torch.Tensor]:
+    """Random tensors of some sizes."""
+    return {name: torch.rand(size) for name, size in sizes.items()}
+
+
+def refused(cls: str, ours: Sizes, theirs: Sizes) -> str:
+    """The text of torch for a state dict and a model of these sizes."""
+    lines = [f"RuntimeError: Error(s) in loading state_dict for {cls}:"]
+    missing = ", ".join(f'"{name}"' for name in theirs if name not in ours)
+    unexpected = ", ".join(f'"{name}"' for name in ours if name not in theirs)
+    if missing:
+        lines.append(f"Missing key(s) in state_dict: {missing}. ")
+    if unexpected:
+        lines.append(f"Unexpected key(s) in state_dict: {unexpected}. ")
+    lines += [
+        f"size mismatch for {name}: copying a param with shape "
+        f"torch.Size({list(ours[name])}) from checkpoint, the shape in current model is"
+        f" torch.Size({list(size)})."
+        for name, size in theirs.items()
+        if name in ours and ours[name] != size
+    ]
+    return "\n\t".join(lines)
+
+
+def asked(ours: Sizes, theirs: Sizes, folder: Path, cls: str = "Net") -> Answered:
+    """The answer to torch's error for a file of some sizes and a model of others."""
+    torch.save(state(ours), folder / "m.pth")
+    return Answered(refused(cls, ours, theirs), folder / "m.pth")
+
+
+# --- parts of detectors ---------------------------------------------------------------
+
+_NORM = ("weight", "bias", "running_mean", "running_var")
+
+
+def convolutions(place: str, words: list[str], norms: list[str]) -> Sizes:
+    sizes: dict[str, tuple[int, ...]] = {}
+    for word, norm in zip(words, norms, strict=True):
+        sizes[f"{place}.{word}.weight"] = (4, 4, 1, 1)
+        sizes.update({f"{place}.{norm}.{leaf}": (4,) for leaf in _NORM})
+    return sizes
+
+
+def proposals(anchors: int, width: int = 8) -> Sizes:
+    return {
+        "rpn.head.conv.weight": (width, width, 3, 3),
+        "rpn.head.cls_logits.weight": (anchors, width, 1, 1),
+        "rpn.head.bbox_pred.weight": (4 * anchors, width, 1, 1),
+        "rpn.head.bbox_pred.bias": (4 * anchors,),
+    }
+
+
+def boxes(classes: int) -> Sizes:
+    return {
+        "roi_heads.box_predictor.cls_score.weight": (classes, 4),
+        "roi_heads.box_predictor.cls_score.bias": (classes,),
+    }
+
+
+def pyramid(levels: int) -> Sizes:
+    return {
+        f"backbone.fpn.inner_blocks.{level}.weight": (8, 4 + level, 1, 1)
+        for level in range(levels)
+    }
+
+
+MOBILE = convolutions(
+    "backbone.body", [f"{n}.0" for n in range(6)], [f"{n}.1" for n in range(6)]
+)
+RESNET = convolutions(
+    "backbone.body",
+    ["conv1", *(f"layer{n}.0.conv{m}" for n in (1, 2) for m in (1, 2, 3))],
+    ["bn1", *(f"layer{n}.0.bn{m}" for n in (1, 2) for m in (1, 2, 3))],
+)
+
+
+def test_another_backbone_is_named_by_its_place(tmp_path: Path) -> None:
+    ours = {**MOBILE, **pyramid(2), **proposals(15), **boxes(91)}
+    theirs = {**RESNET, **pyramid(4), **proposals(3), **boxes(3)}
+    found = asked(ours, theirs, tmp_path, "FasterRCNN")
+    assert found.said.startswith(
+        "backbone.body is another network in the file than in the model"
+    )
+    assert "by its names a ResNet" in found.said and "0.0.weight" in found.said
+    assert "15 anchors at each place in the file and 3 in the model" in found.said
+    assert "91 outputs where the model has 3: another number of classes" in found.said
+    assert "hidden" not in found.said and not found.commands
+
+
+def test_a_backbone_with_as_many_layers_may_be_the_same(tmp_path: Path) -> None:
+    words = [f"layer{n}.0.conv{m}" for n in (1, 2) for m in (1, 2, 3)]
+    norms = [f"layer{n}.0.bn{m}" for n in (1, 2) for m in (1, 2, 3)]
+    resnet = convolutions("backbone.body", words, norms)
+    found = asked(
+        {**MOBILE, **boxes(3), **proposals(3)},
+        {**resnet, **boxes(3), **proposals(3)},
+        tmp_path,
+    )
+    assert "another network" not in found.said
+
+
+def test_another_layer_of_a_head_is_no_other_backbone(tmp_path: Path) -> None:
+    theirs = {**MOBILE, **boxes(3), "roi_heads.mask.weight": (3, 4)}
+    found = asked({**MOBILE, **boxes(3)}, theirs, tmp_path)
+    assert "another network" not in found.said
+
+
+@pytest.mark.parametrize("word", ["Unable to load", "Skip loading parameter"])
+def test_anchors_of_a_pyramid_and_of_none(word: str, tmp_path: Path) -> None:
+    sizes = {
+        "proposal_generator.anchor_generator.cell_anchors.0": ((3, 4), (15, 4)),
+        "proposal_generator.rpn_head.anchor_deltas.weight": (
+            (12, 256, 1, 1),
+            (60, 1024, 1, 1),
+        ),
+        "roi_heads.box_predictor.cls_score.weight": ((81, 8), (6, 8)),
+    }
+    torch.save(
+        {"model": state({name: ours for name, (ours, _) in sizes.items()})},
+        tmp_path / "m.pth",
+    )
+    text = "\n".join(
+        f"{word} '{name}' to the model due to incompatible shapes: {ours} in the "
+        f"checkpoint but {theirs} in the model!"
+        for name, (ours, theirs) in sizes.items()
+    )
+    found = Answered(text, tmp_path / "m.pth")
+    assert found.code == 0 and found.kind == "sizes"
+    assert "3 anchors at each place in the file and 15 in the model" in found.said
+    assert "A feature pyramid (FPN)" in found.said
+    assert "81 outputs where the model has 6" in found.said
+
+
+def test_other_anchors_alone_are_a_setting(tmp_path: Path) -> None:
+    found = asked({**MOBILE, **proposals(3)}, {**MOBILE, **proposals(5)}, tmp_path)
+    assert "other sizes and aspect ratios of anchors" in found.said
+    assert "FPN" not in found.said
+
+
+_COMPARED = (
+    "WARNING [09/23 17:55:37 d2.checkpoint.c2_model_loading]: Shape of norm.{0} in "
+    "checkpoint is torch.Size([8]), while shape of roi_heads.box_head.conv{1}.norm.{0} "
+    "in model is torch.Size([6]).\n"
+    "WARNING [09/23 17:55:37 d2.checkpoint.c2_model_loading]: norm.{0} will not be "
+    "loaded. Please double check and see if this is desired.\n"
+)
+
+
+def test_names_that_were_compared_by_their_ends(tmp_path: Path) -> None:
+    torch.save(
+        {"model": state({"cls_token": (1, 1, 8), "norm.weight": (8,)})},
+        tmp_path / "mae.pth",
+    )
+    text = "".join(_COMPARED.format("weight", number) for number in (1, 2))
+    found = Answered(text, tmp_path / "mae.pth")
+    assert found.said.startswith("These lines are about other layers.")
+    assert (
+        "norm.weight, which is in this file, was held against 2 tensors" in found.said
+    )
+    assert "classes" not in found.said and not found.commands
+
+
+def test_a_norm_is_no_head(tmp_path: Path) -> None:
+    found = asked(
+        {"a.weight": (4, 4), "norm.weight": (8,), "norm.bias": (8,)},
+        {"a.weight": (4, 4), "norm.weight": (6,), "norm.bias": (6,)},
+        tmp_path,
+    )
+    assert "classes" not in found.said
+
+
+# --- adapters of diffusion models -----------------------------------------------------
+
+
+def diffusion() -> Sizes:
+    return {
+        "model.diffusion_model.input_blocks.0.0.weight": (8, 4, 3, 3),
+        "model.diffusion_model.out.2.bias": (4,),
+        "first_stage_model.decoder.conv_out.weight": (3, 4, 3, 3),
+        "cond_stage_model.transformer.text_model.embeddings.position.weight": (7, 8),
+    }
+
+
+def lora(rank: int, width: int) -> Sizes:
+    layer = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_k"
+    return {
+        f"{layer}.lora_down.weight": (rank, width),
+        f"{layer}.lora_up.weight": (8, rank),
+        f"{layer}.alpha": (),
+    }
+
+
+def test_a_name_that_was_cut_is_of_no_adapter(tmp_path: Path) -> None:
+    save_file(state(diffusion()), tmp_path / "last.safetensors")
+    name = "cond_stage_model.transformer.text_model.embeddings.position.weight"
+    found = Answered(f"KeyError: '{name[:-1]}'", tmp_path / "last.safetensors")
+    assert f"This is {name} of this file without its last letter" in found.said
+    assert "it holds a model of Stable Diffusion" in found.said and found.code == 0
+    other = Answered(f"KeyError: '{name}x'", tmp_path / "last.safetensors")
+    assert "last letter" not in other.said
+
+
+_MERGE = (
+    "    assert merged_sd[key].size() == lora_sd[key].size(\n"
+    "AssertionError: weights shape mismatch merging v1 and v2, different dims? / "
+)
+
+
+def test_adapters_of_two_sizes_are_not_merged(tmp_path: Path) -> None:
+    save_file(state(lora(128, 768)), tmp_path / "a.safetensors")
+    found = Answered(_MERGE, tmp_path / "a.safetensors")
+    assert found.code == 0
+    assert "This adapter has rank 128" in found.said
+    assert "width 768 (Stable Diffusion 1)" in found.said
+    save_file(state(diffusion()), tmp_path / "b.safetensors")
+    whole = Answered(_MERGE, tmp_path / "b.safetensors")
+    assert "No tensor of this file is of an adapter" in whole.said
+    assert "This is a model of Stable Diffusion" in whole.said
+
+
+def test_an_adapter_is_no_base_model(tmp_path: Path) -> None:
+    layer = "lllite_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q"
+    sizes = {f"{layer}.down.0.weight": (4, 8), f"{layer}.up.0.weight": (8, 4)}
+    other = {f"{layer.replace('_4_', '_5_')}.up.0.weight": (8, 4)}
+    save_file(state({**sizes, **other}), tmp_path / "mask.safetensors")
+    theirs = {"time_embed.0.weight": (4, 4), "input_blocks.0.0.weight": (8, 4, 3, 3)}
+    found = Answered(
+        refused("SdxlUNet2DConditionModel", {}, theirs), tmp_path / "mask.safetensors"
+    )
+    assert "This is an adapter of ControlNet-LLLite" in found.said
+    assert not found.commands and "have their place" not in found.said
+
+
+def test_one_file_is_no_folder_with_a_config(tmp_path: Path) -> None:
+    text = (
+        "OSError: It looks like the config file at '/app/{}' is not a valid JSON file."
+    )
+    save_file(state(diffusion()), tmp_path / "sd.safetensors")
+    found = Answered(text.format("sd.safetensors"), tmp_path / "sd.safetensors")
+    assert found.code == 0 and "from_single_file of the class of the pipe" in found.said
+    assert "a diffusion model, a text encoder and a VAE" in found.said
+    save_file(state(lora(4, 768)), tmp_path / "lora.safetensors")
+    found = Answered(text.format("lora.safetensors"), tmp_path / "lora.safetensors")
+    assert "load_lora_weights" in found.said and "single_file" not in found.said
+    config = Answered(text.format("config.json"), tmp_path / "sd.safetensors")
+    assert "config.json is what the program could not read" in config.said
+
+
+def test_a_file_system_that_maps_no_files(tmp_path: Path) -> None:
+    save_file(state(lora(4, 768)), tmp_path / "lora.safetensors")
+    found = Answered("No such device (os error 19)", tmp_path / "lora.safetensors")
+    assert "cannot map files into memory" in found.said and "it is whole" in found.said
+
+
+# --- saves and their versions ---------------------------------------------------------
+
+
+def test_an_optimizer_under_the_name_of_its_scheduler(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    saved = {
+        "model": model.state_dict(),
+        "optimizer": scheduler.state_dict(),
+        "scheduler": optimizer.state_dict(),
+    }
+    torch.save(saved, tmp_path / "current.pth")
+    found = Answered("KeyError: 'param_groups'", tmp_path / "current.pth")
+    assert "optimizer of this file is the state of a scheduler" in found.said
+    (line,) = [row for row in found.commands if row.startswith("optimizer.load")]
+    fresh = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    stepped = torch.optim.lr_scheduler.StepLR(fresh, 3)
+    exec(
+        line,
+        {
+            "optimizer": fresh,
+            "scheduler": stepped,
+            "checkpoint": torch.load(tmp_path / "current.pth"),
+        },
+    )
+    assert fresh.param_groups[0]["lr"] == 0.1 and stepped.last_epoch == 1
+
+
+def test_spectral_norm_of_two_versions(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.utils.spectral_norm(nn.Conv2d(3, 4, 3)), nn.ReLU())
+    ours = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    theirs = {name: size for name, size in ours.items() if not name.endswith("_v")}
+    theirs["0.weight"] = ours["0.weight_orig"]
+    found = asked(ours, theirs, tmp_path)
+    assert found.said.startswith("Both have spectral norm, of two versions of torch")
+
+
+def test_a_part_that_a_package_lacks_is_of_another_version(tmp_path: Path) -> None:
+    net = type("Net", (nn.Module,), {})
+    with classes("smp_like.unetplusplus.model", net):
+        made = net()
+        made.conv = nn.Conv2d(3, 4, 3)
+        torch.save(made, tmp_path / "net.pth")
+    text = "ModuleNotFoundError: No module named '{}'"
+    found = Answered(text.format("smp_like.unetplusplus"), tmp_path / "net.pth")
+    assert "Python found smp_like, and no unetplusplus in it" in found.said
+    whole = Answered(text.format("smp_like"), tmp_path / "net.pth")
+    assert "Python found" not in whole.said
+
+
+def test_a_setting_that_a_program_does_not_know(tmp_path: Path) -> None:
+    saved: dict[str, Any] = {
+        "config": {"resolution": 512, "resolution_w": 512},
+        "model": state({"a.weight": (2, 2)}),
+    }
+    torch.save(saved, tmp_path / "m.pth")
+    text = "TypeError: __init__() got an unexpected keyword argument '{}'"
+    found = Answered(text.format("resolution_w"), tmp_path / "m.pth")
+    assert (
+        "resolution_w is a setting of this file, at config.resolution_w (512)"
+        in found.said
+    )
+    other = Answered(text.format("resolution_z"), tmp_path / "m.pth")
+    assert "is a setting of this file" not in other.said
+
+
+def test_a_tuple_of_objects_is_no_state_dict(tmp_path: Path) -> None:
+    torch.save((torch.ones(2), {"a": torch.ones(2)}), tmp_path / "pair.pth")
+    found = Answered("ValueError: something else happened", tmp_path / "pair.pth")
+    assert "Its root, a tuple, holds 2 things" in found.said
+    assert "state dict" not in found.said
+
+
+def test_a_table_of_symbols_is_built_with_its_rows(tmp_path: Path) -> None:
+    ours = {"enc_p.emb.weight": (52, 4), "dec.weight": (4, 4), "dec.bias": (4,)}
+    found = asked(ours, {**ours, "enc_p.emb.weight": (50, 4)}, tmp_path)
+    assert "52 rows in the checkpoint and 50 in the model" in found.said
+    assert "Build it with 52" in found.said and not found.commands
+
+
+def test_the_last_file_of_a_run_that_was_stopped(tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for word in ("best", "latest"):
+        torch.save({"state_dict": state({"a": (2,)})}, folder / f"model_{word}.model")
+        (folder / f"model_{word}.model.pkl").write_bytes(pickle.dumps({"init": ()}))
+    text = "FileNotFoundError: [Errno 2] No such file or directory: '/x/all/{}'"
+    found = Answered(text.format("model_final_checkpoint.model.pkl"), folder)
+    assert "A run writes it when its training ends" in found.said
+    other = Answered(text.format("plans.pkl"), folder)
+    assert "training ends" not in other.said
