@@ -39,8 +39,14 @@ from ckpt.ext.explain.families.paths import (
     lacking_in_folder,
     of_counted,
     of_path,
+    written_by,
 )
-from ckpt.ext.explain.families.quoted import of_lacking, of_names, of_recorded_path
+from ckpt.ext.explain.families.quoted import (
+    of_lacking,
+    of_names,
+    of_recorded_path,
+    of_unknown,
+)
 from ckpt.ext.explain.families.unpacking import (
     SUBSCRIPTED,
     UNPACKED,
@@ -68,7 +74,7 @@ def _look_at_words(text: str, case: Case) -> Answer:
     rows = tuple(of_recorded_path(text, case))
     if rows:
         return Answer(case.survey.path, (*rows, *case.damage, *load_statements(case)))
-    rows = tuple(of_lacking(text, case))
+    rows = tuple(of_unknown(text, case)) or tuple(of_lacking(text, case))
     if rows:
         told = [row for row in looked.statements if not row.text.startswith(NOTHING)]
         return Answer(case.survey.path, (*rows, *told))
@@ -149,8 +155,11 @@ def answer_damaged(
     note = f" ({hint})" if hint and not hint.startswith("ckpt ") else ""
     rows = [Statement(f"{text}{note}.", (), command)]
     lacking = lacking_in_folder(asked, error.path or "")
+    versions = written_by(error.path or "")
     if lacking is not None:
         rows = [lacking]
+    elif versions is not None:
+        rows.append(versions)
     if salvage is not None:
         rows.append(
             Statement(

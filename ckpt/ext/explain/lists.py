@@ -227,8 +227,10 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
         _compile_pattern(
             r"size mismatch for "
             rf"([^\s:]{{1,2000}}):\s+copying\s+a\s+param\s+(?:with\s+shape"
-            rf"|of)\s+{_SIZE}"
-            r"\s+from\s+checkpoint,\s+(?:the\s+shape\s+in\s+current\s+model\s+is"
+            # mmcv writes the name a second time, as an item of a tuple
+            rf"|of)\s+(?:\('[^'\n]{{1,2000}}',\s+)?{_SIZE}"
+            r"\s*\)?\s+from\s+checkpoint,\s*"
+            r"(?:the\s+shape\s+in\s+current\s+model\s+is"
             rf"|where\s+the\s+shape\s+is)\s+{_SIZE}"
         ),
         True,

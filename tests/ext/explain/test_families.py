@@ -549,6 +549,7 @@ MESSAGES = [
         "JSON file."
     )),
     ("mount", "No such device (os error 19)"),
+    ("not-renamed", "ValueError: The following keys have not been correctly renamed:"),
     ("keys", (
         "ValueError: The state dictionary of the model you are trying to load is "
         "corrupted. Are you sure it was properly saved?"

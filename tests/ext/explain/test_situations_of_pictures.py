@@ -15,6 +15,7 @@ import oracle
 import pytest
 import torch
 from answered import Answered
+from inside import folder_of
 from safetensors.torch import save_file
 from shapes import classes
 from torch import nn
@@ -373,3 +374,165 @@ def test_the_last_file_of_a_run_that_was_stopped(tmp_path: Path) -> None:
     assert "A run writes it when its training ends" in found.said
     other = Answered(text.format("plans.pkl"), folder)
     assert "training ends" not in other.said
+
+
+# --- a second set ---------------------------------------------------------------------
+
+
+def test_a_file_that_lies_one_folder_lower(tmp_path: Path) -> None:
+    inner = tmp_path / "005000" / "pretrained_model"
+    inner.mkdir(parents=True)
+    (tmp_path / "005000" / "training_state").mkdir()
+    save_file(state({"model.head.weight": (2, 2)}), inner / "model.safetensors")
+    (inner / "config.json").write_text('{"type": "act"}')
+    text = "FileNotFoundError: [Errno 2] No such file or directory: 'out/005000/{}'"
+    found = Answered(text.format("model.safetensors"), tmp_path / "005000")
+    assert "It is below it, at pretrained_model/model.safetensors" in found.said
+    assert "Copy it" not in found.said
+    other = Answered(text.format("other.safetensors"), tmp_path / "005000")
+    assert "below it" not in other.said
+
+
+def test_a_folder_says_which_version_wrote_it(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint_000100"
+    folder.mkdir()
+    written = '{"type": "Algorithm", "ray_version": "2.6.1", "policy_ids": []}'
+    (folder / "rllib_checkpoint.json").write_text(written)
+    text = 'AttributeError: can\'t set attribute "is_atari"'
+    found = Answered(text, folder)
+    assert "rllib_checkpoint.json says ray_version = 2.6.1" in found.said
+    (folder / "rllib_checkpoint.json").write_text('{"ray_version": NaN, "version": 3}')
+    assert "says" not in Answered(text, folder).said
+
+
+def test_kernels_of_spconv_in_the_words_of_mmcv(tmp_path: Path) -> None:
+    sizes = {"encoder.conv.0.weight": (3, 3, 3, 4, 8)}
+    torch.save({"state_dict": state(sizes)}, tmp_path / "m.pth")
+    text = (
+        "The model and loaded state dict do not match exactly\n\nsize mismatch for "
+        "encoder.conv.0.weight: copying a param with shape ('encoder.conv.0.weight', "
+        "torch.Size([3, 3, 3, 4, 8])) from checkpoint,the shape in current model is "
+        "torch.Size([8, 3, 3, 3, 4])."
+    )
+    found = Answered(text, tmp_path / "m.pth")
+    assert "version 2 of spconv has the outputs first" in found.said
+    (line,) = found.commands
+    model = nn.ModuleDict({"encoder": nn.ModuleDict({"conv": nn.ModuleList()})})
+    model["encoder"]["conv"].append(nn.Module())  # type: ignore[operator,index,union-attr]
+    layer = model["encoder"]["conv"][0]  # type: ignore[index]
+    layer.weight = nn.Parameter(torch.zeros(8, 3, 3, 3, 4))
+    with folder_of(found.folder):
+        exec(line, {"torch": torch, "model": model})
+    held = torch.load(tmp_path / "m.pth")["state_dict"]["encoder.conv.0.weight"]
+    assert torch.equal(layer.weight, held.permute(4, 0, 1, 2, 3))
+
+
+def test_the_head_of_a_backbone_is_no_option(tmp_path: Path) -> None:
+    small = {f"block{n}.attn.proj.weight": (8 * n, 8 * n) for n in (1, 2, 3, 4)}
+    torch.save(
+        {"state_dict": state({**small, "head.weight": (9, 32), "head.bias": (9,)})},
+        tmp_path / "t.pth",
+    )
+    lines = "\n".join(
+        f"size mismatch for {name}: copying a param with shape "
+        f"torch.Size({list(size)}) from checkpoint, the shape in current model is "
+        f"torch.Size({[2 * n for n in size]})."
+        for name, size in small.items()
+    )
+    text = (
+        f"The model and loaded state dict do not match exactly\n\n{lines}\n"
+        "unexpected key in source state_dict: head.weight, head.bias"
+    )
+    found = Answered(text, tmp_path / "t.pth")
+    assert "another size of the same architecture" in found.said
+    assert "option" not in found.said
+
+
+def test_the_yolo_of_a_file_is_named_by_its_classes(tmp_path: Path) -> None:
+    pool = type("MP", (nn.Module,), {})
+    with classes("models.common", pool):
+        torch.save({"model": nn.Sequential(nn.Conv2d(3, 4, 3), pool())}, tmp_path / "y")
+    text = "AttributeError: Can't get attribute 'MP' on <module '{}' from 'D:\\\\a.py'>"
+    found = Answered(text.format("models.common"), tmp_path / "y")
+    assert "by its classes this file is of YOLOv7" in found.said
+
+
+def test_older_names_of_an_adapter(tmp_path: Path) -> None:
+    layer = "unet.down_blocks.0.attentions.0.to_q"
+    sizes = {f"{layer}.lora_A.weight": (4, 8), f"{layer}.lora_B.weight": (8, 4)}
+    save_file(state(sizes), tmp_path / "lora.safetensors")
+    found = Answered("KeyError: 'lora.down.weight'", tmp_path / "lora.safetensors")
+    assert "load_lora_weights of the pipeline takes these too" in found.said
+    older = {f"{layer}.lora.down.weight": (4, 8), f"{layer}.lora.up.weight": (8, 4)}
+    save_file(state(older), tmp_path / "older.safetensors")
+    found = Answered("KeyError: 'lora.down.weight'", tmp_path / "older.safetensors")
+    assert "before 0.22" not in found.said
+
+
+def test_parts_of_an_adapter_that_a_loader_does_not_know(tmp_path: Path) -> None:
+    layer = "lora_unet_conv_in"
+    sizes = {**lora(4, 768), f"{layer}.lora_mid.weight": (4, 4, 3, 3)}
+    save_file(state(sizes), tmp_path / "a.safetensors")
+    text = (
+        "ValueError: The following keys have not been correctly renamed: \n\n "
+        f"{layer}.lora_mid.weight"
+    )
+    found = Answered(text, tmp_path / "a.safetensors")
+    assert found.code == 0 and "1 tensor of this adapter is lora_mid" in found.said
+    plain = {f"{layer}.lora_up.weight": (4, 4)}
+    save_file(state({**lora(4, 768), **plain}), tmp_path / "b.safetensors")
+    found = Answered(text.replace("_mid", "_up"), tmp_path / "b.safetensors")
+    assert f"The file has {layer}.lora_up.weight" in found.said
+
+
+def test_layers_by_number_that_old_torch_has_no_place_for(tmp_path: Path) -> None:
+    sizes = {f"classifier.{n}.weight": (4, 4) for n in (1, 4, 6)}
+    torch.save(state({"features.0.weight": (4, 4), **sizes}), tmp_path / "vgg.pth")
+    text = "KeyError: 'unexpected key \"classifier.1.weight\" in state_dict'"
+    found = Answered(text, tmp_path / "vgg.pth")
+    assert "classifier has layers with weights at 1, 4, 6" in found.said
+    assert not found.commands
+    torch.save(state({"a.weight": (4, 4), "classifier.1.weight": (4,)}), tmp_path / "m")
+    assert "it counts them" not in Answered(text, tmp_path / "m").said
+
+
+def test_a_setting_that_a_program_looks_up(tmp_path: Path) -> None:
+    saved = {"args": {"task": "speech_pretraining"}, "model": state({"a.b": (2,)})}
+    torch.save(saved, tmp_path / "w.pt")
+    found = Answered("KeyError: 'speech_pretraining'", tmp_path / "w.pt")
+    assert "speech_pretraining is a value of this file, at args.task" in found.said
+    other = Answered("KeyError: 'audio_pretraining'", tmp_path / "w.pt")
+    assert "is a value of this file" not in other.said
+
+
+def test_a_config_class_that_lacks_a_setting(tmp_path: Path) -> None:
+    saved = {"cfg": {"task": {"eval_wer": False}}, "model": state({"a.b": (2,)})}
+    torch.save(saved, tmp_path / "x.pt")
+    text = "omegaconf.errors.ConfigKeyError: Key 'eval_wer' not in 'PretrainingConfig'"
+    found = Answered(text, tmp_path / "x.pt")
+    assert "eval_wer is a setting of this file, at cfg.task.eval_wer" in found.said
+    assert found.code == 0 and "misses a name" not in found.said
+
+
+def test_layers_inside_of_trained_blocks(tmp_path: Path) -> None:
+    ours = {
+        f"encoder.blocks.{n}.0.conv{m}.conv.weight": (4, 4)
+        for n in range(4)
+        for m in (1, 2)
+    }
+    theirs = {f"encoder.blocks.{n}.0.conv3.conv.weight": (4, 4) for n in range(3)}
+    found = asked(ours, {**ours, **theirs}, tmp_path, "UNETR")
+    assert (
+        "These lie inside of blocks whose other layers have their place" in found.said
+    )
+    head = asked(ours, {**ours, "out.weight": (2, 4), "out.bias": (2,)}, tmp_path)
+    assert "inside of blocks" not in head.said
+
+
+def test_several_tables_are_vocabularies(tmp_path: Path) -> None:
+    ours = {f"{part}_encoder.embedding.weight": (9, 4) for part in ("name", "api")}
+    theirs = dict(zip(ours, [(8, 4), (7, 4)], strict=True))
+    more = {"fuse.weight": (4, 4)}
+    found = asked({**ours, **more}, {**theirs, **more}, tmp_path)
+    assert "2 tables have other numbers of rows" in found.said
+    assert "(9 and 8)" in found.said and not found.commands

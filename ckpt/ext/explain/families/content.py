@@ -26,7 +26,7 @@ from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.ext.explain.families.computed import tied_to_shared
 from ckpt.ext.explain.families.keys import SCALE, tied_name
 from ckpt.ext.explain.families.launchers import UNSET
-from ckpt.ext.explain.families.loras import of_cut_name
+from ckpt.ext.explain.families.loras import of_cut_name, of_older_names
 from ckpt.ext.explain.families.pipelines import part_of_name, parts_in
 from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.family import Family, answer_from_statements
@@ -1030,6 +1030,36 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
         return
 
 
+def _of_recorded_word(name: str, case: Case) -> Iterator[Statement]:
+    """Say that a key is no key of the file, but the value of a setting: a program looks
+    it up in its own list of tasks, models or classes.
+    """
+    if "." in name or len(name) < _LEAST_WORD:
+        return
+    held = [
+        value.name
+        for value in case.survey.checkpoint.values
+        if value.path and value.node == name
+    ]
+    if not held:
+        return
+    shown = and_more([show(place, 80) for place in held], 3)
+    origin = name_origin(case.survey)
+    said = "" if origin is None else f" {origin_opening(origin)} {origin}."
+    yield Statement(
+        f"{show(name, 80)} is a value of this file, at {shown}, and the program looked "
+        "it up in a list of its own, which lacks it. So the file was written by "
+        f"another version of the program, or with code that is not imported here.{said}"
+        " Take the version that wrote it, or change the setting in the file to the "
+        "name that yours has for it (ckpt set), if it means the same there."
+    )
+    yield from load_statements(case)
+
+
+_LEAST_WORD = 4
+"""Letters of a setting that is looked up: a shorter one stands in files by chance."""
+
+
 def _not_averaged(name: str, case: Case) -> Statement | None:
     """Say that a program asks for the average of a tensor, and the file has the tensor
     itself alone.
@@ -1354,6 +1384,8 @@ _BEFORE_PLACES: tuple[_Step, ...] = (
 """The steps before the places of a name are looked for. The first that answers ends."""
 _WITHOUT_PLACES: tuple[_Step, ...] = (
     of_cut_name,
+    of_older_names,
+    _of_recorded_word,
     _then_load(_with_numbers),
     _then_load(_file_with),
     _then_load(_of_tied_tensor),

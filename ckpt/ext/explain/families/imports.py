@@ -187,6 +187,17 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
     """
     modules = {row.module for row in case.survey.checkpoint.imports}
     if modules & _OF_YOLO:
+        lacking = _ATTRIBUTE.search(message.text)
+        kind = _kind_of_yolo(case)
+        if lacking is not None and lacking[1] in _OF_YOLO and kind is not None:
+            yield Statement(
+                f"The program has a module {show(lacking[1], 60)} of its own, which "
+                "lacks this class. YOLOv5, YOLOv7 and what was made of them all have "
+                f"a module of this name, and by its classes this file is of {kind}. "
+                f"Run it in the repository of {kind}, or take a file of the program "
+                "that loads it."
+            )
+            return
         yield Statement(
             "The class is of the repository of YOLOv5 or YOLOv7, which no package "
             "installs: run the program in a clone of it, or put the"
@@ -265,6 +276,22 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
             "predicts needs"
             " its weights, its spaces and its policy alone."
         )
+
+
+_KINDS_OF_YOLO = (
+    ("YOLOv7", frozenset(("MP", "SPPCSPC", "IDetect", "IAuxDetect", "ReOrg", "IBin"))),
+    ("YOLOv5 7.0 or newer", frozenset(("DetectionModel", "SegmentationModel"))),
+    ("YOLOv5", frozenset(("C3", "SPPF", "Focus", "BottleneckCSP"))),
+)
+"""Classes that one of the YOLOs alone has in models.common and models.yolo."""
+
+
+def _kind_of_yolo(case: Case) -> str | None:
+    """The YOLO that has the classes that a file names, or None."""
+    names = {
+        row.name for row in case.survey.checkpoint.imports if row.module in _OF_YOLO
+    }
+    return next((kind for kind, own in _KINDS_OF_YOLO if own & names), None)
 
 
 def _of_lacking_part(name: str, case: Case) -> Statement:

@@ -1427,7 +1427,14 @@ class _Lists:
         )
         if own and not all(_OF_LOSS.match(name) for name in self.rest):
             yield own_parts_statement(own)
-        if self.rest and load is not None and _OLD_LOAD.search(self.message.text):
+        counted = (
+            _counted_otherwise(self.rest, self.shapes)
+            if _OLD_LOAD.search(self.message.text)
+            else None
+        )
+        if counted is not None:
+            yield counted
+        elif self.rest and load is not None and _OLD_LOAD.search(self.message.text):
             yield Statement(
                 "torch before 0.4 stops at the first such key, so others may follow. "
                 "strict=False leaves out all for which the model has no place, and "
@@ -1462,6 +1469,39 @@ class _Lists:
             yield load_into_statement(
                 self.survey, "Load what fits, and see what does not:"
             )
+
+
+_IN_SEQUENCE = re.compile(r"^(.+)\.(\d{1,3})\.(?:weight|bias)$")
+
+
+def _counted_otherwise(
+    rest: Sequence[str], shapes: Mapping[str, object]
+) -> Statement | None:
+    """Say that a layer by number has no place in the model, which counts the layers of
+    a list otherwise, or return None.
+    """
+    found = _IN_SEQUENCE.match(rest[0]) if len(rest) == 1 else None
+    if found is None:
+        return None
+    place = found[1]
+    numbers = sorted(
+        {
+            int(row[2])
+            for name in shapes
+            if (row := _IN_SEQUENCE.match(name)) is not None and row[1] == place
+        }
+    )
+    if len(numbers) < 2:
+        return None
+    held = and_more([str(number) for number in numbers], 8)
+    return Statement(
+        f"{show(place, 80)} has layers with weights at {held} in this file, and the "
+        f"model has none at {found[2]}: it counts them otherwise, as where a version "
+        "of the code has a Dropout or an activation more or less before them (the "
+        "VGG of torchvision had its classifier so). torch before 0.4 stops at the "
+        "first such key, so others follow. Take the version of the code that the file "
+        "was saved with. strict=False is no way out: it leaves these layers untrained."
+    )
 
 
 _COUNTERS = ("total_ops", "total_params")
@@ -1788,6 +1828,9 @@ def _loaded_whole(
             "them, and the model takes them by other names alone, if its layers are "
             "the same."
         )
+        origin = name_origin(survey)
+        if origin is not None:
+            text += f" {origin_opening(origin)} {origin}."
     return Statement(text, (), load)
 
 
@@ -1984,6 +2027,10 @@ def _shape_statements(
         )
 
 
+_MOST_TABLES = 1
+"""Sizes of tables that have a sentence of their own."""
+
+
 def _is_own_table(row: Mismatch) -> bool:
     """Tell whether a tensor is a table of symbols, speakers or classes, which a model
     needs whole, and of which only the rows differ.
@@ -2132,6 +2179,21 @@ def _shape_reasons(
             or f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
             f"{row.model[0]:,}{alone}"
         )
+    if len(tables) > _MOST_TABLES:
+        listed = [
+            f"{show(row.name, 100)} ({row.checkpoint[0]:,} and {row.model[0]:,})"
+            for row in tabled
+            if row.checkpoint[1:] == row.model[1:]
+        ]
+        yield Statement(
+            f"{counted_noun(len(listed), 'table')} "
+            f"have other numbers of rows in the checkpoint and in the model: "
+            f"{and_more(listed, 4)}. A number of rows is that of a vocabulary: "
+            "symbols, words or names that were counted in the data of the training. "
+            "Take the vocabularies that were saved with it, for those of other data "
+            "give each row another meaning."
+        )
+        tables = set()
     for here, there in sorted(tables):
         same = [
             row.name

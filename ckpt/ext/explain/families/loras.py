@@ -89,7 +89,90 @@ def of_cut_name(name: str, case: Case) -> Iterator[Statement]:
     )
 
 
+_OLDER_NAMES = re.compile(r"(?:^|[._])lora\.(?:down|up)\.weight$")
+"""Keys of layers of LoRA in diffusers before 0.22."""
+
+
+def of_older_names(name: str, case: Case) -> Iterator[Statement]:
+    """Answer a loader that asks for a layer of LoRA by the older names of diffusers."""
+    names = [entry.name for entry in case.survey.tensors]
+    if not _OLDER_NAMES.search(name) or any(map(_OLDER_NAMES.search, names)):
+        return
+    held = next((other for other in names if _LORA.search(other)), None)
+    if held is None:
+        return
+    yield Statement(
+        f"{show(name, 80)} is how diffusers before 0.22 named a layer of LoRA, and "
+        f"this file has other names ({show(held, 120)}): "
+        f"{name_origin(case.survey) or 'an adapter of another trainer'}. "
+        "unet.load_attn_procs of that time takes its own names alone. "
+        "load_lora_weights of the pipeline takes these too, in a diffusers that is not "
+        "older than the file."
+    )
+
+
+_NOT_RENAMED = re.compile(
+    r"keys have not been correctly renamed:\s{0,20}([\w.]{3,2000})"
+)
+_MADE_OF = (
+    (
+        re.compile(r"\.lora_mid\."),
+        "lora_mid, the core of a convolution that LyCORIS has taken apart (LoCon with "
+        "use_tucker)",
+    ),
+    (re.compile(r"\.(?:hada_w|hada_t)"), "hada, the factors of a LoHa of LyCORIS"),
+    (re.compile(r"\.lokr_"), "lokr, the factors of a LoKr of LyCORIS"),
+    (re.compile(r"\.(?:oft_|boft_)"), "the rotations of an OFT"),
+    (re.compile(r"\.dora_scale$"), "dora_scale, the sizes of a DoRA"),
+)
+"""Parts of adapters that simple loaders of LoRA do not know."""
+
+
+def _answer_not_renamed(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer diffusers, which had no names for some tensors of an adapter."""
+    names = [entry.name for entry in case.survey.tensors]
+    kinds = [
+        (what, sum(bool(pattern.search(name)) for name in names))
+        for pattern, what in _MADE_OF
+    ]
+    held = [(what, count) for what, count in kinds if count]
+    if held:
+        what, count = held[0]
+        yield Statement(
+            f"{counted_noun(count, 'tensor')} of this adapter "
+            f"{'is' if count == 1 else 'are'} {what}, and the loader of diffusers has "
+            "no place for them: it knows lora_down, lora_up and alpha. Loaded without "
+            "them the layers are others. "
+            "Use the adapter in the programs of its trainer (ComfyUI, the web UI, "
+            "sd-scripts with LyCORIS), or merge it into its base model there and load "
+            "the result."
+        )
+        return
+    found = _NOT_RENAMED.search(message.text)
+    name = None if found is None else found[1].rstrip(".,")
+    if name in names:
+        yield Statement(
+            f"The file has {show(name, 120)}, and the loader has no name for that "
+            "layer: the adapter is of another model than the pipeline, or a newer "
+            "diffusers knows it."
+        )
+
+
+def _take_not_renamed(message: Message, text: str, start: int) -> Message:
+    """The message with the first of the names behind it, which stand in lines of their
+    own.
+    """
+    return message._replace(text=" ".join(text[start : start + 2_000].split()))
+
+
 FAMILIES = (
+    Family(
+        "not-renamed",
+        (r"The following keys have not been correctly renamed:",),
+        answer_from_statements(_answer_not_renamed),
+        _take_not_renamed,
+        needs_open=True,
+    ),
     Family(
         "merged-adapters",
         (r"weights shape mismatch merging v1 and v2, different dims\?",),

@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterator
 
 from ckpt.bytes.far import is_url
-from ckpt.bytes.location import locate
+from ckpt.bytes.location import locate, read_file
 from ckpt.ext.explain.case import Case, Statement, load_statements
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Budget, Limits, parse_json
 from ckpt.model.text import and_more, counted_noun, show
 
 NOT_FOUND = re.compile(
@@ -396,6 +398,16 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
     where = (
         "this folder" if place == folder else show(os.path.relpath(place, folder), 80)
     )
+    below = _places_below(parts[-1], place, names)
+    if below:
+        shown = and_more([show(name, 80) for name in below], 3)
+        return Statement(
+            f"{show(parts[-1], 80)} is not right in {where}. It is below it, at "
+            f"{shown}: the program was given a folder too high, or took one level off "
+            "the path that it was given, as where it wants the path of a file in that "
+            "folder (lerobot: --config_path=…/pretrained_model/train_config.json). "
+            "Give it the path with that folder."
+        )
     text = (
         f"{show(parts[-1], 80)} is not in {where}, whose files are "
         f"{and_more([show(name, 60) for name in names], 8)}."
@@ -418,6 +430,62 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
             "program the version of the model that goes with it."
         )
     return Statement(text)
+
+
+_MOST_FOLDERS = 64
+"""Folders of a folder in which a file is looked for."""
+_MOST_CONFIGS = 8
+"""Files of a folder in which versions are looked for."""
+_VERSION = re.compile(r"^(\w{2,60})_version$|^(version)$")
+
+
+def _places_below(name: str, folder: str, names: list[str]) -> list[str]:
+    """The places of a file of this name in the folders right below a folder."""
+    inner = [row for row in names if row.endswith("/")][:_MOST_FOLDERS]
+    return [
+        f"{row}{name}"
+        for row in inner
+        if name in locate(os.path.join(folder, row)).names()
+    ]
+
+
+def written_by(folder: str) -> Statement | None:
+    """Say which versions of programs the JSON files right in a folder record, or return
+    None.
+    """
+    if is_url(folder) or not os.path.isdir(folder):
+        return None
+    names = [name for name in sorted(locate(folder).names()) if name.endswith(".json")]
+    told = [
+        f"{show(name, 60)} says {show(key, 60)} = {show(text, 60)}"
+        for name in names[:_MOST_CONFIGS]
+        for key, text in _versions_in(os.path.join(folder, name))
+    ]
+    if not told:
+        return None
+    return Statement(
+        f"{and_more(told, 4)}. A program of another version may know the settings of "
+        "the folder by other names, or not at all: load it with the version that "
+        "wrote it, and save it anew there."
+    )
+
+
+def _versions_in(path: str) -> list[tuple[str, str]]:
+    """The versions of programs that a JSON file has at its root, and none where it
+    cannot be read.
+    """
+    try:
+        limits = Limits()
+        data = read_file(locate(path), limits, "the JSON file")
+        root = parse_json(data, "the JSON file", Budget(limits))
+    except CkptError:
+        return []
+    rows = root.items() if isinstance(root, dict) else ()
+    return [
+        (key, text)
+        for key, text in rows
+        if isinstance(text, str) and _VERSION.search(key) and text
+    ]
 
 
 _OF_END = re.compile(r"(?i)(?:^|[_.-])(?:final|last|end)(?:[_.-]|$)")

@@ -30,7 +30,8 @@ _LACKS = re.compile(
 )
 """The words of an error that misses something."""
 _KNOWS_NOT = re.compile(
-    r"(?i)\bunknown\b|\bunexpected keyword|\bunrecogni[sz]ed\b|\bnot (?:supported"
+    r"(?i)\bkey '\w{1,80}' (?:is )?not in '\w{1,80}'|\bunknown\b"
+    r"|\bunexpected keyword|\bunrecogni[sz]ed\b|\bnot (?:supported"
     r"|recogni[sz]ed|allowed|permitted)\b|\bunsupported\b|\binvalid (?:key|argument"
     r"|option|parameter|field)|\bextra (?:key|field|argument|input)|\bno (?:field"
     r"|option|argument) named\b"
@@ -55,6 +56,16 @@ def of_recorded_path(text: str, case: Case) -> Iterator[Statement]:
             return
 
 
+def of_unknown(text: str, case: Case) -> Iterator[Statement]:
+    """Say where the file has a setting that a program does not know."""
+    end = _end_of(text)
+    for word in _last_words(_quoted_in(end)) if _KNOWS_NOT.search(end) else ():
+        row = _of_unknown_setting(word, case)
+        if row is not None:
+            yield row
+            return
+
+
 def of_names(text: str, case: Case) -> Iterator[Statement]:
     """Say which tensors have a name of an error, or else where a setting of the error
     is a value of the checkpoint.
@@ -68,17 +79,13 @@ def of_names(text: str, case: Case) -> Iterator[Statement]:
         if row is not None:
             yield row
             return
-    for word in _last_words(quoted) if _KNOWS_NOT.search(end) else ():
-        row = _of_unknown_setting(word, case)
-        if row is not None:
-            yield row
-            return
     for word in _last_words([word for word in quoted if _SETTING.search(word)]):
         row = _of_setting(word, case)
         if row is not None:
             yield row
             return
-    present = [place for word in _missed_words(text) for place in _places(word, case)]
+    missed = [] if _KNOWS_NOT.search(end) else _missed_words(text)
+    present = [place for word in missed for place in _places(word, case)]
     if present:
         shown = and_more([show(place, 120) for place in present], _SHOWN)
         yield Statement(f"The error misses a name that this file has: {shown}.")

@@ -280,10 +280,48 @@ def apart_statement(
             "same in other words: ckpt pairs none where neither their names nor shapes "
             "say which is which."
         )
+    if new and all(is_inside_blocks(row, placed) for row in new.values()):
+        return Statement(
+            f"{text} These lie inside of blocks whose other layers have their place, "
+            "and which were trained without them. Where you added them, to train on, "
+            "load what fits. Else the program that saved is of another version, or "
+            "built its blocks by another option: take that, for untrained layers "
+            "change what the trained ones around them get."
+        )
     return Statement(
         f"{text} What lacks begins untrained: expected for a new head or an adapter. "
         "Else build the model as the run that saved did."
     )
+
+
+def is_inside_blocks(modules: Sequence[str], placed: Collection[str]) -> bool:
+    """Tell whether modules by plain names lie beside layers of one block, and not at
+    the root of a model.
+    """
+    return all(_is_inside(module, placed) for module in modules)
+
+
+_ADDED_LATER = re.compile(
+    r"(?i)adapt|lora|prompt|gate|head|prefix|control|temporal|ema"
+)
+"""Words of layers that people add to a trained model, to train them alone."""
+
+
+def _is_inside(module: str, placed: Collection[str]) -> bool:
+    block, _, last = module.rpartition(".")
+    if not block or _ADDED_LATER.search(last):
+        return False
+    beside = {
+        name[len(block) + 1 :].partition(".")[0]
+        for name in placed
+        if name.startswith(f"{block}.")
+    }
+    return len(beside) >= _LEAST_BESIDE or (
+        bool(beside) and not last.isdigit() and "." in block
+    )
+
+
+_LEAST_BESIDE = 2
 
 
 def _own_modules(names: Sequence[str], shared: Collection[str]) -> dict[str, list[str]]:
@@ -491,12 +529,18 @@ def variant_statement(message: Message, names: Collection[str]) -> Statement | N
         return None
     if any(name in own for name in names):  # a tensor of a module that both have
         return None
+    if is_saved and all(_HEADS.search(key) for key in own):
+        return None
     return Statement(
         f"The {side} has {_listed(own)}, which the {other} lacks, and other shapes "
         "beside. So both are variants of one program, by an option of it: build the "
         "model with the options of the run that saved, or take the file of the "
         "variant that was built."
     )
+
+
+_HEADS = re.compile(r"^(?:head|fc|classifier|heads)(?:\.|$)")
+"""The head of a backbone, which a program that takes the backbone alone leaves out."""
 
 
 # --- one layer in the place of several ------------------------------------------------
