@@ -17,7 +17,14 @@ from ckpt.ext.explain.case import (
     looked_at,
 )
 from ckpt.ext.explain.families import FAMILIES
-from ckpt.ext.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
+from ckpt.ext.explain.families.content import (
+    ASKED_FOR,
+    ATTRIBUTE,
+    NOT_LOADED,
+    of_attribute,
+    of_key,
+    of_parts,
+)
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
 from ckpt.ext.explain.families.layers import (
@@ -87,6 +94,7 @@ _OF_ANY: tuple[
 ] = (
     (ASKED_FOR, of_key),
     (ATTRIBUTE, of_attribute),
+    (NOT_LOADED, of_parts),
     (NOT_FOUND, of_path),
     (COUNTED, of_counted),
     (RESUMED, of_resumed),

@@ -7,6 +7,7 @@ Each says nothing that the file contradicts, and what it prints is run.
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -536,3 +537,152 @@ def test_several_tables_are_vocabularies(tmp_path: Path) -> None:
     found = asked({**ours, **more}, {**theirs, **more}, tmp_path)
     assert "2 tables have other numbers of rows" in found.said
     assert "(9 and 8)" in found.said and not found.commands
+
+
+# --- a third set ----------------------------------------------------------------------
+
+
+def test_windows_of_other_lengths(tmp_path: Path) -> None:
+    ours = {"ddsp.window": (1024,), "ddsp.out.bias": (1538,), "a.weight": (4, 4)}
+    theirs = {**ours, "ddsp.window": (2048,), "ddsp.out.bias": (3074,)}
+    found = asked(ours, theirs, tmp_path)
+    assert "1,024 samples in the checkpoint and 2,048 in the model" in found.said
+
+
+def test_a_variant_of_flux_by_its_first_layer(tmp_path: Path) -> None:
+    ours = {"img_in.weight": (8, 384), "double_blocks.0.img_attn.qkv.bias": (24,)}
+    found = asked(ours, {**ours, "img_in.weight": (8, 64)}, tmp_path, "Flux")
+    assert "the checkpoint is one of Flux Fill" in found.said and not found.commands
+    found = asked(ours, {**ours, "img_in.weight": (8, 65)}, tmp_path, "Flux")
+    assert "Flux Fill" not in found.said
+
+
+def test_weights_that_are_packed_by_bitsandbytes(tmp_path: Path) -> None:
+    name = "model.diffusion_model.img_in.weight"
+    held = {
+        name: torch.zeros(32, 1, dtype=torch.uint8),
+        f"{name}.absmax": torch.ones(1),
+        f"{name}.quant_map": torch.ones(16),
+    }
+    save_file(held, tmp_path / "nf4.safetensors")
+    found = Answered(
+        f"Error(s) in loading state_dict for Flux:\n\tsize mismatch for {name}: copying "
+        "a param with shape torch.Size([32, 1]) from checkpoint, the shape in current "
+        "model is torch.Size([8, 8]).",
+        tmp_path / "nf4.safetensors",
+    )
+    assert "1 weight of this file is packed by bitsandbytes" in found.said
+
+
+def test_an_adapter_of_another_trainer(tmp_path: Path) -> None:
+    save_file(state(lora(4, 768)), tmp_path / "lora.safetensors")
+    theirs = {f"qkv_lora1.{word}.weight": (2, 2) for word in ("down", "up")}
+    found = Answered(
+        refused("DoubleStreamBlockLoraProcessor", {}, theirs),
+        tmp_path / "lora.safetensors",
+    )
+    assert "asks for layers of LoRA in names of its own" in found.said
+    assert "base model" not in found.said
+
+
+def test_positions_are_counted_on_a_grid(tmp_path: Path) -> None:
+    ours = {"pos_embed": (1, 64, 64, 8), "proj.weight": (8, 8)}
+    found = asked(ours, {**ours, "pos_embed": (1, 4, 4, 8)}, tmp_path)
+    assert "4,096 (64 x 64) in the checkpoint and 16 (4 x 4)" in found.said
+    wider = asked(ours, {**ours, "pos_embed": (1, 64, 64, 9)}, tmp_path)
+    assert "Position embeddings differ" not in wider.said
+
+
+def test_a_head_at_each_layer_of_a_detector(tmp_path: Path) -> None:
+    ours = {
+        f"{place}class_embed.{number}.{leaf}": size
+        for place in ("", "transformer.decoder.")
+        for number in range(6)
+        for leaf, size in (("weight", (91, 4)), ("bias", (91,)))
+    }
+    theirs = {name: (5, *size[1:]) for name, size in ours.items()}
+    more = {f"backbone.{n}.weight": (8, 3, 3, 3) for n in range(3)}
+    found = asked(
+        {"label_enc.weight": (92, 4), **ours, **more},
+        {"label_enc.weight": (6, 4), **theirs, **more},
+        tmp_path,
+        "DINO",
+    )
+    assert "another number of classes. These 12 layers cannot be loaded" in found.said
+    ckpt_line = [row for row in found.commands if row.startswith("import ckpt")]
+    assert ckpt_line
+
+
+def test_parts_that_a_published_file_has_not(tmp_path: Path) -> None:
+    text = "\n".join(
+        f"=> failed to load {part} from checkpoint './checkpoint.pth'"
+        for part in ("student", "teacher", "optimizer")
+    )
+    torch.save(state({"cls_token": (1, 1, 4), "norm.weight": (4,)}), tmp_path / "c.pth")
+    found = Answered(text, tmp_path / "c.pth")
+    assert "looks for student, teacher, optimizer at the root" in found.said
+    whole = {"student": state({"a.b": (2,)}), "teacher": state({"a.b": (2,)})}
+    torch.save(whole, tmp_path / "w.pth")
+    found = Answered(text, tmp_path / "w.pth")
+    assert found.said.startswith("optimizer is no key of this file")
+
+
+def test_the_key_of_weights_is_a_setting_of_basicsr(tmp_path: Path) -> None:
+    torch.save(state({"conv_first.weight": (4, 3, 3, 3)}), tmp_path / "r.pth")
+    found = Answered("KeyError: 'params'", tmp_path / "r.pth")
+    assert "param_key_g" in found.said
+    assert {*found.loaded()} == {"conv_first.weight"}
+
+
+def test_points_are_no_pictures(tmp_path: Path) -> None:
+    ours = {"rpn.SA.0.layer0.conv.weight": (16, 3, 1, 1), "rpn.out.weight": (4, 16, 1)}
+    theirs = {**ours, "rpn.SA.0.layer0.conv.weight": (16, 4, 1, 1)}
+    found = asked(ours, theirs, tmp_path)
+    assert "takes 3 in the checkpoint and 4 in the model" in found.said
+    assert "colour" not in found.said
+
+
+def test_kernels_with_their_channels_first(tmp_path: Path) -> None:
+    ours = {"net.0.weight": (8, 8, 3, 3, 3), "net.1.weight": (8, 5, 3, 3, 3)}
+    theirs = {"net.0.weight": (8, 3, 3, 3, 8), "net.1.weight": (8, 3, 3, 3, 5)}
+    found = asked(ours, theirs, tmp_path)
+    assert "one side has a kernel of spconv 2" in found.said
+    (line,) = [row for row in found.commands if row.startswith("state = ")]
+    model = nn.ModuleDict({"net": nn.ModuleList([nn.Module(), nn.Module()])})
+    for number, size in enumerate(theirs.values()):
+        layer = model.get_submodule(f"net.{number}")
+        layer.weight = nn.Parameter(torch.zeros(size))
+    with folder_of(found.folder):
+        exec(line, {"torch": torch, "model": model})
+    held = torch.load(tmp_path / "m.pth")["net.1.weight"]
+    assert torch.equal(model.state_dict()["net.1.weight"], held.permute(0, 2, 3, 4, 1))
+
+
+def test_functions_of_a_distance_are_no_words(tmp_path: Path) -> None:
+    ours = {
+        "radial_embedding.bessel_fn.bessel_weights": (8,),
+        "interactions.0.conv_tp_weights.layer0.weight": (8, 64),
+    }
+    theirs = {name: (10, *size[1:]) for name, size in ours.items()}
+    more = {f"readouts.{n}.weight": (128, 8) for n in range(3)}
+    found = asked({**ours, **more}, {**theirs, **more}, tmp_path)
+    assert "vocabulary" not in found.said
+    assert "8 in the checkpoint and 10 in the model" in found.said
+
+
+def test_an_archive_without_its_version(tmp_path: Path) -> None:
+    torch.save(state({"a.weight": (2, 2)}), tmp_path / "whole.pt")
+    with zipfile.ZipFile(tmp_path / "whole.pt") as archive:
+        kept = {
+            name: archive.read(name)
+            for name in archive.namelist()
+            if "version" not in name and ".data" not in name
+        }
+    with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
+        for name, data in kept.items():
+            archive.writestr(name, data)
+    with pytest.raises(RuntimeError) as caught:
+        torch.load(tmp_path / "m.pt")
+    found = Answered(f"RuntimeError: {caught.value}", tmp_path / "m.pt")
+    assert "another program packed the archive anew" in found.said
+    assert {*torch.load(found.run("ckpt convert"))} == {"a.weight"}

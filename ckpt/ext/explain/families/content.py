@@ -285,6 +285,41 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     yield from _of_root(next(text for text in found.groups() if text is not None), case)
 
 
+NOT_LOADED = re.compile(
+    r"failed to load ['\"]?(\w{1,80})['\"]? from checkpoint", re.IGNORECASE
+)
+"""The words of programs that go on without a part of a checkpoint."""
+
+
+def of_parts(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a program that names each part that it did not load."""
+    asked = list(dict.fromkeys(row[1] for row in NOT_LOADED.finditer(found.string)))
+    keys = root_keys(case)
+    held = [name for name in asked if name in keys]
+    lacking = [name for name in asked if name not in keys]
+    if not lacking:
+        return
+    shown = and_more([show(name, 60) for name in lacking], 6)
+    is_flat = bool(case.survey.candidates) and not any(
+        section.path for section in case.survey.candidates
+    )
+    if is_flat and not held:
+        yield Statement(
+            f"The program looks for {shown} at the root of this file, and it is one "
+            f"state dict of {counted_noun(len(case.survey.tensors), 'tensor')}: the "
+            "weights of one model alone, as they are published to be used. A run goes "
+            "on from the whole checkpoint that a training saved, with all of these "
+            "parts. To begin a training with these weights, give them by the option "
+            "for pretrained weights, and not as the checkpoint of the run."
+        )
+    else:
+        yield Statement(
+            f"{shown} {'is' if len(lacking) == 1 else 'are'} no key of this file, "
+            f"whose keys are {keys_text(case)}."
+        )
+    yield from load_statements(case)
+
+
 def _first_rates(case: Case) -> Iterator[Statement]:
     """Answer a scheduler that goes on, and finds no first learning rate in the groups
     of its optimizer.
@@ -712,6 +747,12 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"This file holds weights alone, by their names at its root: {what}."
     )
+    if name in ("params", "params_ema", "params-ema"):
+        yield Statement(
+            "BasicSR and what was made with it take the weights from the key that "
+            "param_key_g of their settings names: ~ (null) there stands for a file "
+            "that has none, as this one."
+        )
     if name in ("meta", "dataset_meta"):
         yield Statement(
             "Programs of OpenMMLab find the classes in meta, which their own training "

@@ -19,6 +19,7 @@ from ckpt.ext.explain.case import (
     Shapes,
     Statement,
     be_verb,
+    command_statements,
     finding_statements,
     looked_at,
 )
@@ -1180,6 +1181,16 @@ class _Lists:
             return
         origin = name_origin(self.survey) if self.is_alone else None
         if self.absent and origin is not None and origin.startswith("an adapter"):
+            if any(_OF_LORA.search(name) for name in self.absent):
+                yield Statement(
+                    f"This is {origin} ({show(next(iter(self.shapes)), 100)}), and the "
+                    "program asks for layers of LoRA in names of its own "
+                    f"({show(self.absent[0], 100)}): it takes the adapters of one "
+                    "trainer alone. None of it was loaded. Load it with the usual "
+                    "loader for LoRA (ComfyUI: Load LoRA), which knows these names."
+                )
+                self.is_told = True
+                return
             yield Statement(
                 f"This is {origin}, and the program wants a whole model of it: an "
                 "adapter holds none of the layers of its base. Give the program the "
@@ -1518,6 +1529,9 @@ SCALE = re.compile(
 )
 
 
+_OF_LORA = re.compile(r"lora", re.IGNORECASE)
+
+
 class Changed(NamedTuple):
     """The names that a change of the model explains: pruning, quantization, a norm.
     `code` loads them, where it can.
@@ -1813,14 +1827,15 @@ def _loaded_whole(
     if message.missing:
         text += f", which has {_share_text(met, len(message.missing), 'missing key')}"
     text += "."
-    rules = _by_names(list(shapes), message.missing) if not met else Match({})
+    absent = [name for name in message.missing if name not in shapes]
+    rules = _by_names(list(shapes), absent) if absent else Match({})
     if rules.partners:
         labels = and_more([rule.label for rule in rules.renames], 3)
         text += (
             f" By other names {len(rules.partners):,} of them are there ({labels}): "
             "this gives the weights, and ckpt.open(…).load_into(model) pairs the names."
         )
-    elif message.missing and not met:
+    elif absent and 2 * met < len(message.missing):
         words = dict.fromkeys(name.partition(".")[0] for name in shapes)
         shown = and_more([show(word, 60) for word in words], 4)
         text += (
@@ -1926,6 +1941,25 @@ def _shape_statements(
             tuple(lost),
         )
     same = [row for row in message.mismatched if row.name not in other]
+    packed = [
+        row
+        for row in same
+        if any(f"{row.name}.{part}" in shapes for part in ("absmax", "quant_map"))
+    ]
+    if packed and not case.is_useless:
+        yield Statement(
+            f"{counted_noun(len(packed), 'weight')} of this file "
+            f"{'is' if len(packed) == 1 else 'are'} packed by bitsandbytes: "
+            f"{show(packed[0].name, 100)} is a row of codes, beside its absmax and "
+            "quant_map, and the program built plain layers. It takes a loader that "
+            "knows them (ComfyUI: the node of ComfyUI_bitsandbytes_NF4 in place of "
+            "Load Checkpoint or Load Diffusion Model), or a file that is not packed."
+        )
+        yield from command_statements(
+            "The floats that the codes stand for, for plain layers:",
+            case.plan(("dequantized",)),
+        )
+        return
     if same and not case.is_useless:
         told = [
             *_of_quantizers(same, shapes),
@@ -2010,6 +2044,8 @@ def _shape_statements(
     if not _is_enough(message, shapes):
         return
     if same and all(_is_own_table(row) for row in same):
+        return
+    if len(same) == 1 and same[0].name.rpartition("img_in.")[2] == "weight":
         return
     if longer_lists(message, message.missing, message.unexpected, shapes):
         return
@@ -2158,8 +2194,13 @@ def _shape_reasons(
         row = heads[0]
         # With other layers that differ, lack or are left over, the models are not one
         # but for the last layer.
+        # A table of labels has one row more, for no class.
+        one_more = ((row.checkpoint[0] + 1,), (row.model[0] + 1,))
+        rest = [other for other in others if other not in heads]
         is_alone = (
-            len(heads) == len(others) and not message.missing and not message.unexpected
+            all((other.checkpoint[:1], other.model[:1]) == one_more for other in rest)
+            and not message.missing
+            and not message.unexpected
         )
         is_deeper = not is_alone and any(True for _ in compare_depths(message, shapes))
         layers = {head.name.rpartition(".")[0] for head in heads}
@@ -2209,6 +2250,19 @@ def _shape_reasons(
             "are those of the run that saved. A load of what fits leaves the whole "
             "table untrained."
         )
+    windows = [
+        row
+        for row in rows
+        if _WINDOW.search(row.name) and len(row.checkpoint) == len(row.model) == 1
+    ]
+    for row in windows[:1]:
+        yield Statement(
+            f"{show(row.name, 100)} is the window of a spectrum, by its name: "
+            f"{row.checkpoint[0]:,} samples in the checkpoint and {row.model[0]:,} in "
+            "the model. Settings of the sound give it (win_length, n_fft, block_size): "
+            "take those that go with the checkpoint, or the checkpoint that goes with "
+            "these settings. What has other outputs beside may follow from it."
+        )
     turned = [
         row
         for row in rows
@@ -2220,7 +2274,12 @@ def _shape_reasons(
             "(TensorFlow, JAX), or a Conv1D of GPT-2"
             " stands where the model has a Linear."
         )
-    for row in [row for row in rows if _POSITIONS.search(row.name)][:1]:
+    for row in [
+        row
+        for row in rows
+        if _POSITIONS.search(row.name)
+        and _count_positions(row.checkpoint) != _count_positions(row.model)
+    ][:1]:
         counts = " and ".join(
             f"{_positions_text(shape)} in the {side}"
             for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
@@ -2322,12 +2381,19 @@ def _positions_text(shape: Sequence[int]) -> str:
     """The number of positions of an embedding, and the square of patches that it is:
     `257 (16 x 16 and 1 more)`.
     """
-    count = shape[-2] if len(shape) > 1 else 0
+    count = _count_positions(shape)
     for more in (0, 1, 2, 5):
         side = isqrt(max(0, count - more))
         if side > 2 and side * side == count - more:
             return f"{count:,} ({side} x {side}{f' and {more} more' if more else ''})"
     return f"{count:,}"
+
+
+def _count_positions(shape: Sequence[int]) -> int:
+    """The number of positions of an embedding: a table of rows, or a grid of them."""
+    if len(shape) == 4 and shape[0] == 1 and shape[1] == shape[2]:
+        return shape[1] * shape[2]
+    return shape[-2] if len(shape) > 1 else 0
 
 
 def _shape_numel(shape: Sequence[int]) -> int:
@@ -2379,7 +2445,7 @@ def _is_head(
     differ.
     """
     if (
-        len(rows) > _MOST_HEADS
+        len({_NUMBERS.sub(".<n>.", other.name) for other in rows}) > _MOST_HEADS
         or not row.checkpoint
         or not row.model
         or row.checkpoint[1:] != row.model[1:]
@@ -2412,8 +2478,14 @@ def _bins_text(row: Mismatch) -> str:
 
 _TRANSFORMS = (256, 512, 1024, 2048, 4096)
 """Lengths of a Fourier transform that programs for sound use."""
+_WINDOW = re.compile(r"(?:^|[._])window$")
+"""The name of the window of a transform, a buffer."""
 _LAST = 2
 _MOST_HEADS = 16
+"""Tensors of other shapes, but for the numbers in their names: a detector has a head at
+each of its layers.
+"""
+_NUMBERS = re.compile(r"\.\d+\.")
 _HEAD_WORDS = re.compile(
     r"(?:^|[._])(?:head|heads|headers?|fc|classifier|classification|cls_score"
     r"|class_embed|bbox_pred|logits"

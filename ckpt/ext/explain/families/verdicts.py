@@ -446,6 +446,32 @@ def _numbers(names: Collection[str]) -> dict[str, set[int]]:
     return found
 
 
+# --- variants by their first layer ----------------------------------------------------
+
+_FLUX = {
+    64: "Flux itself",
+    128: "Flux Canny or Depth, which takes a control picture beside",
+    384: "Flux Fill, which paints into a picture and takes it with a mask",
+}
+"""The inputs of img_in, the first layer of a Flux."""
+
+
+def _variant_of_flux(row: Mismatch) -> Statement | None:
+    """Name the two models that differ by the first layer of a Flux, or return None."""
+    here, there = row.checkpoint[-1:], row.model[-1:]
+    if row.name.rpartition("img_in.")[2] != "weight" or len(row.model) != 2:
+        return None
+    if here == there or here[0] not in _FLUX or there[0] not in _FLUX:
+        return None
+    return Statement(
+        f"{show(row.name, 80)} takes {here[0]:,} in the checkpoint and {there[0]:,} in "
+        f"the model. By these numbers the checkpoint is one of {_FLUX[here[0]]}, and "
+        f"the model was built as {_FLUX[there[0]]}. A program that knows the variant "
+        "builds it by the file: take a newer version of it, and the nodes or the "
+        "class for the variant."
+    )
+
+
 # --- other inputs ---------------------------------------------------------------------
 
 
@@ -464,7 +490,7 @@ def inputs_statement(message: Message) -> Statement | None:
         ]
         if len(row.checkpoint) != len(row.model) or len(sizes) != 1:
             return None
-        if len(row.model) > 2:
+        if any(size > 1 for size in row.model[2:]):
             return None
         steps.add(sizes[0][0] - sizes[0][1])
         is_outer = row.checkpoint[0] != row.model[0]
@@ -472,6 +498,10 @@ def inputs_statement(message: Message) -> Statement | None:
     if len(steps) != 1 or not inner:
         return None
     (step,) = steps
+    if len(message.mismatched) == 1 and not message.unexpected:
+        variant = _variant_of_flux(message.mismatched[0])
+        if variant is not None:
+            return variant
     shown = and_more([_sizes_text(row, 1, "takes") for row in inner], 2)
     if outer:
         weights = [row for row in outer if len(row.model) == 2] or outer
@@ -618,7 +648,11 @@ def vocabulary_statement(rows: Sequence[Mismatch]) -> Statement | None:
     sizes = {(row.checkpoint[:1], row.model[:1]) for row in rows}
     is_alike = all(row.checkpoint[1:] == row.model[1:] for row in rows)
     modules = list(dict.fromkeys(row.name.rpartition(".")[0] for row in rows))
-    tables = [module for module in modules if _OF_WORDS.search(module)]
+    tables = [
+        row.name.rpartition(".")[0]
+        for row in rows
+        if _OF_WORDS.search(row.name.rpartition(".")[0]) and len(row.model) == 2
+    ]
     if len(sizes) != 1 or not is_alike or len(modules) < 2 or not tables:
         return None
     ((here, there),) = sizes
