@@ -495,8 +495,8 @@ _ON_THE_WAY = re.compile(
 
 
 def _is_of_end(name: str, names: list[str]) -> bool:
-    """Tell whether a file is one that a run writes at its end, and a folder has those
-    of the same ending that it writes on its way.
+    """Tell whether a file is one that a run writes at its end, in a folder with those
+    that it writes on its way.
     """
     ending = _ending(name)
     return bool(_OF_END.search(name)) and any(

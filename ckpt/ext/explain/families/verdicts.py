@@ -309,19 +309,11 @@ _ADDED_LATER = re.compile(
 
 def _is_inside(module: str, placed: Collection[str]) -> bool:
     block, _, last = module.rpartition(".")
-    if not block or _ADDED_LATER.search(last):
+    if "." not in block and not any(map(str.isdigit, block.split("."))):
         return False
-    beside = {
-        name[len(block) + 1 :].partition(".")[0]
-        for name in placed
-        if name.startswith(f"{block}.")
-    }
-    return len(beside) >= _LEAST_BESIDE or (
-        bool(beside) and not last.isdigit() and "." in block
+    return not _ADDED_LATER.search(last) and any(
+        name.startswith(f"{block}.") for name in placed
     )
-
-
-_LEAST_BESIDE = 2
 
 
 def _own_modules(names: Sequence[str], shared: Collection[str]) -> dict[str, list[str]]:
