@@ -143,8 +143,6 @@ LIMITS = [
     "ext.explain.families.content._LEAST_WORD",
     "ext.explain.families.keys._LEAST_TAKEN",
     "ext.explain.families.keys._MOST_TABLES",
-    "ext.explain.families.paths._MOST_CONFIGS",
-    "ext.explain.families.paths._MOST_FOLDERS",
     "ext.explain.families.replaced._DEEPEST",
     "ext.explain.families.replaced._LEAST",
     "ext.explain.families.replaced._LEAST_PLACED",

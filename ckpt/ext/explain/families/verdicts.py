@@ -280,7 +280,7 @@ def apart_statement(
             "same in other words: ckpt pairs none where neither their names nor shapes "
             "say which is which."
         )
-    if new and all(is_inside_blocks(row, placed) for row in new.values()):
+    if not old and all(is_inside_blocks(row, placed) for row in new.values()):
         return Statement(
             f"{text} These lie inside of blocks whose other layers have their place, "
             "and which were trained without them. Where you added them, to train on, "
