@@ -686,3 +686,60 @@ def test_an_archive_without_its_version(tmp_path: Path) -> None:
     found = Answered(f"RuntimeError: {caught.value}", tmp_path / "m.pt")
     assert "another program packed the archive anew" in found.said
     assert {*torch.load(found.run("ckpt convert"))} == {"a.weight"}
+
+
+# --- a fourth set ---------------------------------------------------------------------
+
+
+def test_an_agent_of_another_environment(tmp_path: Path) -> None:
+    ours = {
+        "running_mean_std.running_mean": (44,),
+        "a2c_network.sigma": (12,),
+        "a2c_network.actor_mlp.0.weight": (16, 44),
+        "a2c_network.actor_mlp.0.bias": (16,),
+        "a2c_network.mu.weight": (12, 16),
+    }
+    theirs = {
+        **ours,
+        "running_mean_std.running_mean": (3,),
+        "a2c_network.sigma": (1,),
+        "a2c_network.actor_mlp.0.weight": (16, 3),
+        "a2c_network.mu.weight": (1, 16),
+    }
+    found = asked(ours, theirs, tmp_path)
+    assert "trained on 44 observations and 12 actions" in found.said
+    assert "built for 3 and 1" in found.said
+    theirs["a2c_network.actor_mlp.0.weight"] = (17, 5)
+    assert "observations" not in asked(ours, theirs, tmp_path).said
+
+
+def test_small_parameters_of_one_entry_are_not_empty(tmp_path: Path) -> None:
+    norms = {f"encoders.{n}.norm.{leaf}": (1,) for n in range(4) for leaf in _NORM[:2]}
+    more = {f"encoders.{n}.q.weight": (32, 32) for n in range(4)}
+    found = asked({**norms, **more}, {**dict.fromkeys(norms, (32,)), **more}, tmp_path)
+    assert "ZeRO" not in found.said
+    large = {f"encoders.{n}.q.weight": (1,) for n in range(4)}
+    found = asked({**norms, **large}, {**norms, **more}, tmp_path)
+    assert "DeepSpeed ZeRO-3" in found.said
+
+
+def test_maps_of_joints_are_no_classes(tmp_path: Path) -> None:
+    ours = {
+        "conv1.weight": (8, 3, 3, 3),
+        "head.final_layer.weight": (36, 8, 1, 1),
+        "head.final_layer.bias": (36,),
+    }
+    theirs = {
+        **ours,
+        "head.final_layer.weight": (34, 8, 1, 1),
+        "head.final_layer.bias": (34,),
+    }
+    found = asked(ours, theirs, tmp_path)
+    assert "another number of outputs, as of classes, joints or maps" in found.said
+
+
+def test_a_table_of_speakers_is_no_last_layer(tmp_path: Path) -> None:
+    ours = {"enc_p.proj.weight": (4, 4), "emb_g.weight": (9, 4)}
+    found = asked(ours, {**ours, "emb_g.weight": (1, 4)}, tmp_path)
+    assert "9 rows in the checkpoint and 1 in the model" in found.said
+    assert "classes. The last layer" not in found.said

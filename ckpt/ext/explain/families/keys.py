@@ -120,6 +120,7 @@ from ckpt.ext.explain.families.recurrent import (
 from ckpt.ext.explain.families.renaming import combined_rules, rename_line
 from ckpt.ext.explain.families.replaced import (
     Replaced,
+    agent_statement,
     anchors_statement,
     ends_statement,
     is_of_anchors,
@@ -176,7 +177,7 @@ _VOCABULARY = re.compile(
     r"|lm_head|shared|embed_out)(?:\.|$)"
 )
 _TABLE = re.compile(
-    r"(?:^|[._])(?:embeddings?|embed|emb|codebook)\d{0,3}\.weight$"
+    r"(?:^|[._])(?:embeddings?|embed|emb|codebook)(?:_[a-z]{1,3})?\d{0,3}\.weight$"
     r"|_emb(?:edding)?\.weight$"
 )
 """The name of a table of rows that a number chooses: of words, codes or classes."""
@@ -2074,6 +2075,7 @@ def _is_own_table(row: Mismatch) -> bool:
     return (
         bool(_TABLE.search(row.name))
         and not _VOCABULARY.search(row.name)
+        and not _HEAD_WORDS.search(row.name.rpartition(".")[0])
         and row.checkpoint[1:] == row.model[1:]
     )
 
@@ -2117,7 +2119,12 @@ def _shape_reasons(
         if _shape_numel(row.checkpoint) < _shape_numel(row.model)
         and row.checkpoint in ((0,), (1,))
     ]
-    if empty:
+    # ZeRO-3 leaves small parameters as they are, and empties the large ones.
+    largest = max(map(_shape_numel, shapes.values()), default=0)
+    if empty and (
+        any(row.checkpoint == (0,) for row in empty)
+        or max(_shape_numel(row.model) for row in empty) >= largest
+    ):
         yield Statement(
             f"{counted_noun(len(empty), 'tensor')} of the checkpoint "
             f"{'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3"
@@ -2140,6 +2147,10 @@ def _shape_reasons(
     if wide:
         yield width_statement(wide)
     rows = [row for row in rows if row not in wide]
+    agent = agent_statement(rows)
+    if agent is not None:
+        yield agent
+        return
     anchors = anchors_statement(rows)
     if anchors is not None:
         yield anchors
@@ -2162,7 +2173,9 @@ def _shape_reasons(
     tabled = [
         row
         for row in rows
-        if not _VOCABULARY.search(row.name) and _TABLE.search(row.name)
+        if not _VOCABULARY.search(row.name)
+        and _TABLE.search(row.name)
+        and not _HEAD_WORDS.search(row.name.rpartition(".")[0])
     ]
     tables = {
         (row.checkpoint[:1], row.model[:1])
@@ -2207,9 +2220,14 @@ def _shape_reasons(
         which = (
             "The last layer" if len(layers) == 1 else f"These {len(layers):,} layers"
         )
+        maps = max((len(head.model) for head in heads), default=0) > 2
+        noun = (
+            "classes"
+            if not maps or any(_OF_CLASSES.search(head.name) for head in heads)
+            else "outputs, as of classes, joints or maps"
+        )
         alone = (
-            f": another number of classes. {which} cannot be loaded, and the others "
-            "can."
+            f": another number of {noun}. {which} cannot be loaded, and the others can."
             if is_alone
             else ": another number of classes, too."
             if is_deeper or replaced
@@ -2478,6 +2496,8 @@ def _bins_text(row: Mismatch) -> str:
 
 _TRANSFORMS = (256, 512, 1024, 2048, 4096)
 """Lengths of a Fourier transform that programs for sound use."""
+_OF_CLASSES = re.compile(r"(?i)cls|class|logit|score|seg|fc|out[._]?conv|predict")
+"""Words in the name of a convolution that has a map for each class."""
 _WINDOW = re.compile(r"(?:^|[._])window$")
 """The name of the window of a transform, a buffer."""
 _LAST = 2

@@ -199,6 +199,52 @@ def is_of_anchors(row: Mismatch) -> bool:
     return bool(_is_of_proposals(row) or _CELLS.search(row.name))
 
 
+# --- agents ---------------------------------------------------------------------------
+
+_OF_AGENTS = re.compile(
+    r"(?:^|[._])(?:actor|critic|policy|a2c_network|actor_mlp|mu|log_std|q_net"
+    r"|obs_normalizer|running_mean_std)(?:[._]|$)"
+)
+"""Names of layers of an agent that learns by rewards."""
+_OF_ACTIONS = re.compile(
+    r"(?:^|\.)(?:mu|sigma|log_std\w{0,12}|std|action_net|actor_mean|actor_logstd"
+    r"|mean_layer)(?:\.|$)"
+)
+"""Names of the layers and parameters that have an entry for each action."""
+
+
+def agent_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say that an agent was trained with other numbers of observations and of actions,
+    where both differ and nothing else does, or return None.
+    """
+    if not any(_OF_AGENTS.search(row.name) for row in rows):
+        return None
+    seen: set[tuple[int, int]] = set()
+    done: set[tuple[int, int]] = set()
+    for row in rows:
+        if len(row.checkpoint) != len(row.model):
+            return None
+        sizes = [
+            pair
+            for pair in zip(row.checkpoint, row.model, strict=True)
+            if pair[0] != pair[1]
+        ]
+        if len(sizes) != 1 or len(row.model) > 2:
+            return None
+        (done if _OF_ACTIONS.search(row.name) else seen).add(sizes[0])
+    if len(seen) != 1 or len(done) != 1:
+        return None
+    ((ours, theirs),) = seen
+    ((here, there),) = done
+    return Statement(
+        f"The agent of this file was trained on {counted_noun(ours, 'observation')} "
+        f"and {counted_noun(here, 'action')}, by the sizes of its first and its last "
+        f"layers, and the model was built for {theirs:,} and {there:,}: another "
+        "environment, or another version of its task. Build the model with the spaces "
+        "of the environment that the agent was trained in."
+    )
+
+
 # --- names that were compared by their ends -------------------------------------------
 
 
