@@ -140,6 +140,7 @@ LIMITS = [
     "ext.explain.case._LISTED",
     "ext.explain.case._END",
     "ext.explain.case._LEAST_SHARED",
+    "ext.explain.families.content._LEAST_PARTS",
     "ext.explain.families.content._LEAST_WORD",
     "ext.explain.families.keys._LEAST_TAKEN",
     "ext.explain.families.keys._MOST_TABLES",

@@ -291,13 +291,17 @@ NOT_LOADED = re.compile(
 """The words of programs that go on without a part of a checkpoint."""
 
 
+_LEAST_PARTS = 2
+"""Parts that a program names: one alone may be a word for the whole."""
+
+
 def of_parts(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a program that names each part that it did not load."""
     asked = list(dict.fromkeys(row[1] for row in NOT_LOADED.finditer(found.string)))
     keys = root_keys(case)
     held = [name for name in asked if name in keys]
     lacking = [name for name in asked if name not in keys]
-    if not lacking:
+    if not lacking or len(asked) < _LEAST_PARTS:
         return
     shown = and_more([show(name, 60) for name in lacking], 6)
     is_flat = bool(case.survey.candidates) and not any(
@@ -1088,9 +1092,10 @@ def _of_recorded_word(name: str, case: Case) -> Iterator[Statement]:
     origin = name_origin(case.survey)
     said = "" if origin is None else f" {origin_opening(origin)} {origin}."
     yield Statement(
-        f"{show(name, 80)} is a value of this file, at {shown}, and the program looked "
-        "it up in a list of its own, which lacks it. So the file was written by "
-        f"another version of the program, or with code that is not imported here.{said}"
+        f"{show(name, 80)} is no key of this file, and is a value of it, at {shown}. "
+        "Where the program takes it from there, it looks it up in a list of its own, "
+        "which lacks it: the file was written by another version of the program, or "
+        f"with code that is not imported here.{said}"
         " Take the version that wrote it, or change the setting in the file to the "
         "name that yours has for it (ckpt set), if it means the same there."
     )

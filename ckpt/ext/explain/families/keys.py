@@ -1508,11 +1508,12 @@ def _counted_otherwise(
     held = and_more([str(number) for number in numbers], 8)
     return Statement(
         f"{show(place, 80)} has layers with weights at {held} in this file, and the "
-        f"model has none at {found[2]}: it counts them otherwise, as where a version "
-        "of the code has a Dropout or an activation more or less before them (the "
-        "VGG of torchvision had its classifier so). torch before 0.4 stops at the "
-        "first such key, so others follow. Take the version of the code that the file "
-        "was saved with. strict=False is no way out: it leaves these layers untrained."
+        f"model has none at {found[2]}. Where it has this list, it counts the layers "
+        "otherwise, as where a version of the code has a Dropout or an activation more "
+        "or less before them (the VGG of torchvision had its classifier so). torch "
+        "before 0.4 stops at the first such key, so others may follow. Take the "
+        "version of the code that the file was saved with; strict=False would leave "
+        "these layers untrained."
     )
 
 

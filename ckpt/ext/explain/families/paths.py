@@ -436,6 +436,7 @@ _MOST_FOLDERS = 64
 """Folders of a folder in which a file is looked for."""
 _MOST_CONFIGS = 8
 """Files of a folder in which versions are looked for."""
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".distcp", ".gguf")
 _VERSION = re.compile(r"^(\w{2,60})_version$|^(version)$")
 
 
@@ -455,7 +456,10 @@ def written_by(folder: str) -> Statement | None:
     """
     if is_url(folder) or not os.path.isdir(folder):
         return None
-    names = [name for name in sorted(locate(folder).names()) if name.endswith(".json")]
+    every = sorted(locate(folder).names())
+    if any(name.endswith(_WEIGHTS) for name in every):
+        return None
+    names = [name for name in every if name.endswith(".json")]
     told = [
         f"{show(name, 60)} says {show(key, 60)} = {show(text, 60)}"
         for name in names[:_MOST_CONFIGS]

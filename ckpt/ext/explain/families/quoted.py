@@ -37,6 +37,10 @@ _KNOWS_NOT = re.compile(
     r"|option|argument) named\b"
 )
 """The words of an error that does not know a setting."""
+_OF_CALL = re.compile(
+    r"\b(?!__init__\b)[a-z_]\w{0,80}\(\) got an unexpected keyword argument"
+)
+"""The words of Python about a function, which no setting of a file builds."""
 _KEY = re.compile(r"[A-Za-z]\w{2,80}")
 """A name that may be a key of a file."""
 _MOST = 24
@@ -59,7 +63,9 @@ def of_recorded_path(text: str, case: Case) -> Iterator[Statement]:
 def of_unknown(text: str, case: Case) -> Iterator[Statement]:
     """Say where the file has a setting that a program does not know."""
     end = _end_of(text)
-    for word in _last_words(_quoted_in(end)) if _KNOWS_NOT.search(end) else ():
+    if not _KNOWS_NOT.search(end) or _OF_CALL.search(end):
+        return
+    for word in _last_words(_quoted_in(end)):
         row = _of_unknown_setting(word, case)
         if row is not None:
             yield row
@@ -197,11 +203,12 @@ def _of_unknown_setting(word: str, case: Case) -> Statement | None:
     said = f" ({show(str(first), 60)})" if is_plain else ""
     places = and_more([show(value.name, 120) for value in held], _SHOWN)
     return Statement(
-        f"{show(word, 80)} is a setting of this file, at {places}{said}: the program "
-        "that wrote it has such a setting, and the one that reads does not know it. "
-        "Another version of it wrote the file, mostly a newer one, or a copy of it "
-        "that was changed: take that version, or leave the setting out where the "
-        "program reads it, if what is built without it has the same layers."
+        f"{show(word, 80)} is a setting of this file, at {places}{said}. Where the "
+        "program takes it from there, the one that wrote it has such a setting, and "
+        "the one that reads does not know it: another version of it wrote the file, "
+        "mostly a newer one, or a copy of it that was changed. Take that version, or "
+        "leave the setting out where the program reads it, if what is built without "
+        "it has the same layers."
     )
 
 
