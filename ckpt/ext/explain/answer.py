@@ -17,7 +17,14 @@ from ckpt.ext.explain.case import (
     looked_at,
 )
 from ckpt.ext.explain.families import FAMILIES
-from ckpt.ext.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
+from ckpt.ext.explain.families.content import (
+    ASKED_FOR,
+    ATTRIBUTE,
+    NOT_LOADED,
+    of_attribute,
+    of_key,
+    of_parts,
+)
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
 from ckpt.ext.explain.families.layers import (
@@ -39,8 +46,14 @@ from ckpt.ext.explain.families.paths import (
     lacking_in_folder,
     of_counted,
     of_path,
+    written_by,
 )
-from ckpt.ext.explain.families.quoted import of_lacking, of_names, of_recorded_path
+from ckpt.ext.explain.families.quoted import (
+    of_lacking,
+    of_names,
+    of_recorded_path,
+    of_unknown,
+)
 from ckpt.ext.explain.families.unpacking import (
     SUBSCRIPTED,
     UNPACKED,
@@ -68,7 +81,7 @@ def _look_at_words(text: str, case: Case) -> Answer:
     rows = tuple(of_recorded_path(text, case))
     if rows:
         return Answer(case.survey.path, (*rows, *case.damage, *load_statements(case)))
-    rows = tuple(of_lacking(text, case))
+    rows = tuple(of_unknown(text, case)) or tuple(of_lacking(text, case))
     if rows:
         told = [row for row in looked.statements if not row.text.startswith(NOTHING)]
         return Answer(case.survey.path, (*rows, *told))
@@ -81,6 +94,7 @@ _OF_ANY: tuple[
 ] = (
     (ASKED_FOR, of_key),
     (ATTRIBUTE, of_attribute),
+    (NOT_LOADED, of_parts),
     (NOT_FOUND, of_path),
     (COUNTED, of_counted),
     (RESUMED, of_resumed),
@@ -151,8 +165,11 @@ def answer_damaged(
     note = f" ({hint})" if hint and not hint.startswith("ckpt ") else ""
     rows = [Statement(f"{text}{note}.", (), command)]
     lacking = lacking_in_folder(asked, error.path or "")
+    versions = written_by(error.path or "")
     if lacking is not None:
         rows = [lacking]
+    elif versions is not None:
+        rows.append(versions)
     if salvage is not None:
         rows.append(
             Statement(

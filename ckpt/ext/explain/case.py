@@ -349,6 +349,7 @@ def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
         yield Statement(f"{origin_opening(origin)} {origin}.")
     is_code = survey.checkpoint.traits.names_are_code
     is_flat = bool(weights) and all(not name for name in weights) and not is_code
+    root = look(survey.checkpoint.root)
     if keys and not is_flat and not is_code:
         held = (
             f" The weights are in {and_more([show(name, 80) for name in weights], 3)}."
@@ -362,6 +363,13 @@ def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
         yield Statement(
             f"It is a pickled object of {show(cls, 80)}, and no state dict: torch.load "
             "gives that object, and needs its code."
+        )
+    elif survey.checkpoint.root is not None and root.kind == "sequence":
+        kinds = list(dict.fromkeys(show(look(row).type, 80) for row in root.children))
+        yield Statement(
+            f"Its root, a {show(root.type, 40)}, holds "
+            f"{counted_noun(len(root.children), 'thing')} ({and_more(kinds, 3)}), and "
+            "no names of weights."
         )
     elif is_flat and not survey.checkpoint.parts and survey.tensors:
         yield Statement(

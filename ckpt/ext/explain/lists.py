@@ -27,6 +27,10 @@ class Keys(NamedTuple):
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
     mismatched: tuple[Mismatch, ...]
+    compared: tuple[str, ...] = ()
+    """Names of other layers whose shapes a loader compared: one of the file, one of the
+    model, and so on.
+    """
 
 
 _ITEM = re.compile(
@@ -223,8 +227,10 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
         _compile_pattern(
             r"size mismatch for "
             rf"([^\s:]{{1,2000}}):\s+copying\s+a\s+param\s+(?:with\s+shape"
-            rf"|of)\s+{_SIZE}"
-            r"\s+from\s+checkpoint,\s+(?:the\s+shape\s+in\s+current\s+model\s+is"
+            # mmcv writes the name a second time, as an item of a tuple
+            rf"|of)\s+(?:\('[^'\n]{{1,2000}}',\s+)?{_SIZE}"
+            r"\s*\)?\s+from\s+checkpoint,\s*"
+            r"(?:the\s+shape\s+in\s+current\s+model\s+is"
             rf"|where\s+the\s+shape\s+is)\s+{_SIZE}"
         ),
         True,
@@ -238,7 +244,8 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
     ),
     (
         _compile_pattern(
-            rf"Skip loading parameter '([^'\n]{{1,2000}})' to the model due to "
+            rf"(?:Skip loading parameter|Unable to load) '([^'\n]{{1,2000}})' to the "
+            rf"model due to "
             rf"incompatible shapes: {_SIZE} in the checkpoint"
             rf" but {_SIZE} in the model"
         ),
@@ -336,6 +343,13 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
 """Patterns of shapes that differ, with True where the shape of the checkpoint comes
 first.
 """
+_COMPARED = _compile_pattern(
+    rf"Shape of (\S{{1,2000}}) in checkpoint is {_SIZE}, while shape of "
+    rf"(\S{{1,2000}}) in model is {_SIZE}"
+)
+"""The line of detectron2 and YOLOX. In detectron2 the second name may be another one
+that ends like the first.
+"""
 _DETAILS = re.compile(rf"ckpt: {_SIZE} vs model: ?{_SIZE}")
 
 
@@ -374,10 +388,16 @@ def keys_of(text: str) -> Keys:
         for match in pattern.finditer(text):
             row = _parse_mismatch(match.groups(), is_first)
             mismatched[row.name] = row
+    compared: list[str] = []
+    for match in _COMPARED.finditer(text):
+        if match[1] != match[3]:
+            compared += (match[1], match[3])
+            mismatched.pop(match[1], None)
     return Keys(
         tuple(keys["missing"])[:MOST_NAMES],
         tuple(keys["unexpected"])[:MOST_NAMES],
         tuple(mismatched.values())[:MOST_NAMES],
+        tuple(compared)[:MOST_NAMES],
     )
 
 

@@ -28,7 +28,8 @@ class Message(NamedTuple):
 
     `names` are parameters without a gradient (`ddp`, where DDP prints names too), names
     that loading imports (`globals`, `code`), keys that a distributed checkpoint lacks
-    (`distributed`), or words that the error quotes.
+    (`distributed`), words that the error quotes, or pairs of names that a loader
+    compared by their ends (`keys`, `sizes`).
     """
 
     kind: str

@@ -147,6 +147,10 @@ _BY_NAMES = tuple(
             ("an adapter of LoRA in the names of kohya"),
         ),
         (
+            r"^lllite_unet_",
+            ("an adapter of ControlNet-LLLite in the names of kohya"),
+        ),
+        (
             r"\.lora_[AB]\.(?:\w{1,100}\.)?weight$",
             ("an adapter of LoRA in the names of PEFT"),
         ),

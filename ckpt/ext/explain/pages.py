@@ -316,6 +316,8 @@ def _error_pages() -> list[Page]:
         messages: list[str] = []
         kinds = _page_kinds(text, 0)
         matches = list(_MESSAGE.finditer(text))
+        if not matches:
+            continue  # a part for readers of the page alone
         for match, follower in zip(matches, [*matches[1:], None], strict=True):
             messages.append(match[1])
             position = match.end()

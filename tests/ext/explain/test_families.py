@@ -546,6 +546,15 @@ MESSAGES = [
         "weights."
     )),
     ("valuehead", "AssertionError: Reward model is not correctly loaded."),
+    ("merged-adapters", (
+        "AssertionError: weights shape mismatch merging v1 and v2, different dims? / "
+    )),
+    ("single-file", (
+        "OSError: It looks like the config file at '/app/a.safetensors' is not a valid "
+        "JSON file."
+    )),
+    ("mount", "No such device (os error 19)"),
+    ("not-renamed", "ValueError: The following keys have not been correctly renamed:"),
     ("keys", (
         "ValueError: The state dictionary of the model you are trying to load is "
         "corrupted. Are you sure it was properly saved?"

@@ -418,7 +418,7 @@ def input_statements(
             _DIFFUSION_INPUTS
             if _DIFFUSION.search(row.name)
             else _PICTURES
-            if len(row.model) == 4
+            if len(row.model) == 4 and max(row.model[2:]) > 1
             else {}
         )
         likely = (

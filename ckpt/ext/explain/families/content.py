@@ -27,6 +27,7 @@ from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.ext.explain.families.computed import tied_to_shared
 from ckpt.ext.explain.families.keys import SCALE, tied_name
 from ckpt.ext.explain.families.launchers import UNSET
+from ckpt.ext.explain.families.loras import of_cut_name, of_older_names
 from ckpt.ext.explain.families.pipelines import part_of_name, parts_in
 from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.family import Family, answer_from_statements
@@ -313,6 +314,45 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     if UNSET.search(found[0]):
         return
     yield from _of_root(next(text for text in found.groups() if text is not None), case)
+
+
+NOT_LOADED = re.compile(
+    r"failed to load ['\"]?(\w{1,80})['\"]? from checkpoint", re.IGNORECASE
+)
+"""The words of programs that go on without a part of a checkpoint."""
+
+
+_LEAST_PARTS = 2
+"""Parts that a program names: one alone may be a word for the whole."""
+
+
+def of_parts(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a program that names each part that it did not load."""
+    asked = list(dict.fromkeys(row[1] for row in NOT_LOADED.finditer(found.string)))
+    keys = root_keys(case)
+    held = [name for name in asked if name in keys]
+    lacking = [name for name in asked if name not in keys]
+    if not lacking or len(asked) < _LEAST_PARTS:
+        return
+    shown = and_more([show(name, 60) for name in lacking], 6)
+    is_flat = bool(case.survey.candidates) and not any(
+        section.path for section in case.survey.candidates
+    )
+    if is_flat and not held:
+        yield Statement(
+            f"The program looks for {shown} at the root of this file, and it is one "
+            f"state dict of {counted_noun(len(case.survey.tensors), 'tensor')}: the "
+            "weights of one model alone, as they are published to be used. A run goes "
+            "on from the whole checkpoint that a training saved, with all of these "
+            "parts. To begin a training with these weights, give them by the option "
+            "for pretrained weights, and not as the checkpoint of the run."
+        )
+    else:
+        yield Statement(
+            f"{shown} {'is' if len(lacking) == 1 else 'are'} no key of this file, "
+            f"whose keys are {keys_text(case)}."
+        )
+    yield from load_statements(case)
 
 
 def _first_rates(case: Case) -> Iterator[Statement]:
@@ -632,10 +672,31 @@ def _of_taken_part(name: str, case: Case) -> Iterator[Statement]:
     """Say where the state of the optimizer is, for which a program took another part of
     the file.
     """
-    if name != "param_groups" or len(case.optimizers) != 1:
+    held = [
+        section
+        for section in case.optimizers
+        if "param_groups" in dict(children_of(section.node))
+    ]
+    if name != "param_groups" or len(held) != 1:
         return
-    (section,) = case.optimizers
+    (section,) = held
     if not section.path:
+        return
+    swapped = next(
+        (place for place, _ in _states_of_schedulers(case) if "optim" in place.lower()),
+        None,
+    )
+    if swapped is not None and "sched" in section.name.lower():
+        yield Statement(
+            f"{show(swapped, 80)} of this file is the state of a scheduler (it has "
+            f"last_epoch), and {show(section.name, 80)} is that of the optimizer: the "
+            "save put each under the name of the other, as where two arguments are "
+            "given in the wrong order. Both are whole. So they load, and the call that "
+            "saves has to be mended:",
+            (),
+            f'optimizer.load_state_dict(checkpoint["{show(section.name, 80)}"]); '
+            f'scheduler.load_state_dict(checkpoint["{show(swapped, 80)}"])',
+        )
         return
     keys = "".join(f'["{show(str(key), 80)}"]' for key in section.path)
     yield Statement(
@@ -721,6 +782,12 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"This file holds weights alone, by their names at its root: {what}."
     )
+    if name in ("params", "params_ema", "params-ema"):
+        yield Statement(
+            "BasicSR and what was made with it take the weights from the key that "
+            "param_key_g of their settings names: ~ (null) there stands for a file "
+            "that has none, as this one."
+        )
     if name in ("meta", "dataset_meta"):
         yield Statement(
             "Programs of OpenMMLab find the classes in meta, which their own training "
@@ -1037,6 +1104,37 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
         else:
             yield from load_statements(case)
         return
+
+
+def _of_recorded_word(name: str, case: Case) -> Iterator[Statement]:
+    """Say that a key is no key of the file, but the value of a setting: a program looks
+    it up in its own list of tasks, models or classes.
+    """
+    if "." in name or len(name) < _LEAST_WORD:
+        return
+    held = [
+        value.name
+        for value in case.survey.checkpoint.values
+        if value.path and value.node == name
+    ]
+    if not held:
+        return
+    shown = and_more([show(place, 80) for place in held], 3)
+    origin = name_origin(case.survey)
+    said = "" if origin is None else f" {origin_opening(origin)} {origin}."
+    yield Statement(
+        f"{show(name, 80)} is no key of this file, and is a value of it, at {shown}. "
+        "Where the program takes it from there, it looks it up in a list of its own, "
+        "which lacks it: the file was written by another version of the program, or "
+        f"with code that is not imported here.{said}"
+        " Take the version that wrote it, or change the setting in the file to the "
+        "name that yours has for it (ckpt set), if it means the same there."
+    )
+    yield from load_statements(case)
+
+
+_LEAST_WORD = 4
+"""Letters of a setting that is looked up: a shorter one stands in files by chance."""
 
 
 def _not_averaged(name: str, case: Case) -> Statement | None:
@@ -1362,6 +1460,9 @@ _BEFORE_PLACES: tuple[_Step, ...] = (
 )
 """The steps before the places of a name are looked for. The first that answers ends."""
 _WITHOUT_PLACES: tuple[_Step, ...] = (
+    of_cut_name,
+    of_older_names,
+    _of_recorded_word,
     _then_load(_with_numbers),
     _then_load(_file_with),
     _then_load(_of_tied_tensor),

@@ -139,6 +139,13 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
                 f"This one is {label}, and loads so:"
             ),
         )
+    if "without the record" in (case.survey.checkpoint.not_loadable or ""):
+        yield from command_statements(
+            "torch.save writes that record, so another program packed the archive "
+            "anew, or left it out. A copy that torch.load reads, with the values as "
+            "they are:",
+            case.written(("convert", "--format", "torch-legacy"), ".legacy", ".pth"),
+        )
     if is_of_torch and case.survey.checkpoint.not_loadable is None:
         yield Statement(
             "If its loader reads it now, the copy that failed was another one, or was "
@@ -714,13 +721,22 @@ def _answer_path(message: Message, case: Case) -> Iterator[Statement]:
 
 
 def _answer_mount(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer a file system that gives no bytes."""
-    del message
+    """Answer a file system that gives no bytes, or that maps no files."""
     state = (
         ""
         if case.verified is None or case.damage
         else " ckpt reads all bytes of this file now, and it is whole."
     )
+    if _NO_DEVICE.search(message.text):
+        yield Statement(
+            "No such device is what mmap gives on a file system that cannot map files "
+            "into memory: a folder of another machine, of the host of a virtual one "
+            "or of a cloud, by its driver. safetensors maps each file that it opens, "
+            "and torch.load without mmap=True maps none, so other files load "
+            f"there.{state} Copy the file to a disk of this machine, and load that."
+        )
+        yield from case.damage
+        return
     yield Statement(
         "The file system gave no bytes, and the file is not the cause: a network "
         f"drive, a cloud mount or its quota.{state}"
@@ -729,6 +745,7 @@ def _answer_mount(message: Message, case: Case) -> Iterator[Statement]:
     yield from case.damage
 
 
+_NO_DEVICE = re.compile(r"No such device")
 _BARE_END = re.compile(r"\bEOFError:?\s*$")
 """The error of a pickle without a byte, which says nothing."""
 FAMILIES = (
@@ -868,6 +885,8 @@ FAMILIES = (
     Family(
         "mount",
         (
+            r"No such device \(os error \d{1,4}\)",
+            r"\[Errno \d{1,4}\] No such device",
             r"\[Errno \d{1,4}\] Input/output error",
             r"\[Errno 107\] Transport endpoint is not connected",
             r"\[Errno 116\] Stale file handle",

@@ -188,6 +188,17 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
     """
     modules = {row.module for row in case.survey.checkpoint.imports}
     if modules & _OF_YOLO:
+        lacking = _ATTRIBUTE.search(message.text)
+        kind = _kind_of_yolo(case)
+        if lacking is not None and lacking[1] in _OF_YOLO and kind is not None:
+            yield Statement(
+                f"The program has a module {show(lacking[1], 60)} of its own, which "
+                "lacks this class. YOLOv5, YOLOv7 and what was made of them all have "
+                f"a module of this name, and by its classes this file is of {kind}. "
+                f"Run it in the repository of {kind}, or take a file of the program "
+                "that loads it."
+            )
+            return
         yield Statement(
             "The class is of the repository of YOLOv5 or YOLOv7, which no package "
             "installs: run the program in a clone of it, or put the"
@@ -220,6 +231,9 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         and lacking is not None
         and rows_of(case.survey.checkpoint, lacking[1])
     ):
+        if "." in lacking[1]:
+            yield _of_lacking_part(lacking[1], case)
+            return
         yield Statement(
             f"The program loads it where {show(lacking[1], 120)} can be imported: in "
             "an environment with the package, or with the root of the"
@@ -263,6 +277,46 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
             "predicts needs"
             " its weights, its spaces and its policy alone."
         )
+
+
+_KINDS_OF_YOLO = (
+    ("YOLOv7", frozenset(("MP", "SPPCSPC", "IDetect", "IAuxDetect", "ReOrg", "IBin"))),
+    ("YOLOv5 7.0 or newer", frozenset(("DetectionModel", "SegmentationModel"))),
+    ("YOLOv5", frozenset(("C3", "SPPF", "Focus", "BottleneckCSP"))),
+)
+"""Classes that one of the YOLOs alone has in models.common and models.yolo."""
+
+
+def _kind_of_yolo(case: Case) -> str | None:
+    """The YOLO that has the classes that a file names, or None."""
+    names = {
+        row.name for row in case.survey.checkpoint.imports if row.module in _OF_YOLO
+    }
+    return next((kind for kind, own in _KINDS_OF_YOLO if own & names), None)
+
+
+def _of_lacking_part(name: str, case: Case) -> Statement:
+    """Answer a part of a package: Python names the package itself where it is not
+    there.
+    """
+    package, _, part = name.rpartition(".")
+    top = package.partition(".")[0]
+    text = (
+        f"Python found {show(package, 120)}, and no {show(part, 60)} in it, for it "
+        f"names {show(top, 60)} alone where that is not installed: the file was "
+        f"written with another version of {show(top, 60)}, which had this part, or "
+        "another folder of this name stands before it on sys.path. Install the "
+        "version that the run had"
+    )
+    versions = [
+        f"{show(row, 60)} = {show(said, 60)}"
+        for row, said in recorded_versions(case)
+        if _is_version_of(top, row)
+    ]
+    if versions:
+        return Statement(f"{text} (the file says {and_more(versions, _VERSIONS)}).")
+    follows = ", or take the weights without the code" if case.has_module else ""
+    return Statement(f"{text}{follows}.")
 
 
 def _of_another_unpickler(message: Message) -> bool:

@@ -19,6 +19,7 @@ from ckpt.ext.explain.case import (
     Shapes,
     Statement,
     be_verb,
+    command_statements,
     finding_statements,
     looked_at,
 )
@@ -117,6 +118,15 @@ from ckpt.ext.explain.families.recurrent import (
     of_recurrent,
 )
 from ckpt.ext.explain.families.renaming import combined_rules, rename_line
+from ckpt.ext.explain.families.replaced import (
+    Replaced,
+    agent_statement,
+    anchors_statement,
+    ends_statement,
+    is_of_anchors,
+    replaced_parts,
+    replaced_statement,
+)
 from ckpt.ext.explain.families.spellings import (
     Spelled,
     adapter_rank,
@@ -167,7 +177,7 @@ _VOCABULARY = re.compile(
     r"|lm_head|shared|embed_out)(?:\.|$)"
 )
 _TABLE = re.compile(
-    r"(?:^|[._])(?:embeddings?|embed|emb|codebook)\d{0,3}\.weight$"
+    r"(?:^|[._])(?:embeddings?|embed|emb|codebook)(?:_[a-z]{1,3})?\d{0,3}\.weight$"
     r"|_emb(?:edding)?\.weight$"
 )
 """The name of a table of rows that a number chooses: of words, codes or classes."""
@@ -198,6 +208,7 @@ def _take_keys(message: Message, text: str, start: int) -> Message:
         missing=found.missing,
         unexpected=found.unexpected,
         mismatched=found.mismatched,
+        names=found.compared,
         types=types[-1] if types else None,
         task=task_of(text),
     )
@@ -319,6 +330,10 @@ def _renames_text(rules: Match, missing: int) -> str:
 
 def _answer_keys(message: Message, case: Case) -> Answer:
     path = case.survey.path
+    names = {name: () for part in case.survey.candidates for name in part.names()}
+    compared = list(ends_statement(message, names))
+    if compared and not (message.missing or message.mismatched):
+        return Answer(path, tuple(compared))
     if not (message.missing or message.unexpected or message.mismatched):
         unnamed = tuple(_unnamed_statements(message, case))
         return Answer(path, unnamed) if unnamed else looked_at(case)
@@ -341,7 +356,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     }
     as_stripped = _as_stripped(message, shapes_in_file)
     taken = _taken_beginning(message, shapes_in_file)
-    before: list[Statement] = []
+    before: list[Statement] = compared
     if taken and as_stripped is shapes_in_file:
         # With it the names are those of the file, and a program that takes it off
         # again gets what it asked for.
@@ -595,6 +610,7 @@ def _missing_statements(
         lists.told_forms,
         lists.told_renames,
         lists.told_modules,
+        lists.told_replaced,
         lists.told_present,
         lists.told_depths,
         lists.told_changes,
@@ -877,6 +893,24 @@ class _Lists:
             yield head_statement(heads, self.shapes, line)
             self.met = {**self.met, **more}
 
+    def told_replaced(self) -> Iterator[Statement]:
+        """Say at which places the file has another network than the model."""
+        if self.met:
+            return
+        absent = [name for name in self.missing if name not in self.shapes]
+        rest = _unplaced_keys(self.here, set())
+        parts = replaced_parts(absent, rest, self.shapes)
+        if not parts:
+            return
+        yield replaced_statement(parts)
+        ours = {name for part in parts for name in part.ours}
+        theirs = {name for part in parts for name in part.theirs}
+        self.missing = [name for name in self.missing if name not in theirs]
+        self.here = [name for name in self.here if name not in ours]
+        self.unexpected = [name for name in self.unexpected if name not in ours]
+        self.is_other_size = True
+        self.is_told = True
+
     @property
     def _is_warning(self) -> bool:
         """Tell whether the message is one of transformers, which says in another line
@@ -976,7 +1010,9 @@ class _Lists:
 
     def told_changes(self) -> Iterator[Statement]:
         """Say what changed in the model, and which names are spelled otherwise."""
-        self.changed = _find_change(self.message, self.absent, set(self.here))
+        self.changed = _find_change(
+            self.message, self.absent, set(self.here), self.shapes
+        )
         self.absent = [name for name in self.absent if name not in self.changed.names]
         if self.changed.text:
             yield Statement(self.changed.text, (), self.changed.line(self.case))
@@ -1144,6 +1180,26 @@ class _Lists:
             yield repeated.statement(self.survey.load.expression if is_sole else None)
             self.is_told = True
             return
+        origin = name_origin(self.survey) if self.is_alone else None
+        if self.absent and origin is not None and origin.startswith("an adapter"):
+            if any(_OF_LORA.search(name) for name in self.absent):
+                yield Statement(
+                    f"This is {origin} ({show(next(iter(self.shapes)), 100)}), and the "
+                    "program asks for layers of LoRA in names of its own "
+                    f"({show(self.absent[0], 100)}): it takes the adapters of one "
+                    "trainer alone. None of it was loaded. Load it with the usual "
+                    "loader for LoRA (ComfyUI: Load LoRA), which knows these names."
+                )
+                self.is_told = True
+                return
+            yield Statement(
+                f"This is {origin}, and the program wants a whole model of it: an "
+                "adapter holds none of the layers of its base. Give the program the "
+                "base model here, and this file where it takes an adapter (sd-scripts: "
+                "--network_weights, and --control_net_lllite_models for LLLite)."
+            )
+            self.is_told = True
+            return
         parts = parts_left_out(self.absent, self.shapes) if self.is_alone else []
         if parts:
             yield parts_statement(parts, self.shapes, self.message)
@@ -1151,8 +1207,9 @@ class _Lists:
             is_sole = len(self.survey.candidates) == 1 and load is not None
             if is_sole and "loading state_dict" in self.message.text:
                 yield Statement(
-                    f"All {len(self.shapes):,} tensors of the file have their place, "
-                    "for the message names no unexpected key. So they load, and that "
+                    "If the program loaded the whole file, and no part of it, all "
+                    f"{len(self.shapes):,} tensors of the file have their place, for "
+                    "the message names no unexpected key. Then they load so, and that "
                     "part begins untrained:",
                     (),
                     f"model.load_state_dict({load}, strict=False)",
@@ -1382,7 +1439,14 @@ class _Lists:
         )
         if own and not all(_OF_LOSS.match(name) for name in self.rest):
             yield own_parts_statement(own)
-        if self.rest and load is not None and _OLD_LOAD.search(self.message.text):
+        counted = (
+            _counted_otherwise(self.rest, self.shapes)
+            if _OLD_LOAD.search(self.message.text)
+            else None
+        )
+        if counted is not None:
+            yield counted
+        elif self.rest and load is not None and _OLD_LOAD.search(self.message.text):
             yield Statement(
                 "torch before 0.4 stops at the first such key, so others may follow. "
                 "strict=False leaves out all for which the model has no place, and "
@@ -1419,6 +1483,40 @@ class _Lists:
             )
 
 
+_IN_SEQUENCE = re.compile(r"^(.+)\.(\d{1,3})\.(?:weight|bias)$")
+
+
+def _counted_otherwise(
+    rest: Sequence[str], shapes: Mapping[str, object]
+) -> Statement | None:
+    """Say that a layer by number has no place in the model, which counts the layers of
+    a list otherwise, or return None.
+    """
+    found = _IN_SEQUENCE.match(rest[0]) if len(rest) == 1 else None
+    if found is None:
+        return None
+    place = found[1]
+    numbers = sorted(
+        {
+            int(row[2])
+            for name in shapes
+            if (row := _IN_SEQUENCE.match(name)) is not None and row[1] == place
+        }
+    )
+    if len(numbers) < 2:
+        return None
+    held = and_more([str(number) for number in numbers], 8)
+    return Statement(
+        f"{show(place, 80)} has layers with weights at {held} in this file, and the "
+        f"model has none at {found[2]}. Where it has this list, it counts the layers "
+        "otherwise, as where a version of the code has a Dropout or an activation more "
+        "or less before them (the VGG of torchvision had its classifier so). torch "
+        "before 0.4 stops at the first such key, so others may follow. Take the "
+        "version of the code that the file was saved with; strict=False would leave "
+        "these layers untrained."
+    )
+
+
 _COUNTERS = ("total_ops", "total_params")
 _OLD_LOAD = re.compile(r"KeyError: ['\"]unexpected key \"")
 """The error of torch before 0.4, which names one key."""
@@ -1431,6 +1529,9 @@ SCALE = re.compile(
     r"(?:^|[._])(?:scales?|scale_inv|qzeros|g_idx|absmax|quant_map|SCB|zero_point"
     r"|quant_state|bitsandbytes__)"
 )
+
+
+_OF_LORA = re.compile(r"lora", re.IGNORECASE)
 
 
 class Changed(NamedTuple):
@@ -1462,9 +1563,14 @@ _OBSERVED = re.compile(
 )
 
 
-def _find_change(message: Message, absent: Sequence[str], here: set[str]) -> Changed:
+def _find_change(
+    message: Message,
+    absent: Sequence[str],
+    here: set[str],
+    names: Mapping[str, object],
+) -> Changed:
     """Find a change of the model, before the save or the load, that gave its tensors
-    other names.
+    other names. `names` are all of the file.
     """
     masked = [
         name for name in absent if f"{name}_orig" in here and f"{name}_mask" in here
@@ -1487,6 +1593,15 @@ def _find_change(message: Message, absent: Sequence[str], here: set[str]) -> Cha
                 "The model was pruned before the load: load first, and prune then "
                 "(torch.nn.utils.prune)."
             ),
+        )
+    older = [name for name in absent if f"{name}_v" in here and f"{name}_orig" in names]
+    if older:
+        return Changed(
+            frozenset(f"{name}{end}" for name in older for end in ("", "_v")),
+            "Both have spectral norm, of two versions of torch: the file has "
+            "weight_orig, weight_u and weight_v, as torch 1.0 and newer write it, and "
+            "the model asks for weight beside the others, as torch 0.4 does. Take "
+            "torch 1.0 or newer, which reads both forms.",
         )
     normed = [name for name in absent if f"{name}_orig" in here and f"{name}_u" in here]
     if normed:
@@ -1714,14 +1829,15 @@ def _loaded_whole(
     if message.missing:
         text += f", which has {_share_text(met, len(message.missing), 'missing key')}"
     text += "."
-    rules = _by_names(list(shapes), message.missing) if not met else Match({})
+    absent = [name for name in message.missing if name not in shapes]
+    rules = _by_names(list(shapes), absent) if absent else Match({})
     if rules.partners:
         labels = and_more([rule.label for rule in rules.renames], 3)
         text += (
             f" By other names {len(rules.partners):,} of them are there ({labels}): "
             "this gives the weights, and ckpt.open(…).load_into(model) pairs the names."
         )
-    elif message.missing and not met:
+    elif absent and 2 * met < len(message.missing):
         words = dict.fromkeys(name.partition(".")[0] for name in shapes)
         shown = and_more([show(word, 60) for word in words], 4)
         text += (
@@ -1729,6 +1845,9 @@ def _loaded_whole(
             "them, and the model takes them by other names alone, if its layers are "
             "the same."
         )
+        origin = name_origin(survey)
+        if origin is not None:
+            text += f" {origin_opening(origin)} {origin}."
     return Statement(text, (), load)
 
 
@@ -1824,6 +1943,25 @@ def _shape_statements(
             tuple(lost),
         )
     same = [row for row in message.mismatched if row.name not in other]
+    packed = [
+        row
+        for row in same
+        if any(f"{row.name}.{part}" in shapes for part in ("absmax", "quant_map"))
+    ]
+    if packed and not case.is_useless:
+        yield Statement(
+            f"{counted_noun(len(packed), 'weight')} of this file "
+            f"{'is' if len(packed) == 1 else 'are'} packed by bitsandbytes: "
+            f"{show(packed[0].name, 100)} is a row of codes, beside its absmax and "
+            "quant_map, and the program built plain layers. It takes a loader that "
+            "knows them (ComfyUI: the node of ComfyUI_bitsandbytes_NF4 in place of "
+            "Load Checkpoint or Load Diffusion Model), or a file that is not packed."
+        )
+        yield from command_statements(
+            "The floats that the codes stand for, for plain layers:",
+            case.plan(("dequantized",)),
+        )
+        return
     if same and not case.is_useless:
         told = [
             *_of_quantizers(same, shapes),
@@ -1907,7 +2045,13 @@ def _shape_statements(
         return
     if not _is_enough(message, shapes):
         return
+    if same and all(_is_own_table(row) for row in same):
+        return
+    if len(same) == 1 and same[0].name.rpartition("img_in.")[2] == "weight":
+        return
     if longer_lists(message, message.missing, message.unexpected, shapes):
+        return
+    if _replaced_in(message, shapes) or anchors_statement(same) is not None:
         return
     if shifted_statement(message) is not None or groups_statement(same) is not None:
         return
@@ -1919,6 +2063,22 @@ def _shape_statements(
         yield load_into_statement(
             case.survey, "Load what fits, and keep the model's own values elsewhere:"
         )
+
+
+_MOST_TABLES = 1
+"""Sizes of tables that have a sentence of their own."""
+
+
+def _is_own_table(row: Mismatch) -> bool:
+    """Tell whether a tensor is a table of symbols, speakers or classes, which a model
+    needs whole, and of which only the rows differ.
+    """
+    return (
+        bool(_TABLE.search(row.name))
+        and not _VOCABULARY.search(row.name)
+        and not _HEAD_WORDS.search(row.name.rpartition(".")[0])
+        and row.checkpoint[1:] == row.model[1:]
+    )
 
 
 def _is_enough(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
@@ -1960,7 +2120,12 @@ def _shape_reasons(
         if _shape_numel(row.checkpoint) < _shape_numel(row.model)
         and row.checkpoint in ((0,), (1,))
     ]
-    if empty:
+    # ZeRO-3 leaves small parameters as they are, and empties the large ones.
+    largest = max(map(_shape_numel, shapes.values()), default=0)
+    if empty and (
+        any(row.checkpoint == (0,) for row in empty)
+        or max(_shape_numel(row.model) for row in empty) >= largest
+    ):
         yield Statement(
             f"{counted_noun(len(empty), 'tensor')} of the checkpoint "
             f"{'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3"
@@ -1983,6 +2148,14 @@ def _shape_reasons(
     if wide:
         yield width_statement(wide)
     rows = [row for row in rows if row not in wide]
+    agent = agent_statement(rows)
+    if agent is not None:
+        yield agent
+        return
+    anchors = anchors_statement(rows)
+    if anchors is not None:
+        yield anchors
+        rows = [row for row in rows if not is_of_anchors(row)]
     words = [
         row
         for row in rows
@@ -2001,7 +2174,9 @@ def _shape_reasons(
     tabled = [
         row
         for row in rows
-        if not _VOCABULARY.search(row.name) and _TABLE.search(row.name)
+        if not _VOCABULARY.search(row.name)
+        and _TABLE.search(row.name)
+        and not _HEAD_WORDS.search(row.name.rpartition(".")[0])
     ]
     tables = {
         (row.checkpoint[:1], row.model[:1])
@@ -2024,26 +2199,39 @@ def _shape_reasons(
         heads = [
             row for row in heads if _HEAD_WORDS.search(row.name.rpartition(".")[0])
         ]
-    is_longer = longer_lists(message, message.missing, message.unexpected, shapes)
+    replaced = _replaced_in(message, shapes)
+    is_longer = not replaced and longer_lists(
+        message, message.missing, message.unexpected, shapes
+    )
     is_moved = renumbered_blocks(message.missing, message.unexpected)
     if heads and not is_moved and not is_longer:
         row = heads[0]
         # With other layers that differ, lack or are left over, the models are not one
         # but for the last layer.
+        # A table of labels has one row more, for no class.
+        one_more = ((row.checkpoint[0] + 1,), (row.model[0] + 1,))
+        rest = [other for other in others if other not in heads]
         is_alone = (
-            len(heads) == len(others) and not message.missing and not message.unexpected
+            all((other.checkpoint[:1], other.model[:1]) == one_more for other in rest)
+            and not message.missing
+            and not message.unexpected
         )
         is_deeper = not is_alone and any(True for _ in compare_depths(message, shapes))
         layers = {head.name.rpartition(".")[0] for head in heads}
         which = (
             "The last layer" if len(layers) == 1 else f"These {len(layers):,} layers"
         )
+        maps = max((len(head.model) for head in heads), default=0) > 2
+        noun = (
+            "classes"
+            if not maps or any(_OF_CLASSES.search(head.name) for head in heads)
+            else "outputs, as of classes, joints or maps"
+        )
         alone = (
-            f": another number of classes. {which} cannot be loaded, and the others "
-            "can."
+            f": another number of {noun}. {which} cannot be loaded, and the others can."
             if is_alone
             else ": another number of classes, too."
-            if is_deeper
+            if is_deeper or replaced
             else f" ({show(row.name, 120)})."
         )
         yield Statement(
@@ -2051,6 +2239,21 @@ def _shape_reasons(
             or f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
             f"{row.model[0]:,}{alone}"
         )
+    if len(tables) > _MOST_TABLES:
+        listed = [
+            f"{show(row.name, 100)} ({row.checkpoint[0]:,} and {row.model[0]:,})"
+            for row in tabled
+            if row.checkpoint[1:] == row.model[1:]
+        ]
+        yield Statement(
+            f"{counted_noun(len(listed), 'table')} "
+            f"have other numbers of rows in the checkpoint and in the model: "
+            f"{and_more(listed, 4)}. A number of rows is that of a vocabulary: "
+            "symbols, words or names that were counted in the data of the training. "
+            "Take the vocabularies that were saved with it, for those of other data "
+            "give each row another meaning."
+        )
+        tables = set()
     for here, there in sorted(tables):
         same = [
             row.name
@@ -2061,7 +2264,23 @@ def _shape_reasons(
         yield Statement(
             f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the "
             f"checkpoint and {there[0]:,} in the model: a size that the settings of a"
-            " model give."
+            " model give, as the number of its symbols, speakers or classes. Build it "
+            f"with {here[0]:,}: the settings, and the list of the symbols or names, "
+            "are those of the run that saved. A load of what fits leaves the whole "
+            "table untrained."
+        )
+    windows = [
+        row
+        for row in rows
+        if _WINDOW.search(row.name) and len(row.checkpoint) == len(row.model) == 1
+    ]
+    for row in windows[:1]:
+        yield Statement(
+            f"{show(row.name, 100)} is the window of a spectrum, by its name: "
+            f"{row.checkpoint[0]:,} samples in the checkpoint and {row.model[0]:,} in "
+            "the model. Settings of the sound give it (win_length, n_fft, block_size): "
+            "take those that go with the checkpoint, or the checkpoint that goes with "
+            "these settings. What has other outputs beside may follow from it."
         )
     turned = [
         row
@@ -2074,7 +2293,12 @@ def _shape_reasons(
             "(TensorFlow, JAX), or a Conv1D of GPT-2"
             " stands where the model has a Linear."
         )
-    for row in [row for row in rows if _POSITIONS.search(row.name)][:1]:
+    for row in [
+        row
+        for row in rows
+        if _POSITIONS.search(row.name)
+        and _count_positions(row.checkpoint) != _count_positions(row.model)
+    ][:1]:
         counts = " and ".join(
             f"{_positions_text(shape)} in the {side}"
             for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
@@ -2085,6 +2309,15 @@ def _shape_reasons(
             " or interpolate them. A load of what fits leaves them untrained."
         )
     yield from input_statements(rows, shapes)
+
+
+def _replaced_in(
+    message: Message, shapes: dict[str, tuple[int, ...]]
+) -> list[Replaced]:
+    """The parts that are another network in the file than in the model."""
+    here = [name for name in message.unexpected if name in shapes]
+    absent = [name for name in message.missing if name not in shapes]
+    return replaced_parts(absent, here, shapes)
 
 
 def _of_quantizers(
@@ -2167,12 +2400,19 @@ def _positions_text(shape: Sequence[int]) -> str:
     """The number of positions of an embedding, and the square of patches that it is:
     `257 (16 x 16 and 1 more)`.
     """
-    count = shape[-2] if len(shape) > 1 else 0
+    count = _count_positions(shape)
     for more in (0, 1, 2, 5):
         side = isqrt(max(0, count - more))
         if side > 2 and side * side == count - more:
             return f"{count:,} ({side} x {side}{f' and {more} more' if more else ''})"
     return f"{count:,}"
+
+
+def _count_positions(shape: Sequence[int]) -> int:
+    """The number of positions of an embedding: a table of rows, or a grid of them."""
+    if len(shape) == 4 and shape[0] == 1 and shape[1] == shape[2]:
+        return shape[1] * shape[2]
+    return shape[-2] if len(shape) > 1 else 0
 
 
 def _shape_numel(shape: Sequence[int]) -> int:
@@ -2224,14 +2464,18 @@ def _is_head(
     differ.
     """
     if (
-        len(rows) > _MOST_HEADS
+        len({_NUMBERS.sub(".<n>.", other.name) for other in rows}) > _MOST_HEADS
         or not row.checkpoint
         or not row.model
         or row.checkpoint[1:] != row.model[1:]
     ):
         return False
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in shapes))
-    layer = row.name.rpartition(".")[0]
+    layer, _, last = row.name.rpartition(".")
+    # The weight of a norm has one dimension, and no head has.
+    weight = row.checkpoint if last == "weight" else shapes.get(f"{layer}.weight")
+    if weight is not None and len(weight) == 1:
+        return False
     return layer in layers[-_LAST:] or bool(_HEAD_WORDS.search(layer))
 
 
@@ -2253,8 +2497,16 @@ def _bins_text(row: Mismatch) -> str:
 
 _TRANSFORMS = (256, 512, 1024, 2048, 4096)
 """Lengths of a Fourier transform that programs for sound use."""
+_OF_CLASSES = re.compile(r"(?i)cls|class|logit|score|seg|fc|out[._]?conv|predict")
+"""Words in the name of a convolution that has a map for each class."""
+_WINDOW = re.compile(r"(?:^|[._])window$")
+"""The name of the window of a transform, a buffer."""
 _LAST = 2
 _MOST_HEADS = 16
+"""Tensors of other shapes, but for the numbers in their names: a detector has a head at
+each of its layers.
+"""
+_NUMBERS = re.compile(r"\.\d+\.")
 _HEAD_WORDS = re.compile(
     r"(?:^|[._])(?:head|heads|headers?|fc|classifier|classification|cls_score"
     r"|class_embed|bbox_pred|logits"
@@ -2293,6 +2545,7 @@ _PATTERNS = (
     r"because the following keys are missing:",
     r"[Ff]ound missing adapter keys while loading the checkpoint",
     r"Skip loading parameter '",
+    r"Unable to load '[^'\n]{1,2000}' to the model due to incompatible shapes",
     r"Some model parameters or buffers are not found in the checkpoint",
     r"The checkpoint state_dict contains keys that are not used by the model",
     (

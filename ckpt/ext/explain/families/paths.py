@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterator
 
 from ckpt.bytes.far import is_url
-from ckpt.bytes.location import locate
+from ckpt.bytes.location import locate, read_file
 from ckpt.ext.explain.case import Case, Statement, load_statements
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Budget, Limits, parse_json
 from ckpt.model.text import and_more, counted_noun, show
 
 NOT_FOUND = re.compile(
@@ -398,6 +400,16 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
     where = (
         "this folder" if place == folder else show(os.path.relpath(place, folder), 80)
     )
+    below = _places_below(parts[-1], place, names)
+    if below:
+        shown = and_more([show(name, 80) for name in below], 3)
+        return Statement(
+            f"{show(parts[-1], 80)} is not right in {where}. It is below it, at "
+            f"{shown}: the program was given a folder too high, or took one level off "
+            "the path that it was given, as where it wants the path of a file in that "
+            "folder (lerobot: --config_path=…/pretrained_model/train_config.json). "
+            "Give it the path with that folder."
+        )
     text = (
         f"{show(parts[-1], 80)} is not in {where}, whose files are "
         f"{and_more([show(name, 60) for name in names], 8)}."
@@ -407,12 +419,95 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
             f" Another version of the program writes {show(names[0], 60)} in its "
             "place: give it the name that is asked for, or take that version."
         )
+    elif _is_of_end(parts[-1], names):
+        text += (
+            " A run writes it when its training ends, so this one goes on or was "
+            "stopped. Let it go on to its end (nnU-Net: the same command with -c), or "
+            "name one of those that are here to the program that reads (nnU-Net: "
+            "-chk model_best)."
+        )
     else:
         text += (
             " Copy it from where the model was published or saved, or give the "
             "program the version of the model that goes with it."
         )
     return Statement(text)
+
+
+_MOST_FOLDERS = 64
+"""Folders of a folder in which a file is looked for."""
+_MOST_CONFIGS = 8
+"""Files of a folder in which versions are looked for."""
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".distcp", ".gguf")
+_VERSION = re.compile(r"^(\w{2,60})_version$|^(version)$")
+
+
+def _places_below(name: str, folder: str, names: list[str]) -> list[str]:
+    """The places of a file of this name in the folders right below a folder."""
+    inner = [row for row in names if row.endswith("/")][:_MOST_FOLDERS]
+    return [
+        f"{row}{name}"
+        for row in inner
+        if name in locate(os.path.join(folder, row)).names()
+    ]
+
+
+def written_by(folder: str) -> Statement | None:
+    """Say which versions of programs the JSON files right in a folder record, or return
+    None.
+    """
+    if is_url(folder) or not os.path.isdir(folder):
+        return None
+    every = sorted(locate(folder).names())
+    if any(name.endswith(_WEIGHTS) for name in every):
+        return None
+    names = [name for name in every if name.endswith(".json")]
+    told = [
+        f"{show(name, 60)} says {show(key, 60)} = {show(text, 60)}"
+        for name in names[:_MOST_CONFIGS]
+        for key, text in _versions_in(os.path.join(folder, name))
+    ]
+    if not told:
+        return None
+    return Statement(
+        f"{and_more(told, 4)}. A program of another version may know the settings of "
+        "the folder by other names, or not at all: load it with the version that "
+        "wrote it, and save it anew there."
+    )
+
+
+def _versions_in(path: str) -> list[tuple[str, str]]:
+    """The versions of programs that a JSON file has at its root, and none where it
+    cannot be read.
+    """
+    try:
+        limits = Limits()
+        data = read_file(locate(path), limits, "the JSON file")
+        root = parse_json(data, "the JSON file", Budget(limits))
+    except CkptError:
+        return []
+    rows = root.items() if isinstance(root, dict) else ()
+    return [
+        (key, text)
+        for key, text in rows
+        if isinstance(text, str) and _VERSION.search(key) and text
+    ]
+
+
+_OF_END = re.compile(r"(?i)(?:^|[_.-])(?:final|last|end)(?:[_.-]|$)")
+_ON_THE_WAY = re.compile(
+    r"(?i)(?:^|[_.-])(?:best|latest|checkpoint|epoch|ep|step)[\d_.-]"
+)
+
+
+def _is_of_end(name: str, names: list[str]) -> bool:
+    """Tell whether a file is one that a run writes at its end, in a folder with those
+    that it writes on its way.
+    """
+    ending = _ending(name)
+    return bool(_OF_END.search(name)) and any(
+        _ON_THE_WAY.search(other) and _ending(other) == ending for other in names
+    )
 
 
 _NAMED = re.compile(r"(?i)no file named ([^\n]{1,400})")

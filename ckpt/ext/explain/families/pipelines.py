@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
+from ckpt.model.text import show
 
 _PARTS: tuple[tuple[str, re.Pattern[str], str], ...] = (
     (
@@ -183,7 +184,63 @@ def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
         )
 
 
+_TAKEN_FOR_CONFIG = re.compile(
+    r"the config file at '([^'\n]{1,2000})' is not a valid JSON file"
+)
+_WEIGHTS = re.compile(r"\.(?:safetensors|ckpt|pt|pth|bin|sft|gguf)$", re.IGNORECASE)
+
+
+def _answer_single_file(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer from_pretrained, which got one file in the place of a folder, and reads it
+    as a config.
+    """
+    found = _TAKEN_FOR_CONFIG.search(message.text)
+    if found is None or not _WEIGHTS.search(found[1]):
+        if found is not None:
+            name = re.split(r"[\\/]", found[1])[-1]
+            yield Statement(
+                f"{show(name, 80)} is what the program could not read: a config, and "
+                "not the weights. Most likely its download was broken off, or a page "
+                "of a website was saved in its place. Copy it from the model again."
+            )
+        return
+    parts = parts_in(case)
+    held = f" It holds {_and_text(parts[::-1])}." if parts else ""
+    begin = (
+        "from_pretrained wants a folder with a config.json or a model_index.json, or "
+        "the name of such a model, and it got this one file, which it read as a "
+        f"config.{held}"
+    )
+    if "a LoRA" in parts:
+        yield Statement(
+            f"{begin} An adapter is given to a pipeline that is loaded "
+            "(load_lora_weights), and is none itself."
+        )
+    elif "a diffusion model" in parts:
+        which = (
+            "the class of the pipeline (StableDiffusionPipeline, "
+            "StableDiffusionXLPipeline …)"
+            if len(parts) > 1
+            else "the class of the part alone (UNet2DConditionModel …)"
+        )
+        yield Statement(f"{begin} from_single_file of {which} takes such a file.")
+    else:
+        yield Statement(
+            f"{begin} Give it the folder in which the config lies beside it."
+        )
+
+
+def _and_text(words: list[str]) -> str:
+    """`a VAE and a text encoder`, `a, b and c`."""
+    return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + words[-1:])
+
+
 FAMILIES = (
+    Family(
+        "single-file",
+        (r"the config file at '[^'\n]{1,2000}' is not a valid JSON file",),
+        answer_from_statements(_answer_single_file),
+    ),
     Family(
         "pipeline",
         (

@@ -29,6 +29,18 @@ _LACKS = re.compile(
     r"|\bneeds? [^\n]{0,200}\b(?:entries|keys?|fields?)\b"
 )
 """The words of an error that misses something."""
+_KNOWS_NOT = re.compile(
+    r"(?i)\bkey '\w{1,80}' (?:is )?not in '\w{1,80}'|\bunknown\b"
+    r"|\bunexpected keyword|\bunrecogni[sz]ed\b|\bnot (?:supported"
+    r"|recogni[sz]ed|allowed|permitted)\b|\bunsupported\b|\binvalid (?:key|argument"
+    r"|option|parameter|field)|\bextra (?:key|field|argument|input)|\bno (?:field"
+    r"|option|argument) named\b"
+)
+"""The words of an error that does not know a setting."""
+_OF_CALL = re.compile(
+    r"\b(?!__init__\b)[a-z_]\w{0,80}\(\) got an unexpected keyword argument"
+)
+"""The words of Python about a function, which no setting of a file builds."""
 _KEY = re.compile(r"[A-Za-z]\w{2,80}")
 """A name that may be a key of a file."""
 _MOST = 24
@@ -45,6 +57,18 @@ def of_recorded_path(text: str, case: Case) -> Iterator[Statement]:
         rows = list(recorded_path(path, case))
         if rows:
             yield from rows
+            return
+
+
+def of_unknown(text: str, case: Case) -> Iterator[Statement]:
+    """Say where the file has a setting that a program does not know."""
+    end = _end_of(text)
+    if not _KNOWS_NOT.search(end) or _OF_CALL.search(end):
+        return
+    for word in _last_words(_quoted_in(end)):
+        row = _of_unknown_setting(word, case)
+        if row is not None:
+            yield row
             return
 
 
@@ -66,7 +90,8 @@ def of_names(text: str, case: Case) -> Iterator[Statement]:
         if row is not None:
             yield row
             return
-    present = [place for word in _missed_words(text) for place in _places(word, case)]
+    missed = [] if _KNOWS_NOT.search(end) else _missed_words(text)
+    present = [place for word in missed for place in _places(word, case)]
     if present:
         shown = and_more([show(place, 120) for place in present], _SHOWN)
         yield Statement(f"The error misses a name that this file has: {shown}.")
@@ -157,6 +182,33 @@ def _of_tensors(name: str, case: Case) -> Statement | None:
     return Statement(
         f"The error names {show(name, 120)}. The file has "
         f"{counted_noun(len(below), 'tensor')} there: {shown}."
+    )
+
+
+def _of_unknown_setting(word: str, case: Case) -> Statement | None:
+    """Say at which places of the file a setting is that a program does not know, or
+    return None.
+    """
+    if not _KEY.fullmatch(word):
+        return None
+    held = [
+        value
+        for value in case.survey.checkpoint.values
+        if value.path and str(value.path[-1]) == word
+    ]
+    if not held:
+        return None
+    first = held[0].node
+    is_plain = isinstance(first, (bool, int, float, str))
+    said = f" ({show(str(first), 60)})" if is_plain else ""
+    places = and_more([show(value.name, 120) for value in held], _SHOWN)
+    return Statement(
+        f"{show(word, 80)} is a setting of this file, at {places}{said}. Where the "
+        "program takes it from there, the one that wrote it has such a setting, and "
+        "the one that reads does not know it: another version of it wrote the file, "
+        "mostly a newer one, or a copy of it that was changed. Take that version, or "
+        "leave the setting out where the program reads it, if what is built without "
+        "it has the same layers."
     )
 
 

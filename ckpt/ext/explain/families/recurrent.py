@@ -133,8 +133,11 @@ _CONVOLUTIONS = {3: "nn.Conv1d", 4: "nn.Conv2d", 5: "nn.Conv3d"}
 
 # --- axes in another order ------------------------------------------------------------
 
-_SPARSE = ((4, 0, 1, 2, 3), (1, 2, 3, 4, 0))
-"""The orders of axes that turn a kernel of spconv 1 into one of spconv 2, and back."""
+_SPARSE = ((4, 0, 1, 2, 3), (1, 2, 3, 4, 0), (0, 2, 3, 4, 1), (0, 4, 1, 2, 3))
+"""The orders of axes that turn a kernel of spconv 1 into one of spconv 2, and back, and
+those between spconv 2 and a kernel with its channels first.
+"""
+_CHANNELS_FIRST = ((0, 2, 3, 4, 1), (0, 4, 1, 2, 3))
 _MOST_ROWS = 64
 
 
@@ -172,6 +175,12 @@ def axes_statements(rows: Sequence[Mismatch], load: str | None) -> Iterator[Stat
         if is_sparse
         else "another library, or another version of it, wrote them"
     )
+    if order in _CHANNELS_FIRST:
+        which = (
+            "one side has a kernel of spconv 2, with the inputs last, and the other "
+            "has the inputs behind the outputs, as nn.Conv3d and other builds of "
+            "spconv keep them"
+        )
     text = (
         f"{counted_noun(len(rows), 'tensor')} {'has' if len(rows) == 1 else 'have'} "
         f"the axes of the model's in another order, {list(order)}: {which}. Take that "

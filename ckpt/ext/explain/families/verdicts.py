@@ -280,9 +280,39 @@ def apart_statement(
             "same in other words: ckpt pairs none where neither their names nor shapes "
             "say which is which."
         )
+    if not old and all(is_inside_blocks(row, placed) for row in new.values()):
+        return Statement(
+            f"{text} These lie inside of blocks whose other layers have their place, "
+            "and which were trained without them. Where you added them, to train on, "
+            "load what fits. Else the program that saved is of another version, or "
+            "built its blocks by another option: take that, for untrained layers "
+            "change what the trained ones around them get."
+        )
     return Statement(
         f"{text} What lacks begins untrained: expected for a new head or an adapter. "
         "Else build the model as the run that saved did."
+    )
+
+
+def is_inside_blocks(modules: Sequence[str], placed: Collection[str]) -> bool:
+    """Tell whether modules by plain names lie beside layers of one block, and not at
+    the root of a model.
+    """
+    return all(_is_inside(module, placed) for module in modules)
+
+
+_ADDED_LATER = re.compile(
+    r"(?i)adapt|lora|prompt|gate|head|prefix|control|temporal|ema"
+)
+"""Words of layers that people add to a trained model, to train them alone."""
+
+
+def _is_inside(module: str, placed: Collection[str]) -> bool:
+    block, _, last = module.rpartition(".")
+    if "." not in block and not any(map(str.isdigit, block.split("."))):
+        return False
+    return not _ADDED_LATER.search(last) and any(
+        name.startswith(f"{block}.") for name in placed
     )
 
 
@@ -408,6 +438,32 @@ def _numbers(names: Collection[str]) -> dict[str, set[int]]:
     return found
 
 
+# --- variants by their first layer ----------------------------------------------------
+
+_FLUX = {
+    64: "Flux itself",
+    128: "Flux Canny or Depth, which takes a control picture beside",
+    384: "Flux Fill, which paints into a picture and takes it with a mask",
+}
+"""The inputs of img_in, the first layer of a Flux."""
+
+
+def _variant_of_flux(row: Mismatch) -> Statement | None:
+    """Name the two models that differ by the first layer of a Flux, or return None."""
+    here, there = row.checkpoint[-1:], row.model[-1:]
+    if row.name.rpartition("img_in.")[2] != "weight" or len(row.model) != 2:
+        return None
+    if here == there or here[0] not in _FLUX or there[0] not in _FLUX:
+        return None
+    return Statement(
+        f"{show(row.name, 80)} takes {here[0]:,} in the checkpoint and {there[0]:,} in "
+        f"the model. By these numbers the checkpoint is one of {_FLUX[here[0]]}, and "
+        f"the model was built as {_FLUX[there[0]]}. A program that knows the variant "
+        "builds it by the file: take a newer version of it, and the nodes or the "
+        "class for the variant."
+    )
+
+
 # --- other inputs ---------------------------------------------------------------------
 
 
@@ -426,7 +482,7 @@ def inputs_statement(message: Message) -> Statement | None:
         ]
         if len(row.checkpoint) != len(row.model) or len(sizes) != 1:
             return None
-        if len(row.model) > 2:
+        if any(size > 1 for size in row.model[2:]):
             return None
         steps.add(sizes[0][0] - sizes[0][1])
         is_outer = row.checkpoint[0] != row.model[0]
@@ -434,6 +490,10 @@ def inputs_statement(message: Message) -> Statement | None:
     if len(steps) != 1 or not inner:
         return None
     (step,) = steps
+    if len(message.mismatched) == 1 and not message.unexpected:
+        variant = _variant_of_flux(message.mismatched[0])
+        if variant is not None:
+            return variant
     shown = and_more([_sizes_text(row, 1, "takes") for row in inner], 2)
     if outer:
         weights = [row for row in outer if len(row.model) == 2] or outer
@@ -491,12 +551,18 @@ def variant_statement(message: Message, names: Collection[str]) -> Statement | N
         return None
     if any(name in own for name in names):  # a tensor of a module that both have
         return None
+    if is_saved and all(_HEADS.search(key) for key in own):
+        return None
     return Statement(
         f"The {side} has {_listed(own)}, which the {other} lacks, and other shapes "
         "beside. So both are variants of one program, by an option of it: build the "
         "model with the options of the run that saved, or take the file of the "
         "variant that was built."
     )
+
+
+_HEADS = re.compile(r"^(?:head|fc|classifier|heads)(?:\.|$)")
+"""The head of a backbone, which a program that takes the backbone alone leaves out."""
 
 
 # --- one layer in the place of several ------------------------------------------------
@@ -574,7 +640,11 @@ def vocabulary_statement(rows: Sequence[Mismatch]) -> Statement | None:
     sizes = {(row.checkpoint[:1], row.model[:1]) for row in rows}
     is_alike = all(row.checkpoint[1:] == row.model[1:] for row in rows)
     modules = list(dict.fromkeys(row.name.rpartition(".")[0] for row in rows))
-    tables = [module for module in modules if _OF_WORDS.search(module)]
+    tables = [
+        row.name.rpartition(".")[0]
+        for row in rows
+        if _OF_WORDS.search(row.name.rpartition(".")[0]) and len(row.model) == 2
+    ]
     if len(sizes) != 1 or not is_alike or len(modules) < 2 or not tables:
         return None
     ((here, there),) = sizes
