@@ -40,6 +40,7 @@ class Stages:
 
     def __init__(self, stages: dict[int, Partitions], lost: Iterable[str]) -> None:
         self._stages = tuple(stages.values())
+        # The order of the stages is the order of the layers.
         own = [name for stage in self._stages for name in stage.names]
         self.names = tuple(dict.fromkeys((*own, *lost)))
         whole = {
@@ -77,6 +78,7 @@ class Stages:
         """The whole parameters by name."""
         weights: dict[str, Node] = {}
         for stage in self._stages:
+            # Earlier stages stand behind, so that their tied weights win.
             weights = {**stage.weights(prefix), **weights}
         return {name: weights[name] for name in self.names if name in weights}
 
@@ -92,6 +94,8 @@ class Stages:
             parts = node_fields(stage.optimizer(prefix))
             state = {**node_fields(parts["state"]), **state}
             rows = look(parts["param_groups"]).children
+            # Stages have the same groups, each with its own parameters in them. Groups
+            # of other options stay apart.
             if len(rows) == len(groups) and all(map(_is_alike, groups, rows)):
                 groups = [*map(_join_groups, groups, rows)]
             else:
@@ -121,6 +125,7 @@ def _join_groups(one: Node, two: Node) -> Node:
 
 def is_same(one: Node, two: Node) -> bool:
     """Tell whether two nodes hold the same values. Two tensors count as different:
+    # Tensors as learning rates (capturable optimizers) are not compared either.
     their bytes are not read.
     """
     if tensor_of(one) is not None or tensor_of(two) is not None:
@@ -168,6 +173,8 @@ def lost_layers(
     for state in states:
         trained |= {name for rows in state.shapes or () for name in rows}
         names += sorted(claimed_names(state), key=natural_sort_key)
+    # The file of a layer keeps its own number for a tied module, under which no state
+    # lists it.
     gone = [
         name
         for name in dict.fromkeys(names)
@@ -203,6 +210,7 @@ def cut_layers(
 
     Those that no state lists are lost to the model, as are all of ZeRO 0.
     """
+    # `held` has the names of all tensors, `weights` only those that are whole.
     gone = [name for name in held if name not in weights]
     if gone:
         known = {name for state in states for name in claimed_names(state)}
@@ -235,9 +243,11 @@ def lost_unseen(
                 for key, node in node_fields(row).items()
                 if key in _MOMENTS
             )
+            # One moment of each row has the shape of the parameter.
             shapes.update(islice((ref.shape for ref in moments if ref is not None), 1))
         buffers |= state.buffers or frozenset()
     held = [ref.shape for name, ref in weights.items() if name not in buffers]
+    # By their number, or by shapes of which the layers have too few.
     gone = max(count - len(held), (shapes - Counter(held)).total())
     if gone > 0:
         text = (
@@ -278,22 +288,21 @@ def stages_of(state: ModelState, others: Sequence[ModelState]) -> int | None:
     Newer versions record both. Before them, two such ranks have states of one layer.
     """
     degrees = node_fields(state.rest.get(_PARALLEL))
-    tensor, pipeline, world = (
-        degrees.get("tp_degree"),
-        degrees.get("pp_degree"),
-        state.rest.get("mp_world_size"),
-    )
+    tensor = degrees.get("tp_degree")
+    pipeline = degrees.get("pp_degree")
+    world = state.rest.get("mp_world_size")
     if type(tensor) is int and tensor > 1:
         return None
     seen: set[str] = set()
     for other in others:
-        numbers = {name.partition(".")[0] for name in claimed_names(other)} - {
-            _TIED[:-1]
-        }
+        numbers = {name.partition(".")[0] for name in claimed_names(other)}
+        # Tied modules belong to several stages.
+        numbers.discard(_TIED.removesuffix("."))
         if not seen.isdisjoint(numbers):
             return None
         seen |= numbers
     counts = [count for count in (pipeline, world, len(others)) if type(count) is int]
+    # A claim below the number of files is wrong; the files are there.
     return max(counts[0], len(others))
 
 
@@ -308,15 +317,20 @@ def shapes_by(
     """
     first = optimizers[min(optimizers)]
     every = [optimizers[rank].slices for rank in sorted(optimizers)]
-    if sorted(optimizers) != [*range(max(first.counts))] or any(
-        len(rows or ()) != len(first.groups) for rows in every
-    ):
+    # A missing rank would leave elements out of the sums below.
+    if sorted(optimizers) != [*range(max(first.counts))]:
         return None
+    if any(len(rows or ()) != len(first.groups) for rows in every):
+        return None
+    # Elements of each parameter by group, summed over the ranks, in the order in which
+    # they lie in the flat tensor.
     numels: list[dict[str, int]] = [{} for _ in first.groups]
     for slices in every:
         for group, rows in zip(numels, slices or (), strict=True):
             for name, (numel, _) in sorted(rows.items(), key=lambda row: row[1][1]):
                 group[name] = group.get(name, 0) + numel
+    # The layer of a tied module has no number in the slices: `tied_modules.KEY.weight`
+    # is sought by its ending among the layers that no slice names.
     numbers = {name.partition(".")[0] for group in numels for name in group}
     free = {
         name: ref.shape
@@ -327,13 +341,16 @@ def shapes_by(
     for group in numels:
         shapes: dict[str, Shape] = {}
         for name, numel in group.items():
-            ends = {
-                shape
-                for other, shape in free.items()
-                if name.endswith(other[other.index(".") :])
-            }
-            fitting = {weights[name].shape} if name in weights else ends
+            if name in weights:
+                fitting = {weights[name].shape}
+            else:
+                fitting = {
+                    shape
+                    for other, shape in free.items()
+                    if name.endswith(other[other.index(".") :])
+                }
             fitting = {shape for shape in fitting if prod(shape) == numel}
+            # Several shapes of one size leave the parameter ambiguous.
             if len(fitting) != 1:
                 return None
             shapes[name] = fitting.pop()
@@ -378,12 +395,12 @@ def combine_stages(
             {number: state.rest.get(_OPTIMIZER) for number, state in states.items()}
         )
     for number, state in states.items():
+        if state is first:
+            continue
         own = {
             name: node
             for name, node in state.rest.items()
-            if state is not first
-            and name != _OPTIMIZER
-            and not is_same(node, first.rest.get(name))
+            if name != _OPTIMIZER and not is_same(node, first.rest.get(name))
         }
         if own:
             rest[key_of(number)] = _dict_node(own)
@@ -391,6 +408,7 @@ def combine_stages(
         node=module,
         module=weights,
         extra=extra,
+        # With a stage missing, a name that no list has may be a buffer of that stage.
         buffers=frozenset(buffers) if len(states) == count else None,
         frozen={
             name: ref for state in states.values() for name, ref in state.frozen.items()
