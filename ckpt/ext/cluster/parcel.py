@@ -62,6 +62,7 @@ class _Pickler(pickle.Pickler):
     """
 
     def reducer_override(self, obj: object) -> tuple[object, ...]:  # type: ignore[override]  # it has Any
+        # Sources alone are written in another way. All else in a task is plain data.
         if isinstance(obj, BaseSource) and obj.address is not None:
             claims = () if obj.far is None else tuple(obj.far.claims)
             return _open_sent_source, (
@@ -79,6 +80,8 @@ def parcels_of(tasks: Sequence[Task[R]]) -> Iterator[Sequence[Task[R]]]:
     parcel: list[Task[R]] = []
     room = 0
     for task in tasks:
+        # The size of a parcel is bounded by bytes, as one task is; and by tasks, for a
+        # result comes back for each.
         if parcel and (task.nbytes > room or len(parcel) == _TASKS):
             yield parcel
             parcel = []
@@ -116,6 +119,8 @@ def perform(data: bytes, by: Sender) -> Outcome:
     for task in iterate_ahead(tasks):
         try:
             results.append(task())
+        # A worker that is short of memory fails the whole parcel, which Dask gives to
+        # another.
         except MemoryError:
             raise  # another worker may have more
         except Exception as error:
@@ -129,11 +134,9 @@ def version_difference(worker: Sender, by: Sender) -> str | None:
     """
     if worker.version != by.version:
         return f"has ckpt {worker.version}, this is {by.version}"
-    return (
-        None
-        if worker.python == by.python
-        else f"has Python {worker.python}, this is {by.python}"
-    )
+    if worker.python != by.python:
+        return f"has Python {worker.python}, this is {by.python}"
+    return None
 
 
 def _open_sent_source(
@@ -142,6 +145,7 @@ def _open_sent_source(
     """The source of a task from the machine `host`. Raises NotOpenedError, with the
     name of this one.
     """
+    # A URL is pinned by what its server said to the sender.
     if is_url(address):
         from ckpt.ext.remote.location import open_pinned
 
@@ -155,6 +159,7 @@ def _open_sent_source(
             f"{error.problem} on worker {here}", path=address, hint=hint
         ) from None
     current = source.identity
+    # Only on the same machine are inodes comparable.
     differing = [what for what, index in _AT if current[index] != identity[index]]
     if not differing and current != identity and host == here:
         differing = ["inode"]
