@@ -101,6 +101,7 @@ def packed(tasks: Sequence[Task[R]]) -> bytes:
     try:
         _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(tasks)
     except (AttributeError, TypeError, pickle.PicklingError):
+        # pickle writes functions and classes of modules by their names, and no others.
         problem = "the work on this checkpoint cannot be sent to workers"
         raise UnsupportedError(problem, hint="without --cluster") from None
     return out.getvalue()
@@ -119,10 +120,8 @@ def perform(data: bytes, by: Sender) -> Outcome:
     for task in iterate_ahead(tasks):
         try:
             results.append(task())
-        # A worker that is short of memory fails the whole parcel, which Dask gives to
-        # another.
         except MemoryError:
-            raise  # another worker may have more
+            raise  # the parcel goes to another worker, which may have more
         except Exception as error:
             return Outcome(results, error)
     return Outcome(results)

@@ -125,9 +125,9 @@ def _join_groups(one: Node, two: Node) -> Node:
 
 def is_same(one: Node, two: Node) -> bool:
     """Tell whether two nodes hold the same values. Two tensors count as different:
-    # Tensors as learning rates (capturable optimizers) are not compared either.
     their bytes are not read.
     """
+    # Learning rates of capturable optimizers are tensors, and are not compared either.
     if tensor_of(one) is not None or tensor_of(two) is not None:
         return False
     first, second = look(one), look(two)

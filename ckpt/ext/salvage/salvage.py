@@ -53,7 +53,6 @@ def salvage(
     # `damaged` is what `verify` found in the bytes, which the reader has not looked at.
     found = dict(damaged or {})
     kept = {name: why for name, why in found.items() if keep_damaged and why == DAMAGED}
-    whys = dict.fromkeys(checkpoint.account.lost_names, NOT_WHOLE)
     # Reasons by name: tensors that the reader lost, then those that are damaged.
     whys = dict.fromkeys(checkpoint.account.lost_names, NOT_WHOLE)
     whys |= {name: why for name, why in found.items() if name not in kept}
