@@ -170,8 +170,8 @@ def _join_members(
         result = replace(only, path=path, account=only.account.with_notices(*notices))
         if not plan.path:
             return result
-        facts = tuple(_read_facts(only.root, plan.facts))
-        return replace(result, layout=plan.layout, facts=facts)
+        own_facts = tuple(_read_facts(only.root, plan.facts))
+        return replace(result, layout=plan.layout, facts=own_facts)
     whole = merge_members(plan.path or probe.path, FORMAT.name, members)
     facts = [*_read_facts(whole.root, plan.facts)]
     # Only the states of random numbers are told apart here: those of a run with more
@@ -324,8 +324,9 @@ def _node_at(root: Node, path: Path) -> Node:
         if view.kind not in ("mapping", "sequence", "object"):
             return None
         if view.kind == "sequence":
-            has_item = isinstance(key, int) and key < len(view.children)
-            root = view.children[key] if has_item else None
+            if not isinstance(key, int) or key >= len(view.children):
+                return None
+            root = view.children[key]
         else:
             root = dict(zip(view.keys, view.children, strict=True)).get(key)
     return root

@@ -61,7 +61,6 @@ _T = TypeVar("_T")
 class _Block:
     """Bytes of a source that are kept while there is room; those that are `held` until
     so many of them were read.
-    # `held` counts bytes that are still to be read.
     """
 
     __slots__ = ("begin", "data", "end", "held", "of")
