@@ -106,7 +106,7 @@ class Alike:
                 return
             fixed.append((position, data[position:first]))
             position = last
-        # All at once: a checkpoint with more kinds gains little.
+        # Emptied as a whole, so that memory stays bounded.
         if len(self._read) == _KEPT:
             self._read.clear()
         begin = elements[0].offset

@@ -327,7 +327,7 @@ def read(probe: Probe, limits: Limits, layout: Layout | None = None) -> Checkpoi
         )
     probe.names_from = None
     with files.closing_on_errors():
-        # Where a layout gives the paths, their order is not the saved one.
+        # Paths that a layout gives are not in the saved order.
         keeps_order = bool(files.metadata.paths)
         if layout is not None and not keeps_order:
             files.metadata = files.metadata._replace(paths=layout(files.metadata))

@@ -174,7 +174,7 @@ def _check_items(
                     partial(part_itself, item.at), item.dtype, item.shape, limits
                 ).tensor()
             archive = item.at.archive(limits, _most_bytes(item, limits))
-        # These say nothing about the bytes.
+        # These errors say nothing about the bytes.
         except (LimitError, NotOpenedError, UnsupportedError):
             raise
         except CkptError as error:

@@ -201,7 +201,7 @@ class NewFile:
 
     def write(self, sink: Sink) -> None:
         """Write the items."""
-        # What is read for the items is asked for ahead.
+        # The bytes of the items are asked for ahead.
         for pour, _ in iterate_ahead(self._pieces):
             pour(sink)
 

@@ -549,7 +549,7 @@ class Partitions:
 
     def _group_of(self, name: str) -> int:
         """The group of a parameter, by the shapes."""
-        # ZeRO-3 of one flat group has parameters of several groups of shapes.
+        # ZeRO-3 may have fewer flat groups than there are groups of shapes.
         return min(self._home[name], len(self._groups) - 1)
 
     def _param_groups(self, named: frozenset[str]) -> list[Node]:

@@ -161,7 +161,7 @@ def plan_of(probe: Probe, limits: Limits) -> Plan:
     if any(name.endswith(_STATES) for name in names):
         return _make_plan(folder.name, folder, "", "", names, limits)
     pointer = os.path.basename(probe.path) if not probe.is_folder else ""
-    # Where both are there, `latest` is what DeepSpeed loads by default.
+    # DeepSpeed loads `latest` by default, where both are there.
     pointer = pointer or next((name for name in POINTERS if name in names), "")
     if not pointer:
         tags = [name.rstrip("/") for name in names if is_tag(name)]
@@ -295,7 +295,7 @@ def _universal_files(folder: Location, limits: Limits) -> tuple[str, ...]:
         files += [
             UNIVERSAL + name + file for file in inside if (name + file).endswith(".pt")
         ]
-        # The names of a folder are checked while they grow.
+        # The bound is checked after each folder, before the next one is listed.
         if len(files) > limits.shards:
             raise LimitError("the folder holds too many files", "shards", limits.shards)
     return tuple(files)

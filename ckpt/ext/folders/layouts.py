@@ -73,7 +73,7 @@ class Layout(NamedTuple):
 SPEECHBRAIN = Layout(
     "SpeechBrain checkpoint",
     (r"CKPT\.yaml",),
-    # `CKPT.yaml` names the epoch; it is text, never read as YAML.
+    # `CKPT.yaml` is read as text: no YAML is interpreted.
     (Rule(r"(CKPT)\.yaml", r"\1", "text"), Rule(r"([^.].*)\.ckpt", r"\1", "any")),
 )
 """One file for each object that is saved, by its name. The hooks of some objects write

@@ -1082,8 +1082,8 @@ def _held_shards(
             )
             raise UnreadableError(f"{what}: {format_box(*place, tensor.shape)} {whose}")
         boxes.append((Box(*place, local), local))
-    # What is left in the list was not found in the file. The shards of other ranks
-    # belong there, its own do not.
+    # Entries that are left were not found in the file. The shards of other ranks belong
+    # there, its own do not.
     for shard in listed.values():
         if shard.rank == rank:
             where = format_box(shard.offsets, shard.sizes, tensor.shape)

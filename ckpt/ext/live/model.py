@@ -97,7 +97,7 @@ def describe(
             and twin.shape == tensor.shape
         ):
             tensors[name] = twin
-    # What a hook left out belongs to the model all the same, once under its first name.
+    # A parameter that a hook left out belongs to the model, under its first name.
     for name, parameter in own.items():
         if parameters.get(id(parameter)) == name:
             tensors.setdefault(name, parameter)
@@ -381,7 +381,7 @@ def build(
         raise UsageError(f"{given}: expected FILE.py:FACTORY")
     if not os.path.isfile(file):
         raise UsageError(f"{given}: {show(file, 80)} is no file")
-    # What the user's code prints must not mix with JSON on stdout.
+    # Output of the user's code must not mix with JSON on stdout.
     with redirect_stdout(sys.stderr):
         keywords = _parse_keywords(arguments)
         module = _import_file(given, file)

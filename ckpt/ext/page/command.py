@@ -83,7 +83,7 @@ def command(
     ckpt report inspect.json -o report.html
     """
     names = named_paths(paths, files_from)
-    # Where the page goes is checked before anything is read: reading may take hours.
+    # The place of the page is checked first: reading may take hours.
     page = Page(keywords["output"], force=force)
     documents = _Documents(page, limits, section)
     if documents.read(names, measured=keywords["stats"], quick=quick):

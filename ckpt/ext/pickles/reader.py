@@ -646,7 +646,7 @@ class Cutter:
         try:
             self._cut()
         finally:
-            # What a faulty pickle has added counts too.
+            # Bytes that a faulty pickle has added count too.
             added = len(self.out) - before
             self._budget.hold(added)
         self._budget.charge(2 * added, "a pickle")

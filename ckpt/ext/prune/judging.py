@@ -236,8 +236,7 @@ def _metrics(
             nodes = _monitored(survey, name)
         numbers = [number for number in map(_number, nodes) if number is not None]
         texts = {repr(number) for number in numbers}
-        # Two values under one name contradict each other, unless they are equal: then
-        # none counts.
+        # Two different values under one name contradict each other: neither counts.
         if len(texts) == 1 and len(numbers) == len(nodes):
             metrics.append((name, numbers[0]))
     return metrics
@@ -382,7 +381,7 @@ def check_bytes(
         report = verify(inner, limits=limits, plugins=plugins, progress=progress)
         if report.verdict == "intact":
             continue
-        # What ckpt does not read has no checksum to compare; judging has counted it.
+        # Files that ckpt does not read have no checksum to compare.
         passed_over = (UnsupportedError.code, FolderError.code)
         if report.error is not None and report.error.code in passed_over:
             continue

@@ -122,7 +122,7 @@ def apply_rules(
                 keeps[save.name].append(_NO_PLACE)
             continue
         places |= {save.name: placed[save.name] for save in saves}
-        # What is "the newest" is not known then.
+        # The newest save is not known then.
         if not _are_in_order(saves, placed):
             warnings.append(
                 f"{show(name, 80)}: names and recorded counts disagree, so all of it "
@@ -374,7 +374,7 @@ def _keep_in_doubt(
     now: float,
 ) -> None:
     """Keep a save that is not whole, where it may be needed or was never read."""
-    # What was never read may be anything.
+    # A save that was never read may be anything.
     if save.state == "unread":
         table.keep(save.name, f"not read: {save.why}")
     # It may be all that is left of the newest training.

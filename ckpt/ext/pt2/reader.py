@@ -523,7 +523,6 @@ def _parse_geometry(name: str, meta: dict[str, Json]) -> Geometry:
         )
     device = json_object(meta["device"])
     kind, index = device["type"], device.get("index")
-    # A short bound, as the device is shown with each tensor.
     if not isinstance(kind, str) or len(kind) > 64:
         raise ValueError
     if kind == "meta":

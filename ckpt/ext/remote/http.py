@@ -112,7 +112,7 @@ class HttpObject:
         it, the first one is asked.
         """
         target = self._target
-        # Where a redirect led is asked right away: a signed URL holds for a while.
+        # The target of a redirect is asked right away: a signed URL holds for a while.
         if not target.is_first:
             try:
                 reply = self._follow_redirects(target, headers)

@@ -236,7 +236,8 @@ class RangeSource(BaseSource):
                 kept.drop(first)
             # The first eight bytes are the length of the header.
             end = min(8 + int.from_bytes(head[:8], "little"), self.size)
-            # Nine tenths: a reader that leaves some bytes out would hold them for ever.
+            # Nine tenths of it: a reader that leaves some bytes out would else hold
+            # them for ever.
             held = max(1, 9 * min(end, len(head)) // 10)
             kept.add(_Block(self._blocks, 0, head, held))
             if len(head) < end <= _MOST:

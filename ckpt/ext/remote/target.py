@@ -472,8 +472,7 @@ class ObjectSink(Sink):
         self._used += count
         if self._progress is not None:
             self._progress(count)
-        # Filling goes on while parts are sent, up to 8 MiB: then both would take
-        # memory.
+        # Up to 8 MiB are filled while others are sent: more would be too much memory.
         if self._used > _AHEAD:
             self._wait_for_parts()
         assert self._room is not None

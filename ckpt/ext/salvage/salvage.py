@@ -66,7 +66,7 @@ def salvage(
         current, whys, values, fills = _fill_losses(
             checkpoint, other.checkpoint, whys, values, limits
         )
-    # What is lost goes after it was sought in the other save.
+    # Lost tensors go last, once they were sought in the other save.
     result, rows = without_lost(current, whys, limits)
     if rows:
         # The other precision may have what is lost.

@@ -110,7 +110,7 @@ def warmstart(
     request = Options(
         way,
         [substitution(text).apply for text in keyword_texts(sub)],
-        # What a recipe makes is the model alone.
+        # A recipe makes the model alone.
         None if recipe is not None else section,
         into_section,
         align=align,
