@@ -258,12 +258,13 @@ class _Reader:
         if (row.module, row.name) != ("torch.jit._script", "unpackage_script_module"):
             return row._replace(is_script=is_of_script(row.module))
         # The call only looks a program up, and `_read_scripts` has judged the programs.
-        calls = [
-            call
-            for pickle in self._contents.pickles
-            for call in pickle.calls
-            if call.class_name == f"{row.module}.{row.name}"
-        ]
+        calls: list[Opaque] = []
+        for pickle in self._contents.pickles:
+            calls += [
+                call
+                for call in pickle.calls
+                if call.class_name == f"{row.module}.{row.name}"
+            ]
         is_usual = bool(calls) and all(map(self._is_script, calls))
         return row._replace(group="known", calls=(), times=0) if is_usual else row
 

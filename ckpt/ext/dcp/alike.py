@@ -96,7 +96,8 @@ class Alike:
         checksums = [_checksum_places(data, record, spans) for record in varying]
         if len(elements) != 1 or not all(len(places) > 1 for places in checksums):
             return  # each stands behind the bytes, and in the directory
-        spans += [(at, at + 4) for places in checksums for at in places]
+        for places in checksums:
+            spans += [(at, at + 4) for at in places]
         fixed: list[tuple[int, bytes]] = []
         position = 0
         # The bytes between the spans that may differ.

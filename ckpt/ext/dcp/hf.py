@@ -40,7 +40,11 @@ def shard_of(name: str) -> Shard | None:
 def shards_in(names: Iterable[str]) -> list[Shard]:
     """The files of the checkpoint among names, by rank and number."""
     # In the order of the ranks; numbers as such, for they may outgrow their padding.
-    shards = [shard for name in names if (shard := shard_of(name)) is not None]
+    shards: list[Shard] = []
+    for name in names:
+        shard = shard_of(name)
+        if shard is not None:
+            shards.append(shard)
     return sorted(
         shards, key=lambda shard: (shard.rank, shard.number, shard.files, shard.name)
     )

@@ -405,8 +405,7 @@ def recorded(
     probe: Probe, limits: Limits, executor: Executor, inner: List
 ) -> list[RecordedFile]:
     files = shards_in(probe.location.names())
-    return [
-        row
-        for file in files
-        for row in inner(probe.location.child(file.name, "cache"), file.name)
-    ]
+    rows: list[RecordedFile] = []
+    for file in files:
+        rows += inner(probe.location.child(file.name, "cache"), file.name)
+    return rows

@@ -62,6 +62,7 @@ from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 from ckpt.pickle.branches import Branches
+from ckpt.pickle.machine import Pickle
 from ckpt.tree.find import is_counter
 
 _LISTED = 5
@@ -609,8 +610,10 @@ def _join_notices(notices: Sequence[Notice]) -> Notice:
     """One notice for all of a kind: the first, and how many more there are."""
     first = notices[0]
     more = f", and {len(notices) - 1:,} more like it" if len(notices) > 1 else ""
-    names = tuple(name for notice in notices for name in notice.tensors)
-    return Notice(first.code, first.message + more, names)
+    names: list[str] = []
+    for notice in notices:
+        names += notice.tensors
+    return Notice(first.code, first.message + more, tuple(names))
 
 
 def _lost_notices(files: Files, lost: Sequence[str], gone: int) -> Iterator[Notice]:
@@ -805,6 +808,9 @@ def merge_ranks(ranks: Sequence[Metadata]) -> Metadata:
         if item is not None:
             files.setdefault(item.file, len(files))
     first = ranks[0]
+    pickles: list[Pickle] = []
+    for rank in ranks:
+        pickles += rank.pickles
     return Metadata(
         tensors,
         objects,
@@ -812,7 +818,7 @@ def merge_ranks(ranks: Sequence[Metadata]) -> Metadata:
         tuple(files),
         sum(rank.unused for rank in ranks),
         first.version,
-        tuple(pickle for rank in ranks for pickle in rank.pickles),
+        tuple(pickles),
         tuple(copies),
     )
 
@@ -877,10 +883,8 @@ def tree_of(leaves: Sequence[tuple[str, Path, Node]]) -> Node:
             )
             raise UnreadableError(f".metadata: {show(name, 80)} lies at {held}")
         if not branches.put(path, node):
-            conflict = (
-                "is that of another value"
-                if branches.holds(path)
-                else "leads through a value"
-            )
+            conflict = "leads through a value"
+            if branches.holds(path):
+                conflict = "is that of another value"
             raise UnreadableError(f".metadata: the path of {show(name, 80)} {conflict}")
     return branches.tree()

@@ -266,7 +266,12 @@ class Skimmer:
             if data[position : position + 2] == b"e(":
                 position += 2
         chunks.fill(lows, wide, count)
-        end = b"eub" if many else b"aub" if count else b"ub"
+        # APPENDS of a list of chunks, APPEND of one, nothing for none.
+        end = b"ub"
+        if many:
+            end = b"eub"
+        elif count:
+            end = b"aub"
         if data[position : position + len(end)] != end:
             return None
         position += len(end)
@@ -487,11 +492,9 @@ def _expression_function(nodes: dict[int, Made]) -> Callable[[Node], bytes]:
 
 def _memo_dtype(memo: Memo, got: bytes) -> DType | None:
     node = memo.get(slot_of(got))
-    return (
-        BY_NAME.get(node.name)
-        if type(node) is Global and node.module == "torch"
-        else None
-    )
+    if type(node) is not Global or node.module != "torch":
+        return None
+    return BY_NAME.get(node.name)
 
 
 def _text_at(data: bytes, position: int) -> tuple[str, int] | None:

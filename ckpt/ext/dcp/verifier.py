@@ -365,11 +365,10 @@ def _list_places(metadata: Metadata) -> Iterator[_Place]:
             key = (place.item.file, step_name(path, name))
             counters.setdefault(key, []).append(number)
     # A few of many are enough to see whether they agree.
-    read = {
-        number: counter
-        for (_, counter), numbers in counters.items()
-        for number in some_counters(numbers)
-    }
+    read: dict[int, str] = {}
+    for (_, counter_name), numbers in counters.items():
+        for number in some_counters(numbers):
+            read[number] = counter_name
     for number, (_, place) in enumerate(rows):
         yield place._replace(counter=read[number]) if number in read else place
 

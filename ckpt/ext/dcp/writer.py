@@ -622,10 +622,12 @@ def _flatten_object(leaf: Leaf) -> Flat:
 def _leaf_bytes(leaf: Leaf) -> Iterator[bytes]:
     """The elements of a tensor, or of all tensors in an object."""
     tensor = tensor_of(leaf.node)
-    tensors: list[Tensor] = (
-        [entry.tensor for entry in _flatten_object(leaf).tensors]
-        if tensor is None
-        else [tensor]
-    )
-    parts: list[TensorRef] = [part for member in tensors for part in parts_of(member)]
+    tensors: list[Tensor] = []
+    if tensor is not None:
+        tensors.append(tensor)
+    else:
+        tensors += [entry.tensor for entry in _flatten_object(leaf).tensors]
+    parts: list[TensorRef] = []
+    for member in tensors:
+        parts += parts_of(member)
     return chain.from_iterable(elements(part) for part in parts)

@@ -62,18 +62,20 @@ class Partitions:
                 for rows in shapes
                 for name, shape in rows.items()
             )
-        self.world = (
-            self._first.counts[0]
-            if self._first is not None and self._first.counts
-            else len(models)
-        )
+        self.world = len(models)
+        if self._first is not None and self._first.counts:
+            self.world = self._first.counts[0]
         self.saved_by: int | None = self.world
         """Ranks of the save."""
         # Files of several saves would give wrong weights without a word: all checks
         # come before anything is rebuilt.
         self._compare_ranks()
-        self._shapes = {name: shape for rows in shapes for name, shape in rows.items()}
-        self._home = {name: group for group, rows in enumerate(shapes) for name in rows}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._home: dict[str, int] = {}
+        """Name of a parameter -> the number of its group of shapes."""
+        for group, group_shapes in enumerate(shapes):
+            self._shapes.update(group_shapes)
+            self._home.update(dict.fromkeys(group_shapes, group))
         self._cuts: dict[str, Cut]
         if self.is_shared:
             self._cuts, self._need = shared_cuts(shapes, self.world)
@@ -467,7 +469,9 @@ class Partitions:
             name: {} for name in self.names if name not in self.lost
         }
         # The keys of all groups, in the order in which the groups name them.
-        keys = {key: None for row in self._first.state for key in row}
+        keys: dict[str, None] = {}
+        for row in self._first.state:
+            keys.update(dict.fromkeys(row))
         for key in keys:
             self._add_state(key, prefix, states)
         return {name: row for name, row in states.items() if row}

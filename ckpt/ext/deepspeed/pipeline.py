@@ -41,14 +41,13 @@ class Stages:
     def __init__(self, stages: dict[int, Partitions], lost: Iterable[str]) -> None:
         self._stages = tuple(stages.values())
         # The order of the stages is the order of the layers.
-        own = [name for stage in self._stages for name in stage.names]
+        own: list[str] = []
+        whole: set[str] = set()
+        for stage in self._stages:
+            own += stage.names
+            # A tied weight is whole where one of its stages has it.
+            whole.update(name for name in stage.names if name not in stage.lost)
         self.names = tuple(dict.fromkeys((*own, *lost)))
-        whole = {
-            name
-            for stage in self._stages
-            for name in stage.names
-            if name not in stage.lost
-        }
         self.lost = frozenset(name for name in self.names if name not in whole)
         self.saved_by = self._stages[0].saved_by if self._stages else None
         self.has_optimizer = any(stage.has_optimizer for stage in self._stages)
@@ -68,11 +67,17 @@ class Stages:
 
     @property
     def lost_state(self) -> list[str]:
-        return [name for stage in self._stages for name in stage.lost_state]
+        names: list[str] = []
+        for stage in self._stages:
+            names += stage.lost_state
+        return names
 
     @property
     def unplaced(self) -> dict[str, None]:
-        return {name: None for stage in self._stages for name in stage.unplaced}
+        names: dict[str, None] = {}
+        for stage in self._stages:
+            names |= stage.unplaced
+        return names
 
     def weights(self, prefix: str) -> dict[str, Node]:
         """The whole parameters by name."""
@@ -189,11 +194,9 @@ def lost_layers(
             f"{'is' if len(lost) == 1 else 'are'} lost"
         )
         names_text = and_more([show(name, 60) for name in lost], _LISTED)
-        text = (
-            f"{what}: {names_text}"
-            if lost
-            else "the optimizer has all of its weights in fp32"
-        )
+        text = "the optimizer has all of its weights in fp32"
+        if lost:
+            text = f"{what}: {names_text}"
         yield Notice(
             "incomplete", f"the weights of {files} are missing: {text}", tuple(lost)
         )
@@ -360,8 +363,10 @@ def shapes_by(
 
 def claimed_names(state: ModelState) -> set[str]:
     """The names of the parameters and the buffers that the states of a stage list."""
-    shapes = (name for rows in state.shapes or () for name in rows)
-    return {*shapes, *state.frozen_shapes, *(state.buffers or ())}
+    names = {*state.frozen_shapes, *(state.buffers or ())}
+    for rows in state.shapes or ():
+        names.update(rows)
+    return names
 
 
 def unclaimed_names(names: Iterable[str], states: Iterable[ModelState]) -> list[str]:
@@ -387,7 +392,14 @@ def combine_stages(
     if not states:
         return ModelState(module, weights, extra, None, None, {}, {}, {}, None, {})
     first = states[min(states)]
-    buffers = {name for state in states.values() for name in state.buffers or ()}
+    # Each stage has its own parameters, so no name occurs twice but for tied ones.
+    buffers: set[str] = set()
+    frozen: dict[str, TensorRef] = {}
+    shared: dict[str, str] = {}
+    for state in states.values():
+        buffers.update(state.buffers or ())
+        frozen.update(state.frozen)
+        shared.update(state.shared)
     rest = dict(first.rest)
     # ZeRO 0: each stage numbers its own parameters.
     if _OPTIMIZER in rest and count > 1:
@@ -410,14 +422,8 @@ def combine_stages(
         extra=extra,
         # With a stage missing, a name that no list has may be a buffer of that stage.
         buffers=frozenset(buffers) if len(states) == count else None,
-        frozen={
-            name: ref for state in states.values() for name, ref in state.frozen.items()
-        },
-        shared={
-            name: owner
-            for state in states.values()
-            for name, owner in state.shared.items()
-        },
+        frozen=frozen,
+        shared=shared,
         rest=rest,
     )
 

@@ -245,9 +245,7 @@ def _make_plan(
             _add_file(layers, int(layer[1]), "layer", name)
         else:
             others.append(name)
-    ranks = [
-        file for stage in stages.values() for part in stage for file in part.values()
-    ]
+    ranks = _files_of_stages(stages)
     if len(ranks) + len(layers) + len(others) > limits.shards:
         raise LimitError("the folder holds too many files", "shards", limits.shards)
     if not (ranks or layers or others):
@@ -259,16 +257,21 @@ def _make_plan(
     # With one model-parallel rank, stage 0 is the whole model. Files of any further
     # rank are parts that ckpt does not join.
     first = stages.pop(0, Stage({}, {}))
-    others += [
-        file for stage in stages.values() for part in stage for file in part.values()
-    ]
+    others += _files_of_stages(stages)
     others += layers.values()
-    universal = (
-        _universal_files(folder, limits)
-        if UNIVERSAL in names and not first.optimizers
-        else None
-    )
+    universal = None
+    if UNIVERSAL in names and not first.optimizers:
+        universal = _universal_files(folder, limits)
     return Plan(path, folder, prefix, pointer, *first, tuple(others), universal)
+
+
+def _files_of_stages(stages: Mapping[int, Stage]) -> list[str]:
+    """The files of all ranks of these stages."""
+    files: list[str] = []
+    for stage in stages.values():
+        files += stage.models.values()
+        files += stage.optimizers.values()
+    return files
 
 
 def _add_file(files: dict[int, str], number: int, what: str, name: str) -> None:

@@ -337,27 +337,23 @@ def _merge_pipeline(files: Files, limits: Limits) -> Checkpoint:
     if files.probe.partial:
         # Files of all stages are compared at once, so they are numbered by (stage,
         # rank).
-        flat = {
-            (number, rank): row
-            for number, rows in optimizers.items()
-            for rank, row in rows.items()
-        }
-        names = {
-            (number, rank): name
-            for number, stage in plan.stages.items()
-            for rank, name in stage.optimizers.items()
-        }
-        model_names = {
-            number: name
-            for number, stage in plan.stages.items()
-            for name in stage.models.values()
-        }
+        flat: dict[tuple[int, int], OptimizerState] = {}
+        for number, by_rank in optimizers.items():
+            for rank, row in by_rank.items():
+                flat[number, rank] = row
+        names: dict[tuple[int, int], str] = {}
+        model_names: dict[int, str] = {}
+        for number, stage in plan.stages.items():
+            for rank, name in stage.optimizers.items():
+                names[number, rank] = name
+            for name in stage.models.values():
+                model_names[number] = name
         _drop_strays(files, states, flat, model_names, names)
         # `_drop_strays` has removed rows of `flat`: they go from the stages too.
-        optimizers = {
-            number: {rank: row for rank, row in rows.items() if (number, rank) in flat}
-            for number, rows in optimizers.items()
-        }
+        for number, by_rank in optimizers.items():
+            optimizers[number] = {
+                rank: row for rank, row in by_rank.items() if (number, rank) in flat
+            }
     refuse_mixed(
         (pipeline.key_of(number), rank_counters(state.rest))
         for number, state in states.items()
@@ -514,20 +510,32 @@ def _mend_module(files: Files, models: dict[int, ModelState]) -> None:
     ]
     # ZeRO-3 leaves parameters empty in the module; buffers are full on every rank.
     others = [state.module or {} for state in models.values()]
-    found = {name: other[name] for name in gone for other in others if name in other}
+    found: dict[str, TensorRef] = {}
+    for name in gone:
+        for other in others:
+            if name in other:
+                found[name] = other[name]
     models[min(models)] = main._replace(module={**whole, **found})
     lost = [name for name in gone if name not in found]
     if lost:
         files.is_module_whole = False
         # Trained parameters are rebuilt from the optimizer's partitions: only their
         # copy in the module is lost.
-        trained = {name for rows in main.shapes or () for name in rows}
+        trained = _trained_names(main)
         names = [f"{MODULE}.{name}" for name in lost]
         names += [f"{MODEL}.{name}" for name in lost if name not in trained]
         text = (
             f"the module is cut off: {and_more([show(name, 60) for name in lost], 3)}"
         )
         files.notices.append(Notice("incomplete", text, tuple(names)))
+
+
+def _trained_names(state: ModelState) -> set[str]:
+    """The names of the parameters that the optimizer has."""
+    names: set[str] = set()
+    for rows in state.shapes or ():
+        names.update(rows)
+    return names
 
 
 def _read_optimizers(files: Files, names: dict[int, str]) -> dict[int, OptimizerState]:
@@ -811,7 +819,7 @@ def _folder_traits(
     if plan.universal is not None:
         return FORMAT.traits._replace(load="")
     call = f"get_fp32_state_dict_from_zero_checkpoint({{path}}, tag={json.dumps(tag)})"
-    trained = {name for rows in main.shapes or () for name in rows}
+    trained = _trained_names(main)
     frozen = (
         (main.module or {}).keys()
         - trained

@@ -14,6 +14,7 @@ from itertools import chain, islice, product
 from math import prod
 
 from ckpt.bytes.executor import Executor, Failed, Task, run_each
+from ckpt.bytes.source import Source
 from ckpt.elements.blocks import elements, is_permuted, same_bytes
 from ckpt.elements.boxes import Box, Boxes, boxes_in
 from ckpt.ext.fsdp import FORMAT, RankSet, sets_of
@@ -92,8 +93,14 @@ def _build_checkpoint(
     if len(sets) > 1:
         root = Dict()
         root.set([opened.key for opened in sets], roots)
-    every = [file for opened in sets for file in opened.by_rank.values()]
-    marks = tuple(mark for opened in sets for mark in opened.marks())
+    every: list[Checkpoint] = []
+    marks: list[tuple[str, str]] = []
+    sources: list[Source] = []
+    for opened in sets:
+        every += opened.by_rank.values()
+        marks += opened.marks()
+    for file in every:
+        sources += file.sources
     checkpoint = pickled.make_checkpoint(
         probe.path,
         FORMAT.name,
@@ -101,7 +108,7 @@ def _build_checkpoint(
         root,
         contents,
         limits,
-        origin=RanksOrigin(tuple(copies), marks),
+        origin=RanksOrigin(tuple(copies), tuple(marks)),
         byteorder=every[0].byteorder,
         refusals=(),
         not_loadable=(
@@ -117,7 +124,7 @@ def _build_checkpoint(
         # `weights_only`.
         weights_only=None,
         parts=tuple(name for name, _ in marks),
-        sources=tuple(source for file in every for source in file.sources),
+        sources=tuple(sources),
     )
 
 
@@ -380,12 +387,11 @@ class _Set(CheckpointFiles):
             differ += [row for row in whole.copies if row.surely_differ][:1]
         # Tensors that the first rank lacks can only be cut off in it: `_same_names` has
         # refused all others.
-        beside = {
-            self._full_name(entry.name): None
-            for file in files.values()
-            for entry in file.tensors
-            if entry.path not in tensors[first]
-        }
+        beside: dict[str, None] = {}
+        for file in files.values():
+            for entry in file.tensors:
+                if entry.path not in tensors[first]:
+                    beside[self._full_name(entry.name)] = None
         lost += [(name, f"no file holds all of {show(name, 80)}") for name in beside]
         notices += [
             *_missing_notices(self.set, missing, lost),
@@ -586,11 +592,9 @@ def _missing_notices(
         account += f", and {further} lack parts too"
     if gone > 0:
         listed = and_more([*map(str, some)], len(some), total=gone)
-        files = (
-            f"the file of rank {listed} is"
-            if gone == 1
-            else f"the files of ranks {listed} are"
-        )
+        files = f"the files of ranks {listed} are"
+        if gone == 1:
+            files = f"the file of rank {listed} is"
         yield Notice("incomplete", f"{files} missing: {account}", names)
     elif lost:
         yield Notice("incomplete", account, names)
@@ -658,9 +662,10 @@ def recorded(
     with read(probe, limits) as checkpoint:
         assert isinstance(checkpoint.origin, RanksOrigin)
         names = [name for name, _ in checkpoint.origin.marks]
-    return [
-        file for name in names for file in inner(probe.location.child(name, "no"), name)
-    ]
+    files: list[RecordedFile] = []
+    for name in names:
+        files += inner(probe.location.child(name, "no"), name)
+    return files
 
 
 def _has_same_elements(first: TensorRef, second: TensorRef) -> bool | None:
@@ -1075,11 +1080,9 @@ def _held_shards(
         place = offsets, local.shape
         own = listed.pop(place) if place in listed else None
         if own is None or own.rank not in (None, rank):
-            whose = (
-                "is not in its list of shards"
-                if own is None
-                else f"belongs to rank {own.rank}"
-            )
+            whose = "is not in its list of shards"
+            if own is not None:
+                whose = f"belongs to rank {own.rank}"
             raise UnreadableError(f"{what}: {format_box(*place, tensor.shape)} {whose}")
         boxes.append((Box(*place, local), local))
     # Entries that are left were not found in the file. The shards of other ranks belong

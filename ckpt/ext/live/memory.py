@@ -348,12 +348,10 @@ def _unpack_value(value: Any, depth: int) -> Any:
             state = value.__getstate__()
         except RuntimeError:  # a class of C++ that does not pickle
             return value
-        return (
-            # The state of a packed parameter is a pair: what it holds, and a flag.
-            _unpack_value(state[0], depth + 1)
-            if type(state) is tuple and len(state) == 2
-            else value
-        )
+        # The state of a packed parameter is a pair: what it holds, and a flag.
+        if type(state) is not tuple or len(state) != 2:
+            return value
+        return _unpack_value(state[0], depth + 1)
     if type(value) in (list, tuple):
         items = [_unpack_value(item, depth + 1) for item in value]
         # The same object as long as nothing changed: tied values stay tied.

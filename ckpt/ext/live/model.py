@@ -175,14 +175,12 @@ def _gradient_norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
                 gradient = gradient.to_local()
             # An Embedding with `sparse=True` has a gradient of some rows.
             if gradient.layout is not torch.strided:
-                gradient = (
-                    gradient.coalesce().values()
-                    if gradient.is_sparse
-                    else gradient.to_dense()
-                )
+                if gradient.is_sparse:
+                    gradient = gradient.coalesce().values()
+                else:
+                    gradient = gradient.to_dense()
             # The squares of narrow floats would underflow, and a small gradient would
-            # count as zero.
-            # MPS has no float64.
+            # count as zero. MPS has no float64.
             wide = None if gradient.device.type == "mps" else torch.float64
             if gradient.is_complex():
                 gradient = torch.view_as_real(gradient.resolve_conj())
@@ -218,9 +216,10 @@ def _optimizer_record(
     # One row for each parameter, in the order of the groups.
     members = [(group, parameter) for group in groups for parameter in group["params"]]
     states = [optimizer.state.get(parameter) or {} for _, parameter in members]
-    fields = tuple(
-        dict.fromkeys(str(key) for state in states for key in list(state)[:_STATE_KEYS])
-    )
+    field_names: dict[str, None] = {}
+    for state in states:
+        field_names.update(dict.fromkeys(map(str, list(state)[:_STATE_KEYS])))
+    fields = tuple(field_names)
     # SGD without a momentum keeps no state, whatever has a gradient: a missing state
     # says nothing there.
     has_momentum_only = set(fields) <= {"momentum_buffer"}

@@ -95,11 +95,9 @@ def _other_kind(probe: Probe) -> str | None:
         return "a pickle"
     from ckpt.formats.common.packed import is_packed
 
-    return (
-        "a compressed pickle"
-        if is_packed(probe.head, probe.file, probe.limits)
-        else None
-    )
+    if is_packed(probe.head, probe.file, probe.limits):
+        return "a compressed pickle"
+    return None
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:

@@ -17,6 +17,7 @@ from ckpt.commands.ls.ls import LsRow, in_order
 from ckpt.evidence.survey import Survey
 from ckpt.model.errors import CkptError, UnreadableError
 from ckpt.model.names import findable_labels, natural_sort_key
+from ckpt.model.nodes import Node
 from ckpt.model.text import Json, counted_noun, show
 from ckpt.surface.reports import document_head
 from ckpt.tree.find import counter
@@ -152,12 +153,11 @@ def numbers_of(survey: Survey) -> dict[str, float]:
     """
     others = [section for section in survey.sections if section.kind == "other"]
     # Scalar tensors in a model are weights, such as a temperature.
-    single = [
-        (entry.name, entry.tensor)
-        for section in others
-        for entry in section.entries[:_MOST_SINGLE]
-        if entry.tensor.numel == 1 and not is_url(survey.checkpoint.path)
-    ]
+    single: list[tuple[str, Node]] = []
+    for section in others if not is_url(survey.checkpoint.path) else ():
+        for entry in section.entries[:_MOST_SINGLE]:
+            if entry.tensor.numel == 1:
+                single.append((entry.name, entry.tensor))
     values = [
         (value.name, value.node)
         for value in survey.checkpoint.values
@@ -486,11 +486,9 @@ def _strangers_text(rows: Sequence[Document]) -> str | None:
     # Less than one tensor of twenty is in both.
     if met * _KIN >= least:
         return None
-    return (
-        f"{met:,} of {counted_noun(least, 'tensor')} in common"
-        if met
-        else "no tensor in common"
-    )
+    if not met:
+        return "no tensor in common"
+    return f"{met:,} of {counted_noun(least, 'tensor')} in common"
 
 
 def _flatten_change(row: dict[str, Json]) -> dict[str, Json]:

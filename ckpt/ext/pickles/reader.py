@@ -400,11 +400,9 @@ def describe_array(call: Opaque) -> Description | None:
     ):
         # Protocol 5: the bytes are an argument.
         raw, kind, size, order = call.args
-        return (
-            _make_description(kind, size, order == "F", raw)
-            if order in ("C", "F")
-            else None
-        )
+        if order not in ("C", "F"):
+            return None
+        return _make_description(kind, size, order == "F", raw)
     # Protocols up to 4: an empty array is made, and BUILD fills it.
     if (
         name.endswith(".multiarray._reconstruct")

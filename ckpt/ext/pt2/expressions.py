@@ -285,8 +285,9 @@ class _Expression:
             return False
         if self._kind == "name" and text != "(" and not _is_name(self._text, text):
             return False
-        most_digits = _PRECISION if self._text == "=" else _DIGITS
-        if kind == "number" and len(text) > most_digits:
+        if kind == "number" and self._text == "=" and len(text) > _PRECISION:
+            return False
+        if kind == "number" and self._text != "=" and len(text) > _DIGITS:
             return False
         if kind == "text" and not self._is_quoted(text):
             return False

@@ -98,11 +98,9 @@ def _aws_files() -> tuple[str, str]:
 def _short_path(path: str) -> str:
     # A home of `/` would shorten every path.
     home = os.path.expanduser("~")
-    return (
-        f"~{path[len(home) :]}"
-        if home != "/" and path.startswith(f"{home}{os.sep}")
-        else path
-    )
+    if home == "/" or not path.startswith(f"{home}{os.sep}"):
+        return path
+    return f"~{path[len(home) :]}"
 
 
 def _of_profile() -> dict[str, object]:

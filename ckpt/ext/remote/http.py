@@ -326,8 +326,6 @@ def translate_error(error: Exception, url: str) -> Exception:
         return NotOpenedError("the server's answer is no HTTP")
     if isinstance(error, TimeoutError):
         return BusyError(f"{server} does not answer")
-    return BusyError(
-        f"{server} does not answer"
-        if isinstance(error, OSError)
-        else "the server's answer is no HTTP"
-    )
+    if isinstance(error, OSError):
+        return BusyError(f"{server} does not answer")
+    return BusyError("the server's answer is no HTTP")

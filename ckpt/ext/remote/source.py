@@ -290,16 +290,14 @@ class RangeSource(BaseSource):
     def read_into(self, offset: int, buffer: memoryview) -> None:
         # Checked as a whole, so that nothing is written for a range that ends too late.
         self._check_range(offset, len(buffer), self.name)
-        with (
-            self._foresee_ranges([(offset, len(buffer))])
-            if len(buffer) > PIECE
-            else nullcontext()
-        ):
+        foreseeing: AbstractContextManager[None] = nullcontext()
+        if len(buffer) > PIECE:
+            foreseeing = self._foresee_ranges([(offset, len(buffer))])
+        with foreseeing:
             position = 0
             while position < len(buffer):
-                for part in self._read(
-                    offset + position, min(len(buffer) - position, STEP)
-                ):
+                count = min(len(buffer) - position, STEP)
+                for part in self._read(offset + position, count):
                     buffer[position : position + len(part)] = part
                     position += len(part)
 
@@ -606,8 +604,6 @@ def _find_directory(tail: bytes, size: int) -> tuple[int, int] | None:
             return None
         count, offset = _END64.unpack_from(tail, position)[8:10]
     # The directory must end right before this record. Else it is not read ahead.
-    return (
-        (offset, count)
-        if offset + count == size - len(tail) + position and count <= _MOST
-        else None
-    )
+    if offset + count != size - len(tail) + position or count > _MOST:
+        return None
+    return offset, count

@@ -89,11 +89,9 @@ def _format_of(checkpoint: Checkpoint, options: WriteOptions) -> str:
     the format of the ending.
     """
     if options.out is None or options.is_folder:
-        return (
-            checkpoint.format
-            if save.can_keep_format(checkpoint)
-            else save.own_format(checkpoint)
-        )
+        if save.can_keep_format(checkpoint):
+            return checkpoint.format
+        return save.own_format(checkpoint)
     try:
         return save.same_format(options.out, checkpoint)
     except UsageError:

@@ -677,7 +677,7 @@ def _entries_by_name(
     found = {name: checkpoint.tensors[index] for name, index in indices.items()}
     for name, entry in found.items():
         tensor = unwrap_dtensor(entry.tensor)
-        # A DTensor of one rank is the tensor inside of it.
+        # A DTensor of which its rank holds all is the tensor inside of it.
         if tensor is not entry.tensor:
             found[name] = entry._replace(tensor=tensor)
     return found
