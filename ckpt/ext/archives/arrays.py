@@ -29,6 +29,7 @@ from ckpt.tree.quantized import numpy_dtype
 _MAGIC = b"\x93NUMPY"
 _HEADER = 10_000
 """Bytes of a header that numpy reads at most without being told to trust the file."""
+# The header as numpy writes it, to the letter: any other is refused, never evaluated.
 _FIELDS = re.compile(
     r"\{'descr': '([<>|])(\w{2,3})', 'fortran_order': (True"
     r"|False), 'shape': \(((?:\d{1,18}(?:, |,|(?=\))))*)\), \}\s*"
@@ -69,9 +70,11 @@ def read_arrays(
 
 def _read_array(source: Source, record: Record, id: str) -> TensorRef:
     what = f"array {show(record.name, 80)}"
+    # The elements are read in place, which compressed bytes do not allow.
     if record.deflated:
         raise UnreadableError(f"{what} is compressed")
     head = source.read(record.offset, min(12, record.size))
+    # Version 1 has the length of its header in two bytes, later ones in four.
     wide = head[6:7] in (b"\x02", b"\x03")
     begin = 12 if wide else 10
     if (
@@ -93,12 +96,13 @@ def _read_array(source: Source, record: Record, id: str) -> TensorRef:
     shape = tuple(int(size) for size in re.findall(r"\d+", match[4]))
     nbytes = _array_nbytes(what, dtype, shape, record.size - begin - length)
     file, offset = underlying_file(source, record.offset + begin + length)
+    # `>` is big-endian.
     place = Range(file, offset, nbytes, None, match[1] == ">")
-    stride = (
-        tuple(reversed(contiguous(tuple(reversed(shape)))))
-        if match[3] == "True"
-        else contiguous(shape)
-    )
+    if match[3] == "True":
+        # In Fortran's order the first index moves fastest.
+        stride = tuple(reversed(contiguous(tuple(reversed(shape)))))
+    else:
+        stride = contiguous(shape)
     return tensor_ref(Storage(id, None, dtype, nbytes, place), dtype, shape, stride, 0)
 
 

@@ -91,6 +91,7 @@ def _stable_baselines(probe: Probe, limits: Limits) -> Layout:
     archive = probe.archive
     assert archive is not None
     parts: dict[str, Member] = {}
+    # A name becomes a key of the tree, and a path in `load:`.
     for name, record in archive.records.items():
         if name.endswith(".pth"):
             if not is_plain_name(name) or name == ".pth":
@@ -103,6 +104,7 @@ def _stable_baselines(probe: Probe, limits: Limits) -> Layout:
         name.removesuffix(".txt"): others[name] for name in _TEXTS if name in others
     }
     jsons = {"data": others["data"]} if "data" in others else {}
+    # A part named `data.pth` would have the key of the JSON.
     twice = parts.keys() & (texts.keys() | jsons.keys())
     if twice:
         raise UnreadableError(f"the archive holds {show(min(twice), 80)} twice")
@@ -157,6 +159,8 @@ def _has_nemo_weights(probe: Probe) -> bool:
     """Tell whether a tar archive holds the weights of NeMo. `read` finds what is wrong
     behind them.
     """
+    # Only the names are walked, within the limits of a budget of its own: the test of
+    # the kind costs the reader nothing.
     try:
         return any(
             name == _WEIGHTS
@@ -174,11 +178,9 @@ def _nemo_layout(probe: Probe, limits: Limits) -> Layout:
     def member_of(name: str) -> dict[str, Member]:
         row = members.get(name)
         stem = name.rpartition(".")[0]
-        return (
-            {stem: Member(probe.file, row.name, row.offset, row.size)}
-            if row is not None
-            else {}
-        )
+        if row is None:
+            return {}
+        return {stem: Member(probe.file, row.name, row.offset, row.size)}
 
     others = [
         name

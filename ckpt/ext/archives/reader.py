@@ -31,6 +31,7 @@ from ckpt.pickle.machine import run_machine
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
+    # The header of a tar can be a pickle or a safetensors header at the same time.
     if probe.archive is None:
         refuse_second(probe.head, probe.file, limits)
     layout = layout_of(probe, limits)
@@ -51,17 +52,16 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             arrays = read_arrays(member, f"{probe.mark}{key}:", limits, probe.budget)
             parts.append(Part(member.member, key, arrays, is_model=True))
         for key, member in layout.jsons.items():
-            value, pickles = json_value(
-                member.read(limits, probe.budget), member.member, probe.budget
-            )
+            data = member.read(limits, probe.budget)
+            value, pickles = json_value(data, member.member, probe.budget)
             root.set([key], [value])
+            # An object of Stable-Baselines3 is a pickle in base64 inside of the JSON.
             said, strange = pickles_inside(probe, member.member, pickles)
             notices += said
             imports += strange
         for key, member in layout.texts.items():
-            root.set(
-                [key], [text_value(member.read(limits, probe.budget), member.member)]
-            )
+            data = member.read(limits, probe.budget)
+            root.set([key], [text_value(data, member.member)])
         if layout.others:
             text = (
                 f"{counted_noun(len(layout.others), 'member')} of the archive that "
@@ -83,12 +83,13 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             imports=(*whole.imports, *imports),
             byteorder=parts[0].checkpoint.byteorder,
             not_loadable=_ONLY_SB2 if layout.arrays else whole.not_loadable,
-            weights_only=whole.weights_only
-            or None,  # torch.load opens the members, not the archive
+            # torch.load opens the members, not the archive.
+            weights_only=whole.weights_only or None,
             parts=tuple(part.file for part in parts),
             members=(),  # they are not files of their own
             sources=(probe.file,),
         )
+    # An interrupt too must not leave the members open.
     except BaseException:
         for part in parts:
             part.checkpoint.close()
@@ -103,20 +104,27 @@ def checksums(
     check: Check,
 ) -> ChecksumReport:
     layout = layout_of(probe, limits)
+    # Checkpoints have a verifier of their own.
     reports = [
         check(member, f"{probe.mark}{key}:") for key, member in layout.parts.items()
     ]
-    for member in (
+    documents = (
         *dict(layout.arrays).values(),
         *layout.jsons.values(),
         *layout.texts.values(),
-    ):
+    )
+    for member in documents:
         damage: tuple[Damage, ...] = ()
         try:
+            # Reading compares the bytes with the checksum of the archive.
             member.read(limits, Budget(limits))
         except DamagedDataError as error:
             damage = (Damage(error.problem),)
-        checked, unknown = (0, member.size) if member.crc is None else (member.size, 0)
+        # A tar archive has no checksums of its members' bytes.
+        if member.crc is None:
+            checked, unknown = 0, member.size
+        else:
+            checked, unknown = member.size, 0
         reports.append(ChecksumReport(checked, damage, unknown))
     return ChecksumReport.together(reports)
 
@@ -130,6 +138,7 @@ def recorded(
     layout = layout_of(probe, limits)
     rows: list[RecordedItem] = []
     for member in layout.members:
+        # A member of a tar without a checksum may be a zip, which has its own.
         if member.crc is not None or member not in layout.parts.values():
             rows.append(RecordedItem(member.member, member.size, member.crc))
             continue
@@ -163,12 +172,12 @@ def json_value(data: bytes, what: str, budget: Budget) -> tuple[Node, list[bytes
     Raises UnreadableError.
     """
     pickles: list[bytes] = []
-    return _json_node(
-        parse_json(data, show(what, 80), budget), what, 0, pickles
-    ), pickles
+    value = parse_json(data, show(what, 80), budget)
+    return _json_node(value, what, 0, pickles), pickles
 
 
 def _json_node(value: Json, what: str, depth: int, pickles: list[bytes]) -> Node:
+    # Each level is a call of Python, whose own limit would end in a traceback.
     if depth > _DEPTH:
         raise UnreadableError(f"damaged {show(what, 80)}: it is nested too deep")
     if isinstance(value, dict):
@@ -186,6 +195,7 @@ def _json_node(value: Json, what: str, depth: int, pickles: list[bytes]) -> Node
 
 def _decode_pickle(text: Json, what: str) -> bytes:
     """The bytes of a pickle, decoded as its loader does."""
+    # Without `validate`, as the library decodes it: other letters are passed over.
     try:
         return b64decode(text.encode()) if isinstance(text, str) else b""
     except ValueError:
@@ -211,9 +221,12 @@ def _only_makes(row: Import) -> bool:
     """Tell whether all calls of a name make a function or its code object, and none
     calls the result.
     """
+    # Each call that `inspect` shows must begin with one of these: a call of the result
+    # begins with a bracket of its own.
     starts = (f"{_CLOUD}.{row.name}(", f"({_CLOUD}._builtin_type('CodeType'))(")
     is_maker = row.module == _CLOUD and row.name in _MAKERS
     return (
+        # `calls` are cut to a few; `times` counts all of them.
         is_maker
         and row.times == len(row.calls)
         and all(text.startswith(starts) for text in row.calls)
@@ -237,6 +250,7 @@ def _is_usual(row: Import) -> bool:
     """Tell whether an import is one that the library writes itself, and calls nothing
     else than cloudpickle's makers.
     """
+    # An enum of the library is called by value: `TrainFrequencyUnit("step")`.
     if row.group == "called":
         return row.module == _CLOUD or (row.is_enum and (row.module, row.name) == _ENUM)
     return row.group == "unknown" and row.module.partition(".")[0] in _PACKAGES
@@ -246,14 +260,15 @@ def _fills_a_maker(data: bytes, limits: Limits) -> bool:
     """Tell whether what cloudpickle makes gets a state or items by opcodes: these call
     its attributes.
     """
-    return any(
-        (call.states or call.items or call.keys)
-        and (
-            isinstance(call.func, Opaque)
-            or (isinstance(call.func, Global) and call.func.module == _CLOUD)
+    for call in run_machine(data, limits).calls:
+        is_filled = bool(call.states or call.items or call.keys)
+        # The result of a call, or an object of cloudpickle itself.
+        is_made = isinstance(call.func, Opaque) or (
+            isinstance(call.func, Global) and call.func.module == _CLOUD
         )
-        for call in run_machine(data, limits).calls
-    )
+        if is_filled and is_made:
+            return True
+    return False
 
 
 def pickles_inside(
@@ -267,14 +282,14 @@ def pickles_inside(
     strange: list[Import] = []
     for number, data in enumerate(pickles):
         name = f"pickle {number + 1:,} in {what}"
+        name = f"pickle {number + 1:,} in {what}"
+        member = Member(Memory(data), name, 0, len(data))
         try:
-            with probe.open(
-                Member(Memory(data), name, 0, len(data)), f"{probe.mark}{name}:"
-            ) as opened:
+            with probe.open(member, f"{probe.mark}{name}:") as opened:
+                # The library unpickles these bytes whatever else they are.
                 if opened.format != "pickle":
-                    return [
-                        Notice("code-inside", f"DANGER: {show(name, 80)} is none.")
-                    ], []
+                    text = f"DANGER: {show(name, 80)} is none."
+                    return [Notice("code-inside", text)], []
                 strange += [row for row in opened.imports if row.group != "known"]
             if _fills_a_maker(data, probe.limits):
                 text = (
@@ -283,12 +298,9 @@ def pickles_inside(
                 )
                 return [Notice("code-inside", text)], []
         except CkptError as error:
-            return [
-                Notice(
-                    "code-inside",
-                    f"DANGER: {show(name, 80)} cannot be judged: {error.problem}.",
-                )
-            ], []
+            # A pickle that breaks may have called something before.
+            text = f"DANGER: {show(name, 80)} cannot be judged: {error.problem}."
+            return [Notice("code-inside", text)], []
     if not strange:
         return [], []
     runs = [
@@ -297,23 +309,18 @@ def pickles_inside(
         if row.group == "called" and is_own(row.module) and not _only_makes(row)
     ]
     if runs:
-        calls = and_more(
-            [row.calls[0] if row.calls else f"{row.module}.{row.name}" for row in runs],
-            3,
-        )
-        return [
-            Notice(
-                "code-inside",
-                f"DANGER: who unpickles the objects in {show(what, 80)} calls {calls}.",
-            )
-        ], []
-    names = and_more(
-        list(dict.fromkeys(show(f"{row.module}.{row.name}", 80) for row in strange)), 3
-    )
+        listed = [
+            row.calls[0] if row.calls else f"{row.module}.{row.name}" for row in runs
+        ]
+        calls = and_more(listed, 3)
+        text = f"DANGER: who unpickles the objects in {show(what, 80)} calls {calls}."
+        return [Notice("code-inside", text)], []
+    every = dict.fromkeys(show(f"{row.module}.{row.name}", 80) for row in strange)
+    names = and_more(list(every), 3)
     text = (
         f"{show(what, 80)} holds {counted_noun(len(pickles), 'pickle')}, which its "
         f"library unpickles; they name {names}."
     )
-    return [Notice("pickles-inside", text)], [
-        row._replace(where=(), file=what) for row in strange if not _is_usual(row)
-    ]
+    # The classes of the library stand in every archive: they are no imports to judge.
+    rest = [row._replace(where=(), file=what) for row in strange if not _is_usual(row)]
+    return [Notice("pickles-inside", text)], rest

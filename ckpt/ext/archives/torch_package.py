@@ -99,12 +99,16 @@ class _Reader:
     def read(self) -> Checkpoint:
         archive, budget = self._archive, self._budget
         budget.hold(archive.nbytes)
+        # A record outside of the root, or two of one name, are another file to another
+        # reader.
         check_paths(archive)
         refuse_big(archive, "PackageImporter")
         root, code, files = Dict(), Dict(), Dict()
         parts: list[str] = []
         for name, record in archive.records.items():
             inner = name.removeprefix(f"{archive.root}/")
+            # Records of `.data/` are read where something names them: storages,
+            # programs, facts.
             if inner.startswith(".data/") or inner in _OTHERS:
                 continue
             budget.charge(_ROW, "the package")
@@ -120,11 +124,13 @@ class _Reader:
                 raise UnreadableError(f"the package holds {show(key, 80)} twice")
             parts.append(inner)
             root.set([key], [self._interpret_pickle(pickle)])
-        for key, rows in (
+        # The package may hold pickles of these names itself.
+        further = (
             ("code", code),
             ("files", files),
             ("package", self._package_facts()),
-        ):
+        )
+        for key, rows in further:
             while key in root.keys:
                 key += "_"
             if rows.keys:
@@ -152,14 +158,16 @@ class _Reader:
         """
         named = record.name.endswith(".pkl")
         if not named:
+            # Any record may be a pickle: its ending is not checked by the importer.
             size = min(record.stored, 8)
-            if record.deflated or not is_pickle(
-                self._archive.source.read(record.offset, size)
-            ):
+            if record.deflated:
+                return None
+            if not is_pickle(self._archive.source.read(record.offset, size)):
                 return None
         data = self._archive.read_pickle(record, self._limits, self._budget)
         try:
             pickle = run(data, self._limits, self._budget)
+        # The first bytes of a text may look like a pickle's.
         except MachineError:
             if named:
                 raise
@@ -173,6 +181,7 @@ class _Reader:
         return pickle
 
     def _interpret_pickle(self, pickle: Pickle) -> Node:
+        # `reduce_package` is a call that no opcode makes: it is judged as one.
         for persistent in pickle.persistent:
             call = _reduced_call(persistent)
             if call is not None:
@@ -199,6 +208,7 @@ class _Reader:
         scripts = Contents((), read_nested, self._probe.mark, self._budget)
         scripts.is_script = True
         # Their keys end in `.storage`.
+        # Their keys end in `.storage`; those of the pickles of the package do not.
         storages = StorageFolder(archive, ".data", scripts, meta=True)
         start = f"{archive.root}/{_SCRIPTS}"
         roots: list[Node] = []
@@ -212,6 +222,8 @@ class _Reader:
                 )
                 interpret_pickle(pickle, scripts, self._limits, storages.resolve, 0)
                 roots.append(pickle.root)
+                # The constants of a program are tensors; code may be given any other
+                # value.
                 if name.endswith("constants.pkl"):
                     constants = pickle.root if is_tuple(pickle.root) else (None,)
                     are_tensors = are_tensors and all(
@@ -219,6 +231,7 @@ class _Reader:
                     )
         self._contents.pickles += scripts.pickles
         self._contents.notices += scripts.notices
+        # All programs of the package share one folder of code.
         code = code_of(
             archive,
             self._limits,
@@ -228,9 +241,10 @@ class _Reader:
         )
         for root in roots:
             check_doubling(root, code.classes, self._budget)
-        problem = (
-            Types(code.classes, self._budget).mismatch(roots) if code.loaders else None
-        )
+        problem = None
+        # Only code with a loader of its own (`__setstate__`) runs while it is loaded.
+        if code.loaders:
+            problem = Types(code.classes, self._budget).mismatch(roots)
         if problem is not None:
             code.dangers.append(f"its __setstate__ on {problem}")
         calls = [call for pickle in scripts.pickles for call in pickle.calls]
@@ -243,12 +257,14 @@ class _Reader:
         """
         if (row.module, row.name) != ("torch.jit._script", "unpackage_script_module"):
             return row._replace(is_script=is_of_script(row.module))
-        calls = [
-            call
-            for pickle in self._contents.pickles
-            for call in pickle.calls
-            if call.class_name == f"{row.module}.{row.name}"
-        ]
+        # The call only looks a program up, and `_read_scripts` has judged the programs.
+        calls: list[Opaque] = []
+        for pickle in self._contents.pickles:
+            calls += [
+                call
+                for call in pickle.calls
+                if call.class_name == f"{row.module}.{row.name}"
+            ]
         is_usual = bool(calls) and all(map(self._is_script, calls))
         return row._replace(group="known", calls=(), times=0) if is_usual else row
 
@@ -256,19 +272,13 @@ class _Reader:
         """Tell whether a call makes a program of the package, and nothing else happens
         to it.
         """
-        if (
-            call.states
-            or call.items
-            or call.keys
-            or call.kwargs is not None
-            or len(call.args) != 1
-        ):
+        is_filled = bool(call.states or call.items or call.keys)
+        if is_filled or call.kwargs is not None or len(call.args) != 1:
             return False
         name = call.args[0]
-        return (
-            type(name) is str
-            and self._archive.find(f"{_SCRIPTS}{name}/data.pkl") is not None
-        )
+        if type(name) is not str:
+            return False
+        return self._archive.find(f"{_SCRIPTS}{name}/data.pkl") is not None
 
     def _code_inside(self, code: list[str]) -> list[Notice]:
         """Return a notice about the code that an importer runs when it loads the
@@ -281,12 +291,12 @@ class _Reader:
             for name in code
         }
         runs: dict[str, None] = {}
+        # Importing `a.b.c` runs `a` and `a.b` first.
         for pickle in self._contents.pickles:
             for name in pickle.globals.values():
                 steps = name.module.split(".")
-                if any(
-                    ".".join(steps[: end + 1]) in modules for end in range(len(steps))
-                ):
+                parents = [".".join(steps[:end]) for end in range(1, len(steps) + 1)]
+                if any(parent in modules for parent in parents):
                     runs[name.qualified] = None
         if not runs:
             return []
@@ -312,6 +322,7 @@ class _Reader:
         if record.size > self._limits.index_bytes:
             what = f"record {show(record.name, 80)} has {record.size:,} bytes"
             raise LimitError(what, "index-bytes", self._limits.index_bytes)
+        # A text becomes objects of Python that take more than its bytes.
         self._budget.charge(10 * record.size, "the package")
         data = of_record(self._archive.source, record).read(self._limits, self._budget)
         return data.decode("utf-8", "backslashreplace")

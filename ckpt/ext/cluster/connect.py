@@ -94,19 +94,19 @@ class Dask:
                 self._send_parcels(parcels, sent)
                 if not sent:
                     return results
-                for batch, error in self._gather_outcomes(
-                    [future for future, _ in islice(sent, _TOGETHER)]
-                ):
+                # Results come in the order of the tasks, whichever worker is first.
+                first = [future for future, _ in islice(sent, _TOGETHER)]
+                for batch, error in self._gather_outcomes(first):
                     for task, result in zip(sent.popleft()[1], batch, strict=False):
                         results.append(result)  # type: ignore[arg-type]  # what came over the wire has no type
                         if progress is not None:
                             progress(task.nbytes)
+                    # The results before the error were taken, and counted as progress.
                     if error is not None:
                         raise error
         except BaseException:  # an interrupt too: the cluster must not go on
-            last_words(
-                lambda: self._client.cancel([future for future, _ in sent], force=True)
-            )
+            futures = [future for future, _ in sent]
+            last_words(lambda: self._client.cancel(futures, force=True))
             raise
 
     def _gather_outcomes(self, futures: Sequence[Future]) -> Iterator[Outcome]:
@@ -117,6 +117,7 @@ class Dask:
         """
         try:
             outcomes = self._watch.call(lambda: self._client.gather(futures))
+        # A lost cluster is no error of one task.
         except CkptError:
             raise
         except Exception:
@@ -134,13 +135,16 @@ class Dask:
         call for each.
         """
         most = _LEAST
+        # The number of workers may have changed; it is asked for only when it matters.
         if len(sent) > _LEAST // 2:
             most = min(max(_LEAST, _EACH * sum(self._watch.threads.values())), _MOST)
+        # New parcels are sent when half of those that were sent are done.
         if len(sent) > most // 2:
             return
         batch = list(islice(parcels, most - len(sent)))
         if batch:
             data = [packed(parcel) for parcel in batch]
+            # Not `pure`: two parcels with equal bytes are two tasks.
             options = {"key": "ckpt", "pure": False, "retries": TRIES - 1}
             try:
                 futures = self._watch.call(
@@ -157,10 +161,12 @@ def _task_outcome(future: Future) -> Outcome:
     try:
         return future.result()
     except ModuleNotFoundError as error:
+        # Any other module is missing on the worker alone, which is a fault of its own.
         if (error.name or "").partition(".")[0] != "ckpt":
             raise
         raise CkptError("a worker has no ckpt, or another version") from None
     except Exception as error:
+        # The class is known by its name, as distributed is not imported here.
         if type(error).__name__ != "KilledWorker":
             raise
         raise CkptError(
@@ -171,6 +177,7 @@ def _task_outcome(future: Future) -> Outcome:
 EXTRA = "pip install 'torch-ckpt[dask]'"
 _FORMS = "tcp://HOST:PORT, or local[:N]"
 _ADDRESS = re.compile(
+    # An address in brackets is IPv6.
     r"(?:tcp|tls)://(?P<host>[^/@?#\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>[0-9]{1,5})"
 )
 _LOCAL = re.compile(r"local(?::([1-9][0-9]{0,2}))?")
@@ -228,6 +235,7 @@ def connected(
     address = _ADDRESS.fullmatch(where)
     if local is None and (address is None or int(address["port"]) > 65535):
         raise UsageError(f"--cluster {show(where, 80)}: not a cluster", hint=_FORMS)
+    # A secret in a URL would be in the parcel, and in the pages of the scheduler.
     for name in filter(is_url, names):
         if has_secret(name):
             problem = "--cluster: the user or the query of a URL is not sent to workers"
@@ -238,12 +246,14 @@ def connected(
             )
     module = _import_distributed()
     if address is not None:
+        # A quick test of the port first: Dask's client takes long to give up.
         _refuse_silence(address["host"].strip("[]"), int(address["port"]), where)
         with _closing_at_end(_connect_client(module, where, where)) as client:
             yield _ready_executor(client, where, tell)
     elif local is not None:
         count = int(local[1]) if local[1] else min(8, count_cpus())
         with (
+            # Closed in this order: the client before its cluster.
             _closing_at_end(_start_cluster(module, count), _END) as cluster,
             _closing_at_end(_connect_client(module, cluster, where)) as client,
         ):
@@ -260,6 +270,7 @@ def _import_distributed() -> _Distributed:
         if name.startswith(("distributed", "tornado", "asyncio")):
             # A failure is said in one line, by us.
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    # Warnings of distributed are for its own users, such as about its ports.
     warnings.filterwarnings("ignore", module="distributed")
     return cast("_Distributed", module)
 
@@ -293,6 +304,7 @@ def _connect_client(module: _Distributed, address: object, where: str) -> _Clien
     """A client, made in a thread: it waits for a server that says nothing
     without end.
     """
+    # Not the default client of this process, which may have one of its own.
     pending = begun(
         lambda: module.Client(address, timeout=_PATIENCE, set_as_default=False)
     )
@@ -335,11 +347,13 @@ def _ready_executor(
     CkptError.
     """
     watch = Watch(client, tell)
+    # The first look finds the workers, for which no call has asked yet.
     watch.look()
     if not watch.threads:
         tell(f"ckpt: {where} has no workers yet; waiting for the first")
         watch.wait()
     ours = sender()
+    # A worker without ckpt cannot run a function of ckpt: Python's own ask it.
     versions = _ask_workers(client, watch, resolve_name, "ckpt:__version__")
     pythons = _ask_workers(client, watch, platform.python_version)
     for name, version in versions.items():
@@ -358,6 +372,7 @@ def _ready_executor(
                     f"worker {name} {problem}", hint="install the same version there"
                 )
     link = watch.call(lambda: _dashboard_text(client))
+    # Workers may have come meanwhile.
     watch.look()
     tell(f"ckpt: {counted_noun(len(watch.threads), 'worker')} at {where}{link}")
     return Dask(client, watch)
@@ -369,6 +384,8 @@ def _ask_workers(client: _Client, watch: Watch, *question: object) -> dict[str, 
     """
     while True:
         answers = watch.call(lambda: client.run(*question, on_error="return"))
+        # Workers that all stopped while they were asked have no answers: others may
+        # start.
         if not all(isinstance(answer, OSError) for answer in answers.values()):
             return answers
         watch.call(watch.pause)

@@ -62,6 +62,7 @@ class _Pickler(pickle.Pickler):
     """
 
     def reducer_override(self, obj: object) -> tuple[object, ...]:  # type: ignore[override]  # it has Any
+        # Sources alone are written in another way. All else in a task is plain data.
         if isinstance(obj, BaseSource) and obj.address is not None:
             claims = () if obj.far is None else tuple(obj.far.claims)
             return _open_sent_source, (
@@ -79,6 +80,8 @@ def parcels_of(tasks: Sequence[Task[R]]) -> Iterator[Sequence[Task[R]]]:
     parcel: list[Task[R]] = []
     room = 0
     for task in tasks:
+        # The size of a parcel is bounded by bytes, as one task is; and by tasks, for a
+        # result comes back for each.
         if parcel and (task.nbytes > room or len(parcel) == _TASKS):
             yield parcel
             parcel = []
@@ -98,6 +101,7 @@ def packed(tasks: Sequence[Task[R]]) -> bytes:
     try:
         _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(tasks)
     except (AttributeError, TypeError, pickle.PicklingError):
+        # pickle writes functions and classes of modules by their names, and no others.
         problem = "the work on this checkpoint cannot be sent to workers"
         raise UnsupportedError(problem, hint="without --cluster") from None
     return out.getvalue()
@@ -117,7 +121,7 @@ def perform(data: bytes, by: Sender) -> Outcome:
         try:
             results.append(task())
         except MemoryError:
-            raise  # another worker may have more
+            raise  # the parcel goes to another worker, which may have more
         except Exception as error:
             return Outcome(results, error)
     return Outcome(results)
@@ -129,11 +133,9 @@ def version_difference(worker: Sender, by: Sender) -> str | None:
     """
     if worker.version != by.version:
         return f"has ckpt {worker.version}, this is {by.version}"
-    return (
-        None
-        if worker.python == by.python
-        else f"has Python {worker.python}, this is {by.python}"
-    )
+    if worker.python != by.python:
+        return f"has Python {worker.python}, this is {by.python}"
+    return None
 
 
 def _open_sent_source(
@@ -142,6 +144,7 @@ def _open_sent_source(
     """The source of a task from the machine `host`. Raises NotOpenedError, with the
     name of this one.
     """
+    # A URL is pinned by what its server said to the sender.
     if is_url(address):
         from ckpt.ext.remote.location import open_pinned
 
@@ -155,6 +158,7 @@ def _open_sent_source(
             f"{error.problem} on worker {here}", path=address, hint=hint
         ) from None
     current = source.identity
+    # Only on the same machine are inodes comparable.
     differing = [what for what, index in _AT if current[index] != identity[index]]
     if not differing and current != identity and host == here:
         differing = ["inode"]

@@ -76,6 +76,8 @@ class Watch:
         self._tell = tell
         self._clock = clock
         self._looked = clock()
+        # (the last sign of life by the scheduler's clock, seconds since it changed) of
+        # each worker.
         self._seen: dict[str, tuple[float, float]] = {}
         self._named: set[str] = set()
         self._absent = 0.0
@@ -110,19 +112,20 @@ class Watch:
         """
         self._go_on()
         now = self._clock()
+        # Silence is measured by this process's own clock: the clocks of two machines
+        # differ.
         step, self._looked = min(now - self._looked, _STEP), now
         workers = self._workers()
         # One of many workers sends its heartbeat less often: each waits so many
         # seconds, and 1 more for 200 of them.
         limit = max(_SILENCE, 5 + len(workers) // 40)
         before = self._seen
+        # A worker that the scheduler has forgotten is forgotten here too.
         self._seen = {}
         for name, facts in workers.items():
             seen, silent = before.get(name, (None, 0.0))
-            self._seen[name] = (
-                facts["last_seen"],
-                silent + step if seen == facts["last_seen"] else 0.0,
-            )
+            is_silent = seen == facts["last_seen"]
+            self._seen[name] = (facts["last_seen"], silent + step if is_silent else 0.0)
         silent_ones = [
             name for name, (_, silent) in self._seen.items() if silent >= limit
         ]
@@ -131,6 +134,7 @@ class Watch:
             for name, facts in workers.items()
             if name not in silent_ones
         }
+        # Time counts only while no worker answers: one that comes back ends it.
         self._absent = 0.0 if self.threads else self._absent + step
         self._named &= set(silent_ones)  # one that came back may stop again
         for name in silent_ones:
@@ -138,12 +142,9 @@ class Watch:
                 self._named.add(name)
                 rest = "its tasks go to others" if self.threads else "no other is left"
                 self._tell(f"ckpt: worker {name} does not answer ({limit} s); {rest}")
-                begun(
-                    partial(
-                        self._client.sync,
-                        partial(_given_up, self._client.scheduler, name),
-                    )
-                )
+                # In a thread: a scheduler with much to do may answer late.
+                give_up = partial(_given_up, self._client.scheduler, name)
+                begun(partial(self._client.sync, give_up))
 
     def wait(self) -> None:
         """Wait for the first worker, without end: a cluster may be starting. Raises
@@ -158,7 +159,7 @@ class Watch:
         time.sleep(INTERVAL)
 
     def _workers(self) -> Mapping[str, Mapping[str, float]]:
-        # A lost one has no scheduler.
+        # A lost connection has no scheduler: that is an error in the thread.
         pending = begun(lambda: self._client.sync(self._client.scheduler.identity))
         if not wait((pending,), _PATIENCE).done:
             raise self._end(f"the scheduler does not answer ({_PATIENCE} s)")
@@ -191,6 +192,7 @@ async def _given_up(scheduler: _Scheduler, name: str) -> None:
             on_error="return",
             stimulus_id="ckpt",
         )
+    # A worker without a nanny is not started anew: the scheduler forgets it at least.
     await scheduler.unregister(address=name, stimulus_id="ckpt")
 
 
@@ -201,6 +203,7 @@ def begun(work: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             future.set_result(work())
+        # Any error: a future without a result would be waited for without end.
         except BaseException as error:
             future.set_exception(error)
 

@@ -28,11 +28,9 @@ def files(probe: Probe) -> tuple[str, ...] | None:
         is_own = sniff(probe)
     except CkptError:
         is_own = True  # one item, whose error says what is wrong
-    return (
-        tuple(name for name in probe.location.names() if is_part(name))
-        if is_own
-        else None
-    )
+    if not is_own:
+        return None
+    return tuple(name for name in probe.location.names() if is_part(name))
 
 
 def remains(probe: Probe) -> Sequence[str]:
@@ -40,6 +38,7 @@ def remains(probe: Probe) -> Sequence[str]:
     any other folder. Raises CkptError.
     """
     names = probe.location.names() if probe.is_folder else []
+    # A save with metadata, of whatever kind, is no interrupted one.
     if not any(name.endswith(DATA) for name in names) or any(map(is_metadata, names)):
         return ()
     from ckpt.ext.dcp.remains import (

@@ -38,11 +38,14 @@ class _Read(NamedTuple):
         """The tensor of another archive, which lies at an offset of a file; None if it
         is not alike.
         """
+        # Everything but the elements, the checksums and the id must be the same, byte
+        # for byte.
         for at, part in self.fixed:
             if data[at : at + len(part)] != part:
                 return None
         crcs: list[bytes] = []
         for places in self.checksums:
+            # A checksum stands behind the record and in the directory: both must agree.
             found = {data[at : at + 4] for at in places}
             if len(found) != 1 or _ZERO in found:  # zero says that there is none
                 return None
@@ -69,6 +72,7 @@ class Alike:
         """The tensor of the archive `data` at an offset of a file, if one was read that
         says the same.
         """
+        # Archives of one length, dtype and shape are compared; others cannot be alike.
         known = self._read.get((len(data), dtype, shape))
         return None if known is None else known.moved(data, file, base)
 
@@ -92,14 +96,18 @@ class Alike:
         checksums = [_checksum_places(data, record, spans) for record in varying]
         if len(elements) != 1 or not all(len(places) > 1 for places in checksums):
             return  # each stands behind the bytes, and in the directory
-        spans += [(at, at + 4) for places in checksums for at in places]
+        for places in checksums:
+            spans += [(at, at + 4) for at in places]
         fixed: list[tuple[int, bytes]] = []
         position = 0
+        # The bytes between the spans that may differ.
         for first, last in [*sorted(spans), (len(data), len(data))]:
+            # Spans that overlap: the checksum was found inside of something else.
             if first < position:
                 return
             fixed.append((position, data[position:first]))
             position = last
+        # Emptied as a whole, so that memory stays bounded.
         if len(self._read) == _KEPT:
             self._read.clear()
         begin = elements[0].offset
@@ -116,6 +124,7 @@ def _checksum_places(
     if record.crc is None or record.deflated:
         return ()
     code = record.crc.to_bytes(4, "little")
+    # The checksum is searched for by its bytes: the archive keeps no offset of it.
     at = data.find(code)
     while at >= 0:
         if all(at + 4 <= first or last <= at for first, last in spans):

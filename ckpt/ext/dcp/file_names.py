@@ -24,6 +24,7 @@ LIGHTNING, COMMON, BACKEND = "meta.pt", "common.pt", "metadata.json"
 """Files of torch.save and JSON that frameworks put into the folder: Lightning the
 first, Megatron the others.
 """
+# A `metadata.json` without this key is of another program.
 BACKEND_KEY = b'"sharded_backend"'
 _HEAD = 4096
 
@@ -39,6 +40,7 @@ def is_metadata(name: str) -> bool:
     """Tell whether a file of this name lists the content of a distributed
     checkpoint.
     """
+    # The ending first: most names are told by it alone.
     return name == METADATA or (
         name.endswith(METADATA) and re.fullmatch(_OF_A_RANK, name) is not None
     )
@@ -85,6 +87,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
     """`rank 2`, `ranks 2 and 3`, `ranks 8 to 15`, or the first of them."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
+    # A whole run of ranks is named by its ends.
     if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"ranks {ranks[0]} to {ranks[-1]}"
     if len(ranks) == 2:
@@ -129,35 +132,27 @@ def find_companion(folder: Location, names: Sequence[str]) -> str:
 
     A link, or anything else that is not a file, is not one.
     """
-    return next(
-        (
-            name
-            for name in (BACKEND, COMMON, LIGHTNING)
-            if name in names and _is_one(folder, name)
-        ),
-        "",
-    )
+    for name in (BACKEND, COMMON, LIGHTNING):
+        if name in names and _is_one(folder, name):
+            return name
+    return ""
 
 
 def _is_one(folder: Location, name: str) -> bool:
     try:
         location = folder.child(name, "cache")
-        return location.is_file() and (
-            name != BACKEND or BACKEND_KEY in _read_head(location)
-        )
+        if not location.is_file():
+            return False
+        # Other programs have a `metadata.json` too.
+        return name != BACKEND or BACKEND_KEY in _read_head(location)
     except UnreadableError:
         return False
 
 
 def of_zarr(folder: Location) -> bool:
     """Tell whether `metadata.json` of Megatron names the backend zarr."""
-    return (
-        re.search(
-            rb'"sharded_backend"\s*:\s*"zarr"',
-            _read_head(folder.child(BACKEND, "cache")),
-        )
-        is not None
-    )
+    head = _read_head(folder.child(BACKEND, "cache"))
+    return re.search(rb'"sharded_backend"\s*:\s*"zarr"', head) is not None
 
 
 def _read_head(location: Location) -> bytes:
@@ -182,6 +177,7 @@ def names_beside(folder: Location) -> tuple[str, ...]:
     others = [
         name for name in names if name.endswith("/") and is_of_accelerate(name[:-1])
     ]
+    # A file for each rank is one line: `random_states_*.pkl`.
     files = dict.fromkeys(
         re.sub(r"_\d+(?=\.)", "_*", name)
         for name in names
@@ -233,6 +229,7 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
         f"{stem}.{ending}"
         for ending in ("safetensors", "bin")
         for stem in _STEMS
+        # `model.bin` is a name of many programs.
         if f"{stem}.{ending}" in names and (stem, ending) != ("model", "bin")
     ]
     variants = [name for name in names if re.fullmatch(_VARIANT, name)]
@@ -241,14 +238,16 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
         key=lambda name: (len(name), name),
     )
     every = [*indexes, *singles, *variants, *full]
-    for pick in (
+    # From the best kind to the last one; within a kind, several files are refused.
+    kinds = (
         [name for name in singles if name.endswith(".safetensors")],
         [name for name in indexes if "safetensors" in name],
         singles,
         indexes,
         [name for name in variants if name.endswith(".safetensors")],
         variants,
-    ):
+    )
+    for pick in kinds:
         if len(pick) > 1:
             listed = ", ".join(show(name, 80) for name in pick)
             raise UnreadableError(
@@ -258,6 +257,7 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
         if pick:
             (first,) = pick
             unread = tuple(name for name in every if name != first)
+            # Further models of accelerate are read with the first one.
             further = [
                 name
                 for name in names
@@ -267,8 +267,10 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
             if not further:
                 return Chosen(((first, ""),), unread)
             keyed = [(name, name.rpartition(".")[0]) for name in further]
+            # `model_2` before `model_10`.
             keyed.sort(key=lambda row: (len(row[1]), row[1]))
             return Chosen(((first, first.rpartition(".")[0]), *keyed), unread)
+    # The whole state dict under FSDP comes last.
     if not full:
         return None
     keys = [

@@ -16,6 +16,7 @@ from ckpt.model.checkpoint import Traits
 from ckpt.model.errors import NotOpenedError
 from ckpt.model.rows import NamedTuple
 
+# The numbers are padded to five digits by torch, and grow with larger ones.
 _NAME = r"shard-(\d{5,9})-model-(\d{5,9})-of-(\d{5,9})\.safetensors"
 
 
@@ -38,7 +39,12 @@ def shard_of(name: str) -> Shard | None:
 
 def shards_in(names: Iterable[str]) -> list[Shard]:
     """The files of the checkpoint among names, by rank and number."""
-    shards = [shard for name in names if (shard := shard_of(name)) is not None]
+    # In the order of the ranks; numbers as such, for they may outgrow their padding.
+    shards: list[Shard] = []
+    for name in names:
+        shard = shard_of(name)
+        if shard is not None:
+            shards.append(shard)
     return sorted(
         shards, key=lambda shard: (shard.rank, shard.number, shard.files, shard.name)
     )

@@ -14,7 +14,7 @@ from ckpt.bytes.executor import Executor
 from ckpt.elements.boxes import Box, Boxes
 from ckpt.ext.dcp.hf import FORMAT, Shard, shards_in
 from ckpt.formats.common import safetensors
-from ckpt.formats.common.coverage import find_fault, grid_of
+from ckpt.formats.common.coverage import Fault, find_fault, grid_of
 from ckpt.formats.common.file_set import CheckpointFiles, check_files
 from ckpt.formats.common.safetensors import SHARDING, VERSION
 from ckpt.formats.format import Check, ChecksumReport, List, Probe, Progress
@@ -45,6 +45,7 @@ class _Piece(NamedTuple):
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     shards = shards_in(probe.location.names())
+    # Numbers begin with 1: a name with other ones is no file of this writer.
     for shard in shards:
         if not (shard.rank and 1 <= shard.number <= shard.files):
             raise UnreadableError(
@@ -95,6 +96,7 @@ def _build_checkpoint(
     cut: dict[str, str] = {}
     texts: dict[str, str] = {}
     for shard, file in zip(shards, files.files.values(), strict=True):
+        # Each file says where its own parts begin in the whole.
         metadata = metadata_of(file.root)
         offsets = _read_offsets(shard.name, metadata, probe.budget)
         gone = files.cut_in(shard.name)
@@ -110,6 +112,7 @@ def _build_checkpoint(
                 continue
             begin = offsets.pop(entry.name, None)
             what = f"{show(shard.name, 80)}: {SHARDING} of {show(entry.name, 80)}"
+            # Without its offsets a part could lie anywhere.
             if begin is None:
                 raise UnreadableError(f"{what} is missing")
             if len(begin) != len(entry.tensor.shape):
@@ -125,13 +128,17 @@ def _build_checkpoint(
                 f"{show(shard.name, 80)}: {SHARDING} names "
                 f"{show(next(iter(offsets)), 80)}, which is not in the file"
             )
+        # Other entries of the metadata are values; the first file that has one gives
+        # it.
         for key, text in metadata.items():
             if key not in (SHARDING, VERSION):
                 texts.setdefault(key, text)
     notices = [*_gap_notices(every)]
+    # Files whose names show gaps may hold the rest of any tensor.
     are_missing = len(shards) < len(every) or any(
         row.code == "incomplete" for row in notices
     )
+    # A checkpoint of one rank has all parts at the beginning.
     is_sharded = any(any(piece.offsets) for rows in pieces.values() for piece in rows)
     doubtful: list[tuple[str, str]] = []
     holes: list[tuple[str, str]] = []
@@ -139,34 +146,27 @@ def _build_checkpoint(
     entries: list[Entry] = []
     names = sorted(pieces, key=natural_sort_key)
     wholes = [_shape_and_dtype(name, pieces[name]) for name in names]
-    defects = [
-        find_fault(
-            shape, [(piece.offsets, piece.tensor.shape) for piece in pieces[name]]
-        )
-        for name, (shape, _) in zip(names, wholes, strict=True)
-    ]
+    defects: list[Fault | None] = []
+    for name, (shape, _) in zip(names, wholes, strict=True):
+        boxes = [(piece.offsets, piece.tensor.shape) for piece in pieces[name]]
+        defects.append(find_fault(shape, boxes))
+    # A hole shows that a file is missing, whatever the names say.
     are_missing |= any(
         defect is not None and defect.kind == "hole" for defect in defects
     )
+    may_go_on = probe.partial and are_missing and is_sharded
     for name, (shape, dtype), defect in zip(names, wholes, defects, strict=True):
         problem = None
         if defect is not None and defect.kind == "hole":
             problem = f"{show(name, 80)} lacks {defect.where}: no file holds it"
             holes.append((name, f"{show(name, 80)} lacks {defect.where}"))
         elif defect is not None:
-            problem = (
-                "two files hold "
-                f"{f'{defect.where} of ' if shape else ''}{show(name, 80)}"
-            )
+            part = f"{defect.where} of " if shape else ""
+            problem = f"two files hold {part}{show(name, 80)}"
             twice.append((name, problem))
         elif name in cut:
             problem = cut[name]
-        elif (
-            probe.partial
-            and are_missing
-            and is_sharded
-            and not _is_end_known(pieces[name])
-        ):
+        elif may_go_on and not _is_end_known(pieces[name]):
             problem = f"{show(name, 80)} may go on in a file that is missing"
             doubtful.append((name, problem))
         ref = _tensor_of_pieces(probe.mark + name, dtype, shape, pieces[name], problem)
@@ -219,6 +219,7 @@ def _read_offsets(
         raise UnreadableError(
             f"{what} has {VERSION} {show(version, 40)}, ckpt reads {_KNOWN}"
         )
+    # JSON inside of a text of the header.
     table = parse_json(metadata[SHARDING].encode(), f"{SHARDING} of {what}", budget)
     if not isinstance(table, dict):
         raise UnreadableError(f"{what}: {SHARDING} is not an object")
@@ -246,6 +247,7 @@ def _shape_and_dtype(
     """Return the shape that the parts reach to, and their dtype. Raises UnreadableError
     if they disagree.
     """
+    # The same type and number of dimensions, whichever file comes first.
     first = pieces[0]
     for piece in pieces:
         tensor, other = first.tensor, piece.tensor
@@ -254,6 +256,7 @@ def _shape_and_dtype(
             raise UnreadableError(
                 f"{files} disagree on the dtype or the dimensions of {show(name, 80)}"
             )
+    # [end in each dimension] of each part.
     ends = [
         [
             begin + size
@@ -262,6 +265,7 @@ def _shape_and_dtype(
         for piece in pieces
     ]
     shape = tuple(map(max, zip(*ends, strict=True)))
+    # Bits, so that packed types are counted right.
     volume = first.tensor.dtype.bits
     for size in shape:
         volume *= size
@@ -280,6 +284,7 @@ def _is_end_known(pieces: Sequence[_Piece]) -> bool:
     first = pieces[0]
     if not first.offsets:
         return True
+    # Dimensions along which the parts begin at different indices.
     along = [
         dim
         for dim in range(len(first.offsets))
@@ -329,6 +334,7 @@ def _gap_notices(shards: Sequence[Shard]) -> Iterator[Notice]:
         ("shard", ranks, max(ranks)),
         ("model", {shard.number for shard in shards}, max(counts)),
     ):
+        # A few of the numbers that no file has, and how many there are.
         gone = last - len(have)
         if gone > 0:
             numbers = range(1, min(last, len(have) + _LISTED) + 1)
@@ -343,35 +349,31 @@ def _gap_notices(shards: Sequence[Shard]) -> Iterator[Notice]:
 
 def _hole_notices(holes: Sequence[tuple[str, str]]) -> Iterator[Notice]:
     """Tensors with elements that no file holds, in one notice."""
-    if holes:
-        more = (
-            f", and {counted_noun(len(holes) - 1, 'more tensor')} lack parts too"
-            if len(holes) > 1
-            else ""
-        )
-        why = (
-            holes[0][1]
-            if " lacks " not in holes[0][1]
-            else f"{holes[0][1]}: no file holds it"
-        )
-        yield Notice("incomplete", f"{why}{more}", tuple(name for name, _ in holes))
+    if not holes:
+        return
+    more = ""
+    if len(holes) > 1:
+        more = f", and {counted_noun(len(holes) - 1, 'more tensor')} lack parts too"
+    why = holes[0][1]
+    if " lacks " in why:
+        why = f"{why}: no file holds it"
+    yield Notice("incomplete", f"{why}{more}", tuple(name for name, _ in holes))
 
 
 def _overlap_notices(twice: Sequence[tuple[str, str]]) -> Iterator[Notice]:
     """Tensors with elements in two files, in one notice. Each part is written once, so
     one file is of another save.
     """
-    if twice:
-        more = (
-            f", and {counted_noun(len(twice) - 1, 'more tensor')}"
-            if len(twice) > 1
-            else ""
-        )
-        text = (
-            f"{twice[0][1]}{more}: a save with fewer ranks may have left files of an "
-            "older one"
-        )
-        yield Notice("overlap", text, tuple(name for name, _ in twice))
+    if not twice:
+        return
+    more = ""
+    if len(twice) > 1:
+        more = f", and {counted_noun(len(twice) - 1, 'more tensor')}"
+    text = (
+        f"{twice[0][1]}{more}: a save with fewer ranks may have left files of an "
+        "older one"
+    )
+    yield Notice("overlap", text, tuple(name for name, _ in twice))
 
 
 def _unverified_notice(shards: Sequence[Shard]) -> Notice:
@@ -403,8 +405,7 @@ def recorded(
     probe: Probe, limits: Limits, executor: Executor, inner: List
 ) -> list[RecordedFile]:
     files = shards_in(probe.location.names())
-    return [
-        row
-        for file in files
-        for row in inner(probe.location.child(file.name, "cache"), file.name)
-    ]
+    rows: list[RecordedFile] = []
+    for file in files:
+        rows += inner(probe.location.child(file.name, "cache"), file.name)
+    return rows

@@ -77,11 +77,13 @@ class Bytes:
 
         Raises UnreadableError, NotOpenedError.
         """
+        # A view of the item's bytes: offsets in its archive count from its beginning.
         window: Source = Window(self.source, self.offset, self.length, self.source.name)
         if self.source.far is not None:
             self._fetch()
         if whole and self.length <= _AT_ONCE:
             window = Memory(window.read(0, self.length))
+        # Decoded bytes are bounded by what the tensor may have.
         if self.codecs:
             window = decode_item(window, self.what, self.codecs, most)
         if window.size < 4 or window.read(0, 4) != LOCAL_MAGIC:
@@ -101,6 +103,7 @@ class Bytes:
         """Tell whether all its bytes are there, as they are, and so few that they may
         be read at once.
         """
+        # A codec needs the whole item, in order.
         return (
             not self.codecs
             and self.length <= _AT_ONCE
@@ -115,6 +118,8 @@ class Bytes:
         """Ask for what opening the item reads, in one or two requests: its ends, and
         the beginning of the next item.
         """
+        # One request for a small item; two for a large one, whose elements nobody asked
+        # for.
         end = min(self.offset + self.length, self.source.size)
         if self.length <= _AT_ONCE:
             self.source.read(self.offset, end - self.offset)
@@ -157,6 +162,7 @@ def placed(checkpoint: Checkpoint, ranks: int | None, *, link: bool) -> Checkpoi
 
     Without `ranks` the data stays where it lies, as far as it can.
     """
+    # New files know nothing of the old ones.
     old = checkpoint.origin if ranks is None else None
     placement = Placement(ranks=ranks)
     if isinstance(old, Placement):
@@ -171,6 +177,7 @@ def read_object(item: Bytes, contents: Contents, limits: Limits, key: str) -> No
     CkptError.
     """
     budget = contents.budget or Budget(limits)
+    # The object is a pickle, and costs more memory than its bytes.
     budget.hold(item.length)
     archive = item.archive(limits, budget.parsed, whole=True)
     if item.codecs:
@@ -200,6 +207,7 @@ def _read_root(
     record = archive.find("data.pkl")
     if record is None:
         raise DamagedDataError("the item has no data.pkl")
+    # An archive of TorchScript runs its code when torch.load opens it.
     try:
         refuse_program(archive, "the item")
     except UnreadableError:
@@ -241,9 +249,12 @@ class TensorItem:
         self._alike = alike
         self._ref: TensorRef | None = None
 
+    # Pickled with its place, without its file's reader: a task may run in another
+    # process.
     def __reduce__(self) -> tuple[object, ...]:
         try:
             find = partial(part_itself, self._find())
+        # The error goes along: the task raises it where it needs the bytes.
         except CkptError as error:
             find = partial(_raise_loss, error)
         return TensorItem, (find, self._dtype, self._shape, self._limits)
@@ -263,6 +274,7 @@ class TensorItem:
 
     def reads(self) -> Iterator[Reading]:
         """The bytes of the item; once it is open, of its elements alone."""
+        # Opening needs the ends, reading the elements alone.
         yield from self._find().reads() if self._ref is None else self._ref.reads()
 
     def tensor(self) -> TensorRef:
@@ -276,6 +288,8 @@ class TensorItem:
         what = item.what
         file, base = underlying_file(item.source, item.offset)
         data = b""
+        # Most small items differ in nothing but their elements: their archives are not
+        # parsed again.
         if self._alike is not None and item.is_short():
             data = item.source.read(item.offset, item.length)
             known = self._alike.tensor(self._dtype, self._shape, data, file, base)
@@ -289,11 +303,9 @@ class TensorItem:
         except CutOffError as error:
             raise CutOffError(f"{what}: {error.problem}", path=error.path) from None
         except DamagedDataError as error:
-            text = (
-                error.problem
-                if error.problem.startswith(what)
-                else f"{what}: {error.problem}"
-            )
+            text = error.problem
+            if not text.startswith(what):
+                text = f"{what}: {text}"
             raise DamagedDataError(text, path=error.path) from None
         except CkptError as error:
             if error.path is None and not error.problem.startswith(what):
@@ -301,6 +313,7 @@ class TensorItem:
             raise
         if not isinstance(tensor, TensorRef):
             raise DamagedDataError(f"{what} is not a tensor, .metadata says that it is")
+        # torch believes `.metadata`, and would read the bytes as another type.
         if tensor.dtype != self._dtype or tensor.shape != self._shape:
             holds = f"{tensor.dtype.name} {list(tensor.shape)}"
             recorded = f"{self._dtype.name} {list(self._shape)}"
@@ -335,6 +348,7 @@ def decode_item(
     Raises UnsupportedError where nothing decodes zstd, UnreadableError for other
     codecs, DamagedDataError where the bytes are no frame, or more than `most`.
     """
+    # One codec is known; torch applies several in their order.
     if codecs != (ZSTD,):
         listed = ", ".join(show(codec, 40) for codec in codecs[:4])
         raise UnreadableError(f"{what} is encoded by {listed}")
@@ -344,6 +358,7 @@ def decode_item(
             f"{what} is compressed with zstd: pip install zstandard to read it"
         )
     stream = _Decoded(source, what, opened, most)
+    # Small ones are decoded once.
     return Memory(stream.read(0, stream.size)) if stream.size <= _BLOCK else stream
 
 
@@ -353,6 +368,7 @@ def _find_decoder() -> Open | None:
     It comes from Python's own module, its backport, or the package that torch uses.
     """
     try:
+        # Python 3.14 has the module, older versions its backport.
         from compression import zstd
     except ImportError:
         try:
@@ -405,9 +421,11 @@ class _Decoded(BaseSource):
         self._outer = source
         self._what = what
         self._open = opened
+        # Two threads must not decode one stream at once.
         self._lock = threading.Lock()
         self._most = most
         self._begin_stream()
+        # Decoded once for its size: a frame of zstd need not record it.
         while self._decode_block():
             pass
         self.size = self._end
@@ -415,6 +433,7 @@ class _Decoded(BaseSource):
     def read(self, offset: int, count: int) -> bytes:
         self._check_range(offset, count, self.name)
         parts: list[bytes] = []
+        # A read before the blocks that are kept starts again.
         with self._lock:
             if offset < self._first:
                 self._begin_stream()
@@ -462,6 +481,7 @@ class _Decoded(BaseSource):
             return False
         self._blocks.append(block)
         self._end += len(block)
+        # A few kilobytes may decode to gigabytes.
         if self._end > self._most:
             raise DamagedDataError(
                 f"{self._what} decodes to more than {self._most:,} bytes"

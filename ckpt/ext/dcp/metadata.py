@@ -47,6 +47,7 @@ class Chunks:
     __slots__ = ("begins", "codecs", "dims", "files", "lengths", "offsets", "sizes")
 
     def __init__(self, dims: int) -> None:
+        # Columns, not objects: a run of a thousand ranks has millions of chunks.
         self.dims = dims
         self.offsets = array("q")
         self.sizes = array("q")
@@ -75,20 +76,17 @@ class Chunks:
 
     def place(self, index: int, file: int, item: Item) -> None:
         """Say where the item of a chunk lies; `file` is the index of its file."""
-        self.files[index], self.begins[index], self.lengths[index] = (
-            file,
-            item.offset,
-            item.length,
-        )
+        self.files[index] = file
+        self.begins[index] = item.offset
+        self.lengths[index] = item.length
         if item.codecs:
             self.codecs[index] = item.codecs
 
     def box(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return (first index in each dimension, size in each dimension) of a chunk."""
         begin = index * self.dims
-        return tuple(self.offsets[begin : begin + self.dims]), tuple(
-            self.sizes[begin : begin + self.dims]
-        )
+        end = begin + self.dims
+        return tuple(self.offsets[begin:end]), tuple(self.sizes[begin:end])
 
     def line(self, shape: Sequence[int]) -> tuple[int, ...] | None:
         """`grid`, where parts with elements lie in a line along one dimension and cover
@@ -101,12 +99,13 @@ class Chunks:
         if not count:
             return None
         for dim, whole in enumerate(shape):
-            offsets, sizes = (
-                self.offsets[dim :: self.dims],
-                self.sizes[dim :: self.dims],
-            )
+            # Column of this dimension: [first index of each chunk], [size of each].
+            offsets = self.offsets[dim :: self.dims]
+            sizes = self.sizes[dim :: self.dims]
+            # No chunk is cut along this dimension.
             if whole and sizes.count(whole) == count == offsets.count(0):
                 continue
+            # Cut along a second dimension, or a chunk without elements.
             if cut >= 0 or 0 in sizes:
                 return None
             cut, position = dim, 0
@@ -117,6 +116,7 @@ class Chunks:
             if position != whole:
                 return None
             grid[dim] = count
+        # Several chunks that are not cut at all are the same box twice.
         return tuple(grid) if count == 1 or cut >= 0 else None
 
     def grid(self) -> tuple[int, ...]:
@@ -208,6 +208,7 @@ def metadata_of(pickle: Pickle) -> Metadata:
     """The content of a `.metadata` file, of which `skim` may have read parts. Raises
     UnreadableError where it contradicts itself.
     """
+    # The root says what the file is: any other class leaves nothing to read.
     try:
         fields = _object_fields(pickle.root, "Metadata", "the pickle")
     except UnreadableError as error:
@@ -221,6 +222,7 @@ def metadata_of(pickle: Pickle) -> Metadata:
         name = _parse_text(key, "a name")
         if name in tensors or name in objects:
             raise UnreadableError(f".metadata: {show(name, 80)} is listed twice")
+        # An object has one item, which `storage_data` names.
         if class_of(row) == "BytesStorageMetadata":
             objects[name] = None
         elif isinstance(row, TensorRow):  # skimmed
@@ -253,10 +255,8 @@ def _parse_tensor(name: str, node: Node) -> TensorRow:
         raise UnreadableError(f".metadata: {what} has no list of chunks")
     for chunk in listed:
         parts = _object_fields(chunk, "ChunkStorageMetadata", what)
-        offsets, sizes = (
-            _parse_size(parts.get("offsets"), what),
-            _parse_size(parts.get("sizes"), what),
-        )
+        offsets = _parse_size(parts.get("offsets"), what)
+        sizes = _parse_size(parts.get("sizes"), what)
         if len(offsets) != len(shape) or len(sizes) != len(shape):
             raise UnreadableError(
                 f".metadata: a chunk of {what} has other dimensions than the tensor"
@@ -273,6 +273,7 @@ def check_row(row: TensorRow) -> TensorRow:
     if len(row.shape) > DIMENSIONS or row.dtype.nbytes(prod(row.shape)) >= _MOST:
         raise UnreadableError(f".metadata: {what} has an impossible size")
     chunks, dims = row.chunks, len(row.shape)
+    # By columns, which are much faster than boxes.
     for dim, whole in enumerate(row.shape):
         for offset, size in zip(
             chunks.offsets[dim::dims], chunks.sizes[dim::dims], strict=True
@@ -296,15 +297,14 @@ def _parse_properties(node: Node, what: str) -> tuple[DType, bool]:
             state = node.states[0]
         elif node.how == "reduce" and node.args and not node.states and not node.kwargs:
             # As ckpt writes it.
+            # The fields after requires_grad are a memory format and a flag.
             state = (*node.args, *(None, None, None)[len(node.args) :])
     if not is_tuple(state) or len(state) < 3:
         raise UnreadableError(f".metadata: {what} has no properties")
     dtype = state[0]
-    known_dtype = (
-        BY_NAME.get(dtype.name)
-        if type(dtype) is Global and dtype.module == "torch"
-        else None
-    )
+    known_dtype = None
+    if type(dtype) is Global and dtype.module == "torch":
+        known_dtype = BY_NAME.get(dtype.name)
     if known_dtype is None:
         raise UnreadableError(f".metadata: {what} has an unknown dtype")
     return known_dtype, state[2] is True
@@ -315,6 +315,7 @@ def _found_items(node: Node) -> Iterator[FoundItem]:
         if isinstance(value, FoundItem):  # skimmed
             yield value
             continue
+        # `index` in it is a hint for torch's loader, and is not used here.
         index = _object_fields(key, "MetadataIndex", "storage_data")
         name = _parse_text(index.get("fqn"), "a name")
         what = f"the item of {show(name, 80)}"
@@ -338,6 +339,7 @@ def _place_items(
     numbers: dict[str, dict[tuple[int, ...], int]] = {}
     unused = 0
     for entry in items:
+        # Unpacked at once: this loop runs for each of up to millions of items.
         name, offsets, file, begin, length, codecs = entry
         number = files.get(file)
         if number is None:
@@ -357,6 +359,7 @@ def _place_items(
         by_offsets = numbers.get(name)
         if by_offsets is None:
             by_offsets = numbers[name] = _by_offsets(chunks)
+        # An item without an offset is the one of a whole tensor.
         place = by_offsets.get((0,) * chunks.dims if offsets is None else offsets)
         if place is None:
             unused += 1
@@ -365,11 +368,9 @@ def _place_items(
             raise UnreadableError(
                 f".metadata: the item of {show(name, 80)} is recorded twice"
             )
-        chunks.files[place], chunks.begins[place], chunks.lengths[place] = (
-            number,
-            begin,
-            length,
-        )
+        chunks.files[place] = number
+        chunks.begins[place] = begin
+        chunks.lengths[place] = length
         if codecs:
             chunks.codecs[place] = codecs
     return tuple(files), unused
@@ -379,6 +380,8 @@ def _by_offsets(chunks: Chunks) -> dict[tuple[int, ...], int]:
     """The number of the chunk at each index. An empty chunk may begin where another one
     does: that one counts.
     """
+    # The usual case, without a box: the offsets of each chunk follow each other in one
+    # column.
     if chunks.dims and 0 not in chunks.sizes:
         columns = [iter(chunks.offsets)] * chunks.dims
         return dict(zip(zip(*columns, strict=True), range(len(chunks)), strict=True))
@@ -393,6 +396,7 @@ def _by_offsets(chunks: Chunks) -> dict[tuple[int, ...], int]:
 def _parse_item(node: Node, what: str) -> Item:
     fields = _object_fields(node, "_StorageInfo", what)
     codecs = fields.get("transform_descriptors")
+    # The names of codecs alone; what they are is asked when the item is read.
     if codecs is not None and (
         type(codecs) is not list or not all(type(codec) is str for codec in codecs)
     ):
@@ -415,6 +419,7 @@ def _parse_paths(node: Node) -> dict[str, Path]:
     for key, value in zip(node.keys, node.values, strict=True):
         name = _parse_text(key, "a name")
         path: list[str | int] = []
+        # An int is a position in a list, a text the key of a dict.
         for step in value if is_tuple(value) else ():
             if type(step) is int and 0 <= step < _MOST:
                 path.append(step)
@@ -453,11 +458,12 @@ def class_of(node: Node, how: str = "newobj") -> str:
         or node.how != how
     ):
         return ""
+    # torch has moved some of these classes between the modules.
     name = node.class_name
-    return next(
-        (name.removeprefix(module) for module in _MODULES if name.startswith(module)),
-        "",
-    )
+    for module in _MODULES:
+        if name.startswith(module):
+            return name.removeprefix(module)
+    return ""
 
 
 def _object_fields(node: Node, name: str, what: str) -> dict[str, Node]:
@@ -468,12 +474,10 @@ def _object_fields(node: Node, name: str, what: str) -> dict[str, Node]:
         raise UnreadableError(
             f".metadata: {what} is not a {name} of torch.distributed.checkpoint"
         )
-    (state,) = node.states or (None,)
-    return (
-        {str(key): value for key, value in _dict_pairs(state, what)}
-        if node.states
-        else {}
-    )
+    if not node.states:
+        return {}
+    (state,) = node.states
+    return {str(key): value for key, value in _dict_pairs(state, what)}
 
 
 def _dict_pairs(node: Node, what: str) -> Iterator[tuple[Node, Node]]:

@@ -34,12 +34,15 @@ def named(folder: Location, other: Metadata, where: str, limits: Limits) -> Meta
 
     Items that are not there, or not whole, are recorded in no file.
     """
+    # File -> the items that the other save has in it, in any order.
     expected: dict[str, list[_Expected]] = {file: [] for file in other.files}
     tensors: dict[str, TensorRow] = {}
+    # A name without an item stays without one.
     objects: dict[str, Item | None] = dict.fromkeys(other.objects)
     for name, row in other.tensors.items():
         chunks = Chunks(row.chunks.dims)
         for index, (offsets, sizes) in enumerate(row.chunks.boxes()):
+            # The chunks are the same; their items are found here.
             chunks.add(offsets, sizes)
             if row.chunks.files[index] >= 0:
                 item = other.item(row, index)
@@ -47,29 +50,26 @@ def named(folder: Location, other: Metadata, where: str, limits: Limits) -> Meta
                     _Expected(item.offset, name, index, kind_of(row.dtype, sizes))
                 )
         tensors[name] = row._replace(chunks=chunks)
-    for name, item in (
-        (name, item) for name, item in other.objects.items() if item is not None
-    ):
-        expected[item.file].append(_Expected(item.offset, name, None, ""))
+    for name, object_item in other.objects.items():
+        if object_item is not None:
+            object_row = _Expected(object_item.offset, name, None, "")
+            expected[object_item.file].append(object_row)
     for copy in other.copies:
-        size = (
-            ()
-            if copy.chunk is None
-            else other.tensors[copy.name].chunks.box(copy.chunk)[1]
-        )
-        kind = (
-            "" if copy.chunk is None else kind_of(other.tensors[copy.name].dtype, size)
-        )
-        expected[copy.item.file].append(
-            _Expected(copy.item.offset, copy.name, copy.chunk, kind)
-        )
+        kind = ""
+        if copy.chunk is not None:
+            row = other.tensors[copy.name]
+            kind = kind_of(row.dtype, row.chunks.box(copy.chunk)[1])
+        offset = copy.item.offset
+        expected[copy.item.file].append(_Expected(offset, copy.name, copy.chunk, kind))
+    # Names of another number of ranks would be wrong for all items.
     _refuse_others(folder, expected, where, limits)
     for number, (file, rows) in enumerate(expected.items()):
+        # In the order of the file, in which the items here are found.
         rows.sort()
-        for place, item in zip(
-            rows, _match_items(folder, file, rows, where, limits), strict=False
-        ):
+        items = _match_items(folder, file, rows, where, limits)
+        for place, item in zip(rows, items, strict=False):
             if place.chunk is None:
+                # Of several copies the first is taken, as in the other save.
                 objects[place.name] = objects[place.name] or item
             elif tensors[place.name].chunks.files[place.chunk] < 0:
                 tensors[place.name].chunks.place(place.chunk, number, item)
@@ -88,6 +88,7 @@ def _refuse_others(
         if name.endswith(DATA) and name not in expected:
             source = folder.child(name, "cache").open()
             try:
+                # A rank with nothing to write leaves an empty file.
                 if source.size:
                     raise UnreadableError(
                         f"holds {show(name, 80)}, which {where} has not: a save of "
@@ -106,6 +107,7 @@ def _match_items(
     try:
         source = folder.child(file, "cache").open()
     except NotOpenedError:
+        # A missing file leaves its items without bytes, which the reader says.
         return []
     items: list[Item] = []
     try:
@@ -115,6 +117,8 @@ def _match_items(
                 problem = f"{show(file, 80)} holds more items than in {where}"
                 raise UnreadableError(f"{problem}, so none of them is named")
             row = expected[number]
+            # One difference shows that the order is another one, and all names are in
+            # doubt.
             if item.kind != row.kind:
                 what = (
                     f"item {number + 1:,} of {show(file, 80)} is "

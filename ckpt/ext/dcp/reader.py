@@ -62,6 +62,7 @@ from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 from ckpt.pickle.branches import Branches
+from ckpt.pickle.machine import Pickle
 from ckpt.tree.find import is_counter
 
 _LISTED = 5
@@ -100,8 +101,10 @@ class Files(FileSet[Source]):
         self.names = folder.names()
         self.alike = Alike()
         self.limits = limits
+        # The files that are open already are closed where a later one fails.
         with self.closing_on_errors():
             self.metadata = self._read(budget)
+            # A descriptor is needed for each file.
             if len(self.metadata.files) > limits.shards:
                 raise LimitError(
                     f"{METADATA} names too many files", "shards", limits.shards
@@ -117,18 +120,17 @@ class Files(FileSet[Source]):
                 sorted(_unfinished_names(self.names), key=natural_sort_key)
             )
         try:
+            # A save that is finished has one file, or one for each rank.
             names = [METADATA] if METADATA in names else [*names, *self.unfinished]
-            ranks = (
-                []
-                if self._names_from is not None and not names
-                else self._read_ranks(names, budget)
-            )
+            ranks: list[Metadata] = []
+            if names or self._names_from is None:
+                ranks = self._read_ranks(names, budget)
         except (LimitError, NotOpenedError):
             raise
         except UnreadableError:
             if not self.unfinished and self._names_from is None:
                 raise
-            # the save was killed while it wrote the metadata, or that is damaged
+            # The save was killed while it wrote the metadata, or that is damaged.
             ranks = []
         if ranks:
             return merge_ranks(ranks)
@@ -143,13 +145,11 @@ class Files(FileSet[Source]):
         )  # here: only an interrupted save pays for it
 
         self.unfinished, self.is_named = (), True
-        other = Files(
-            location if location.is_folder() else location.parent(), self.limits, budget
-        )
+        folder = location if location.is_folder() else location.parent()
+        other = Files(folder, self.limits, budget)
         try:
-            return named(
-                self.folder, other.metadata, show(location.name, 80), self.limits
-            )
+            name = show(location.name, 80)
+            return named(self.folder, other.metadata, name, self.limits)
         finally:
             other.close()
 
@@ -162,6 +162,8 @@ class Files(FileSet[Source]):
                 source, self.limits.metadata_bytes, "metadata-bytes", name
             )
             budget.hold(len(data))
+            # The memory of the tensors follows from the bytes: it is claimed before any
+            # is made.
             budget.claim(len(data) // _ENTRY)
             ranks.append(read_metadata(data, self.limits, budget))
         return ranks
@@ -169,6 +171,7 @@ class Files(FileSet[Source]):
     def _open_source(self, file: str) -> Source:
         *folders, name = file.split("/")
         folder = self.folder
+        # torch follows any path, so each part is checked here.
         if not all(is_plain_name(part) for part in (*folders, name)):
             raise UnreadableError(
                 f".metadata names {show(file, 80)}, which is not a file in this folder"
@@ -187,6 +190,7 @@ class Files(FileSet[Source]):
                 f"{what} was in {show(item.file, 80)}: {self.unread[item.file].problem}"
             )
         end = item.offset + item.length
+        # A file may be cut off behind other items, which are whole.
         if end > source.size:
             needs = f"needs bytes {item.offset:,} to {end:,} of {show(item.file, 80)}"
             raise CutOffError(f"{what} {needs}, which ends at {source.size:,}")
@@ -204,6 +208,7 @@ class Files(FileSet[Source]):
 
     def is_lost(self, row: TensorRow) -> bool:
         """Tell whether the file of any chunk is missing or ends too early."""
+        # A quick look at the columns: no box is made, for there may be a million.
         names, sizes = self.metadata.files, self._sizes
         chunks = row.chunks
         return any(
@@ -240,11 +245,13 @@ def _interrupted_error(
         summary,
     )  # here: only an interrupted save pays for it
 
+    # A look at the items, so that the error can say what is left of the save.
     data = [name for name in names if name.endswith(DATA)]
     try:
         files = list(remains(folder, limits, _ITEMS))
     except CkptError:
         files = []
+    # Rank 0 writes `.metadata`, so its folder is another one.
     ranks = ranks_of(data)
     if ranks and 0 not in ranks:
         return _of_one_machine(ranks, summary(files, _ITEMS, are_lost=False))
@@ -255,6 +262,7 @@ def _interrupted_error(
     account = summary(files, _ITEMS)
     text += f": {account}" if account else ""
     own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    # The newest one before this save is what training can go on from.
     whole = [name for name in _checkpoints_beside(folder) if name != own]
     earlier = [name for name in whole if natural_sort_key(name) < natural_sort_key(own)]
     newest = (earlier or whole)[-1:]
@@ -295,6 +303,7 @@ def _checkpoints_beside(folder: Location) -> Iterator[str]:
         ]
     except UnreadableError:
         return
+    # A folder of runs may hold thousands of others.
     for name in sorted(names, key=natural_sort_key)[-_BESIDE:]:
         try:
             if any(map(is_metadata, around.child(name).names())):
@@ -313,11 +322,13 @@ def read(probe: Probe, limits: Limits, layout: Layout | None = None) -> Checkpoi
     files = Files(folder, limits, probe.budget, probe.names_from)
     if probe.names_from is not None and not files.is_named:
         files.close()
+        # Such names could only contradict the ones that are there.
         raise UsageError(
             "--names-from goes with a save without .metadata", path=probe.path
         )
     probe.names_from = None
     with files.closing_on_errors():
+        # Paths that a layout gives are not in the saved order.
         keeps_order = bool(files.metadata.paths)
         if layout is not None and not keeps_order:
             files.metadata = files.metadata._replace(paths=layout(files.metadata))
@@ -331,16 +342,19 @@ def _build_checkpoint(
     contents = Contents((), read_nested, probe.mark, probe.budget)
     contents.pickles += metadata.pickles
     probe.budget.claim(len(metadata.tensors))
+    # Before anything is built: ranks of two steps are refused.
     refuse_mixed(_read_counters(files, limits))
     leaves: dict[str, Node] = {}
     lost: list[str] = []
     faults: dict[str, list[Notice]] = {}
     shared = shared_spans(metadata)
     for name, row in metadata.tensors.items():
+        # Tensors that are cut along one dimension are the usual case, and are checked
+        # without a box.
         grid = row.chunks.line(row.shape)
-        defect = (
-            find_fault(row.shape, list(row.chunks.boxes())) if grid is None else None
-        )
+        defect = None
+        if grid is None:
+            defect = find_fault(row.shape, list(row.chunks.boxes()))
         problem = shared.get(name)
         if defect is not None:
             notice = _fault_notice(name, defect)
@@ -354,12 +368,13 @@ def _build_checkpoint(
     gone: list[Absence] = []
     unread: list[Absence] = []
     objects: list[tuple[Node, Bytes]] = []
-    for name, item, part in iterate_ahead(
-        [
-            (name, item, _find_object(files, name, item))
-            for name, item in metadata.objects.items()
-        ]
-    ):
+    places = [
+        (name, item, _find_object(files, name, item))
+        for name, item in metadata.objects.items()
+    ]
+    # Objects are small and many: behind a URL they are read ahead.
+    for name, item, part in iterate_ahead(places):
+        # The notice about the missing file counts it.
         if item is not None and item.file in files.unread:
             gone.append(Absence(name, f"it was in {show(item.file, 80)}"))
             continue
@@ -368,6 +383,7 @@ def _build_checkpoint(
                 raise part
             leaves[name] = read_object(part, contents, limits, f"{probe.mark}{name}:")
             objects.append((leaves[name], part))
+        # A limit, or a server that fails, is no damage of this object.
         except (LimitError, NotOpenedError):
             raise
         except CkptError as error:
@@ -384,6 +400,7 @@ def _build_checkpoint(
     contents.notices += _dead_notices(files)
     strangers = _judge_strangers(probe, files)
     contents.notices += strangers.notices
+    # Only a save that lacks nothing can be finished by hand.
     if files.unfinished and not (lost or gone or faults):
         contents.notices.append(_unfinished_notice(files))
     if metadata.unused:
@@ -393,13 +410,17 @@ def _build_checkpoint(
         )
         contents.notices.append(Notice("container", text))
     order = [name for name in _saved_order(metadata) if name in leaves]
+    # Without a path a name is one key, whatever dots it has.
+    rows = [(name, metadata.paths.get(name, (name,)), leaves[name]) for name in order]
+    beside = names_beside(files.folder)
+    facts: tuple[tuple[str, Node], ...] = ()
+    if beside:
+        facts = (("beside it", and_more([show(name, 80) for name in beside], 6)),)
     checkpoint = pickled.make_checkpoint(
         probe.path if probe.is_folder else files.folder.name,
         FORMAT.name,
         FORMAT.traits._replace(keeps_order=keeps_order),
-        tree_of(
-            [(name, metadata.paths.get(name, (name,)), leaves[name]) for name in order]
-        ),
+        tree_of(rows),
         contents,
         limits,
         origin=Placement(
@@ -417,11 +438,10 @@ def _build_checkpoint(
     return replace(
         checkpoint,
         nbytes=sum(source.size for source in files.files.values()),
+        # torch loads it with `dcp.load`, to which weights_only means nothing.
         weights_only=None,
         imports=(*checkpoint.imports, *strangers.imports),
-        facts=(("beside it", and_more([show(name, 80) for name in names], 6)),)
-        if (names := names_beside(files.folder))
-        else (),
+        facts=facts,
         account=checkpoint.account.without_values([*gone, *unread]),
         parts=tuple(
             file
@@ -460,10 +480,12 @@ def _read_counters(
         first = metadata.objects.get(copy.name)
         if row is not None and copy.chunk is not None:
             first = metadata.item(row, copy.chunk)
+        # Only counters: other values of ranks may differ, such as random states.
         if first is None or not is_counter(metadata.paths.get(copy.name, (copy.name,))):
             continue
         seen[copy.item.file] = seen.get(copy.item.file, 0) + 1
-        for item in (first, copy.item) if seen[copy.item.file] <= _COPIES else ():
+        items = (first, copy.item) if seen[copy.item.file] <= _COPIES else ()
+        for item in items:
             try:
                 found.append((copy, row, item, files.find(item, show(copy.name, 80))))
             except CkptError:
@@ -511,6 +533,7 @@ def _tensor_of_row(
     def cut() -> list[Box]:
         boxes: list[Box] = []
         for index, (offsets, sizes) in enumerate(row.chunks.boxes()):
+            # Each chunk is opened when its bytes are read: there may be thousands.
             boxes.append(
                 Box(
                     offsets,
@@ -528,13 +551,10 @@ def _tensor_of_row(
 
     place = Boxes(row.dtype, row.shape, cut, files.opened, problem, grid)
     storage = Storage(mark + row.name, None, row.dtype, place.nbytes, place)
+    # False in the file says nothing: `state_dict()` detaches parameters.
+    requires_grad = True if row.requires_grad else None
     return tensor_ref(
-        storage,
-        row.dtype,
-        row.shape,
-        contiguous(row.shape),
-        0,
-        True if row.requires_grad else None,
+        storage, row.dtype, row.shape, contiguous(row.shape), 0, requires_grad
     )
 
 
@@ -561,6 +581,7 @@ def _unfinished_notice(files: Files) -> Notice:
     text += f", and all {items:,} tensors and values are there."
     folder = files.folder.name.rstrip("/")
     moves = [_move_command(f"{folder}/{name}") for name in names]
+    # One name that no shell takes leaves the whole command out.
     hint = " && ".join(move for move in moves if move is not None)
     return Notice(
         "unfinished", text, (), None if is_url(folder) or None in moves else hint
@@ -589,8 +610,10 @@ def _join_notices(notices: Sequence[Notice]) -> Notice:
     """One notice for all of a kind: the first, and how many more there are."""
     first = notices[0]
     more = f", and {len(notices) - 1:,} more like it" if len(notices) > 1 else ""
-    names = tuple(name for notice in notices for name in notice.tensors)
-    return Notice(first.code, first.message + more, names)
+    names: list[str] = []
+    for notice in notices:
+        names += notice.tensors
+    return Notice(first.code, first.message + more, tuple(names))
 
 
 def _lost_notices(files: Files, lost: Sequence[str], gone: int) -> Iterator[Notice]:
@@ -614,6 +637,7 @@ def _lost_notices(files: Files, lost: Sequence[str], gone: int) -> Iterator[Noti
             f"{len(files.unread)} of "
             f"{counted_noun(len(files.metadata.files), 'data file')} missing: {listed}"
         )
+        # All files of some ranks, rank 0 not among them, were probably saved elsewhere.
         elsewhere = set(ranks_of(files.unread)) - {0, *ranks_of(files.files)}
         if elsewhere == set(ranks_of(files.unread)):
             text += (
@@ -682,18 +706,20 @@ def _judge_strangers(probe: Probe, files: Files) -> _Strangers:
     is_far = is_url(files.folder.name)
     for name in files.names:
         source = files.files.get(name)
-        if not is_part(name) or (
-            source is not None and (is_far or not name.endswith(DATA))
-        ):
+        is_named = source is not None
+        # Metadata that was read is judged already, and so are items behind a URL.
+        is_judged = is_named and (is_far or not name.endswith(DATA))
+        if not is_part(name) or is_judged:
             continue
         try:
             judged = source or files.folder.child(name, "cache").open()
         except UnreadableError:
             continue  # a link, or what cannot be read: said where it matters
         try:
-            if judged.size and (
-                source is None or _begins_as_pickle(judged, files.limits)
-            ):
+            # An empty file has nothing to begin with.
+            if not judged.size:
+                continue
+            if source is None or _begins_as_pickle(judged, files.limits):
                 _judge_file(probe, name, judged, out)
         finally:
             if source is None:
@@ -702,6 +728,7 @@ def _judge_strangers(probe: Probe, files: Files) -> _Strangers:
 
 
 def _begins_as_pickle(source: Source, limits: Limits) -> bool:
+    # An item is a zip archive, which is judged when it is read.
     if source.read(0, min(source.size, len(LOCAL_MAGIC))) == LOCAL_MAGIC:
         return False
     head = source.read(0, min(source.size, _HEAD))
@@ -714,9 +741,8 @@ def _judge_file(probe: Probe, name: str, source: Source, out: _Strangers) -> Non
     """
     try:
         # Under another name: its own leads to the folder around it.
-        with probe.open(
-            Member(source, f"{name} alone", 0, source.size), f"{probe.mark}{name}:"
-        ) as opened:
+        member = Member(source, f"{name} alone", 0, source.size)
+        with probe.open(member, f"{probe.mark}{name}:") as opened:
             strange = [row for row in opened.imports if row.group != "known"]
             out.imports.extend(row._replace(where=(), file=name) for row in strange)
             out.notices.extend(opened.account.noticed("code-inside", "out-of-bounds"))
@@ -724,6 +750,7 @@ def _judge_file(probe: Probe, name: str, source: Source, out: _Strangers) -> Non
         raise
     except UnsupportedError:
         return
+    # Damaged: its first opcodes may run before the fault.
     except CkptError as error:
         if _begins_as_pickle(source, probe.limits):
             text = (
@@ -747,9 +774,11 @@ def merge_ranks(ranks: Sequence[Metadata]) -> Metadata:
     files: dict[str, int] = {}
     copies: list[Copy] = []
     places: dict[str, dict[tuple[tuple[int, ...], tuple[int, ...]], int]] = {}
+    """Name -> (offsets, sizes) -> the number of the chunk in the union."""
     for rank in ranks:
         paths |= {name: path for name, path in rank.paths.items() if name not in paths}
         for name, item in rank.objects.items():
+            # Each rank may write an object of its own under one name.
             if objects.setdefault(name, item) is not item and item is not None:
                 copies.append(Copy(name, None, item))
         for name, row in rank.tensors.items():
@@ -762,6 +791,7 @@ def merge_ranks(ranks: Sequence[Metadata]) -> Metadata:
             for index, (offsets, sizes) in enumerate(row.chunks.boxes()):
                 item = rank.item(row, index) if row.chunks.files[index] >= 0 else None
                 chunk = chunks.get((offsets, sizes))
+                # An empty chunk has no elements to compare.
                 if chunk is not None and own.chunks.files[chunk] >= 0:
                     if item is not None and 0 not in sizes:
                         copies.append(Copy(name, chunk, item))
@@ -773,10 +803,14 @@ def merge_ranks(ranks: Sequence[Metadata]) -> Metadata:
                     own.chunks.place(
                         chunk, files.setdefault(item.file, len(files)), item
                     )
+    # Files of copies are opened too, for `verify`.
     for item in (*objects.values(), *(copy.item for copy in copies)):
         if item is not None:
             files.setdefault(item.file, len(files))
     first = ranks[0]
+    pickles: list[Pickle] = []
+    for rank in ranks:
+        pickles += rank.pickles
     return Metadata(
         tensors,
         objects,
@@ -784,7 +818,7 @@ def merge_ranks(ranks: Sequence[Metadata]) -> Metadata:
         tuple(files),
         sum(rank.unused for rank in ranks),
         first.version,
-        tuple(pickle for rank in ranks for pickle in rank.pickles),
+        tuple(pickles),
         tuple(copies),
     )
 
@@ -793,6 +827,7 @@ def shared_spans(metadata: Metadata) -> dict[str, str]:
     """Tensors and objects whose items share bytes with another item, by name, and what
     they share.
     """
+    # (number of the file, first byte, end, name) of each item.
     spans: list[tuple[int, int, int, str]] = []
     numbers = {file: number for number, file in enumerate(metadata.files)}
     for name, row in metadata.tensors.items():
@@ -815,6 +850,7 @@ def shared_spans(metadata: Metadata) -> dict[str, str]:
     ]
     spans.sort()
     texts: dict[str, str] = {}
+    # Sorted by file and first byte: an item that is shared overlaps its neighbour.
     for first, second in pairwise(spans):
         if first[0] == second[0] and second[1] < first[2]:
             names = f"{show(first[3], 80)} and {show(second[3], 80)}"
@@ -847,10 +883,8 @@ def tree_of(leaves: Sequence[tuple[str, Path, Node]]) -> Node:
             )
             raise UnreadableError(f".metadata: {show(name, 80)} lies at {held}")
         if not branches.put(path, node):
-            conflict = (
-                "is that of another value"
-                if branches.holds(path)
-                else "leads through a value"
-            )
+            conflict = "leads through a value"
+            if branches.holds(path):
+                conflict = "is that of another value"
             raise UnreadableError(f".metadata: the path of {show(name, 80)} {conflict}")
     return branches.tree()

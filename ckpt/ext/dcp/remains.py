@@ -86,12 +86,11 @@ class Remains(NamedTuple):
         kinds = and_more(
             [f"{count} × {kind}" if count > 1 else kind for kind, count in rows], _KINDS
         )
-        parts = [f"{counted_noun(held, 'whole tensor')} ({kinds})"] if held else []
-        parts += (
-            [counted_noun(self.items - held, "whole object")]
-            if self.items > held
-            else []
-        )
+        parts: list[str] = []
+        if held:
+            parts.append(f"{counted_noun(held, 'whole tensor')} ({kinds})")
+        if self.items > held:
+            parts.append(counted_noun(self.items - held, "whole object"))
         rest = (
             f", then {counted_noun(self.rest, 'byte')} that "
             f"{'is' if self.rest == 1 else 'are'} no whole item"
@@ -105,10 +104,10 @@ def remains(
     """Yield the content of each data file of a folder, up to `most` items in all.
     Raises LimitError.
     """
+    # The bound is for all files together: an error needs a number, not the items.
     budget = limits.entries if most is None else most
-    for name in sorted(
-        (name for name in folder.names() if name.endswith(DATA)), key=natural_sort_key
-    ):
+    names = [name for name in folder.names() if name.endswith(DATA)]
+    for name in sorted(names, key=natural_sort_key):
         file = _in_file(folder, name, limits, budget)
         budget -= file.items
         yield file
@@ -122,6 +121,8 @@ def _in_file(folder: Location, name: str, limits: Limits, most: int) -> Remains:
     try:
         end = items = 0
         tensors: dict[str, int] = {}
+        # The first bytes that are no item end the file: nothing says where the next
+        # begins.
         for item in islice(items_of(source, name, limits), most):
             items, end = items + 1, item.end
             if item.kind:
@@ -148,12 +149,11 @@ def items_of(source: Source, name: str, limits: Limits) -> Iterator[WholeItem]:
     position = 0
     while position < source.size:
         end = _end_of_item(source, position, limits)
-        kind = (
-            None
-            if end is None
-            else _item_kind(Bytes(source, position, end - position, name), limits)
-        )
-        if end is None or kind is None:
+        if end is None:
+            return
+        item = Bytes(source, position, end - position, name)
+        kind = _item_kind(item, limits)
+        if kind is None:
             return
         yield WholeItem(position, end, kind)
         position = end
@@ -165,6 +165,7 @@ def _item_kind(item: Bytes, limits: Limits) -> str | None:
 
     Return None for bytes that are not a whole item.
     """
+    # The item is read whole: half an archive may have an end record by chance.
     try:
         node = read_object(
             item, Contents((), read_nested, "", Budget(limits)), limits, ""
@@ -186,7 +187,10 @@ def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
     """Return the end of the archive that begins at `begin`, or None if it is cut off or
     none begins there.
     """
-    position, sizes = begin, None
+    position = begin
+    # Storage -> bytes, once the pickle, which is the first record, was read.
+    sizes: dict[bytes, int] | None = None
+    # A file may have any number of records: their number is bounded as in an archive.
     for _ in range(limits.entries):
         head = source.read(position, min(_HEAD, source.size - position))
         magic = head[:4]
@@ -194,25 +198,23 @@ def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
             header = local_header(head)
             name = head[LOCAL.size : LOCAL.size + header.names].partition(b"/")[2]
             data = position + header.nbytes
+            # torch stores records as they are: a packed one has no known end.
             if header.method or data > source.size:
                 return None
             if sizes is None:
-                measured = (
-                    _storage_sizes(source, data, limits)
-                    if name == b"data.pkl"
-                    else None
-                )
+                if name != b"data.pkl":
+                    return None
+                measured = _storage_sizes(source, data, limits)
                 if measured is None:
                     return None
                 size, sizes = measured
             elif name[:5] == b"data/" and name[5:] in sizes:
                 size = sizes[name[5:]]
+            elif not header.flags & HAS_DESCRIPTOR:
+                size = header.stored
             else:
-                count = (
-                    header.stored
-                    if not header.flags & HAS_DESCRIPTOR
-                    else _small_record_size(source, data)
-                )
+                # torch writes the size of a record behind it, not in its header.
+                count = _small_record_size(source, data)
                 if count is None:
                     return None
                 size = count
@@ -223,6 +225,7 @@ def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
             position += EndRecord64._make(END64.unpack_from(head)).nbytes
         elif magic == LOCATOR_MAGIC:
             position += LOCATOR.size
+        # The end record is the last: behind it the next item begins.
         elif magic == END_MAGIC and len(head) >= END.size:
             position += END.size + end_record(head).comments
             return position if position <= source.size else None
@@ -243,6 +246,7 @@ def _storage_sizes(
     try:
         pickle = pickle_at(source, begin, limits, _SMALL)
         if pickle is None:
+            # The size of a record follows from the persistent ids of its pickle.
             return None
         sizes: dict[bytes, int] = {}
         for persistent in pickle[0].persistent:
@@ -263,22 +267,23 @@ def _small_record_size(source: Source, begin: int) -> int | None:
     """The size of a small record, which only the descriptor after it says."""
     data = source.read(begin, min(_SMALL, source.size - begin))
     mark = data.find(DESCRIPTOR_MAGIC)
+    # The descriptor has the size of the record: the mark alone could be data.
     while mark >= 0:
         if mark + 12 <= len(data) and unpack_from("<I", data, mark + 8)[0] == mark:
             return mark
         mark = data.find(DESCRIPTOR_MAGIC, mark + 1)
+    # A record of no bytes has no descriptor.
     return 0 if data[:4] in (LOCAL_MAGIC, CENTRAL_MAGIC) else None
 
 
 def _next_record_offset(source: Source, end: int) -> int:
     """Return the offset of the next record, after the descriptor of one."""
-    tail = (
-        source.read(end, min(DESCRIPTOR.size + 4, source.size - end))
-        if end < source.size
-        else b""
-    )
+    tail = b""
+    if end < source.size:
+        tail = source.read(end, min(DESCRIPTOR.size + 4, source.size - end))
     if tail[:4] != DESCRIPTOR_MAGIC:
         return end
+    # The descriptor has sizes of 4 or of 8 bytes; the next record tells which.
     is_short = tail[DESCRIPTOR.size :] in (LOCAL_MAGIC, CENTRAL_MAGIC)
     return end + (DESCRIPTOR if is_short else DESCRIPTOR64).size
 
@@ -291,11 +296,10 @@ def summary(files: Sequence[Remains], most: int, *, are_lost: bool = True) -> st
     items = sum(row.items for row in files)
     if not items:
         return ""
-    count = (
-        f"at least {items:,} whole items"
-        if items >= most
-        else counted_noun(items, "whole item")
-    )
+    count = counted_noun(items, "whole item")
+    # The search ended at the bound.
+    if items >= most:
+        count = f"at least {items:,} whole items"
     verb = "lies" if items == 1 else "lie"
     where = "them" if len(files) > 1 else "it"
     if not are_lost:

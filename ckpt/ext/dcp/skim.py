@@ -40,11 +40,13 @@ def without_frames(data: bytes) -> tuple[bytes, list[int]]:
 
     They only tell a reader how much to read. Other bytes stay as they are.
     """
+    # Protocol 4 and later begin with PROTO, then FRAME: nine bytes.
     if data[:1] != b"\x80" or data[2:3] != b"\x95":
         return data, []
     parts, ends, position = [data[:2]], [2], 2
     while data[position : position + 1] == b"\x95" and position + 9 <= len(data):
         end = position + 9 + int.from_bytes(data[position + 1 : position + 9], "little")
+        # A frame that ends behind the data is left to the machine, which refuses it.
         if end > len(data):
             return data, []
         parts.append(data[position + 9 : end])
@@ -63,11 +65,16 @@ _NUMBER = rb"(?:K.|M..|(?:J...|\x8a(?:\x05.{4}|\x06.{5}|\x07.{6}|\x08.{7}))[\0-\
 """Opcodes that push a number. The last byte of a negative one is larger, so the machine
 reads that, and refuses it.
 """
+# Up to three numbers have an opcode of their own for the tuple (TUPLE1 to TUPLE3). The
+# look ahead keeps a number from being taken for another opcode.
 _SOME = b"|".join(_NUMBER * count + rb"(?=%c)" % (0x84 + count) for count in (1, 2, 3))
 _NUMBERS = (
     rb"(?:\)|(" + _SOME + rb").\x94|\((" + _NUMBER + rb"{1,%d})t\x94)" % DIMENSIONS
 )
+# An opcode that gets a slot of the memo: BINGET, or LONG_BINGET.
 _GOT = rb"(h.|j....)"
+# A text from the memo, or a short one that is pushed and put into it. Only ASCII: its
+# length is its bytes.
 _TEXT = rb"(?:(h.|j....)|\x8c(.)([ -~]*)\x94)"
 _TRIES = 8
 """The most looks at entries that may be the usual one. Each look goes through the whole
@@ -116,6 +123,8 @@ class Skimmer:
     def __call__(
         self, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int
     ) -> int:
+        # An entry may be skipped only where the stack holds pairs of a dict, and
+        # nothing else.
         if (
             not outer
             or len(stack) % 2
@@ -133,6 +142,7 @@ class Skimmer:
         """Look whether the frames up to a position end between opcodes. An opcode
         begins there, and at `before`.
         """
+        # A frame that ends inside an opcode is not what Python would read.
         while self._frame_ends[-1] <= position:
             end = self._frame_ends.pop()
             self._is_torn = self._is_torn or not ends_opcode(self.data, before, end)
@@ -146,6 +156,8 @@ class Skimmer:
             return position, skipped
         kind = class_of(entry)
         if kind == "TensorStorageMetadata" and type(below) is str:
+            # The first entry that the machine has read is the pattern for those that
+            # follow.
             if self._tensors is None and self._tries:
                 self._tensors = _usual_tensor(entry, memo)
                 self._tries -= self._tensors is None
@@ -189,6 +201,7 @@ class Skimmer:
         """Leave a name and a TensorRow on the stack for each entry that has the usual
         opcodes.
         """
+        # The machine counts its slots by what it has put: skipped entries count too.
         slot = len(memo) + skipped
         while True:
             entry = self._tensor(usual, memo, position, slot)
@@ -219,17 +232,22 @@ class Skimmer:
         head = None if text is None else first.match(data, text[1])
         if text is None or head is None:
             return None
+        # All checks come before anything changes: an entry that does not fit is read by
+        # the machine.
         dtype, shape = _memo_dtype(memo, head[1]), _match_sizes(head, 3)
         if dtype is None:
             return None
         chunks = Chunks(len(shape))
         known, position, begin = start, head.end(), slot
+        # The slots that the opcodes of an entry fill, and those of each chunk.
         slot += 6 + (3 if shape else 2)
         slots = 2 + (6 if shape else 4)
+        # One chunk is appended by itself, several between MARK and APPENDS.
         many = data[position] == _MARK
         count = 0
         lows: list[int] = []
         wide: list[int] = []
+        # `many` counts the byte of MARK.
         position += many
         while (chunk := second.match(data, position)) is not None:
             offsets, sizes = _match_sizes(chunk, 1), _match_sizes(chunk, 3)
@@ -244,10 +262,16 @@ class Skimmer:
             known = position
             if not many:
                 break
+            # A list of a thousand ends, and goes on.
             if data[position : position + 2] == b"e(":
                 position += 2
         chunks.fill(lows, wide, count)
-        end = b"eub" if many else b"aub" if count else b"ub"
+        # APPENDS of a list of chunks, APPEND of one, nothing for none.
+        end = b"ub"
+        if many:
+            end = b"eub"
+        elif count:
+            end = b"aub"
         if data[position : position + len(end)] != end:
             return None
         position += len(end)
@@ -264,9 +288,13 @@ class Skimmer:
         """Leave a name and a FoundItem on the stack for each entry that has the usual
         opcodes.
         """
+        # Names of the loop are locals: 100,000 entries go through it.
         data, slot, before = self.data, len(memo) + skipped, len(stack)
         match, size, make = usual.patterns[0].match, _size, tuple.__new__
         while (entry := match(data, position)) is not None:
+            # In the order of the groups of the pattern: the name (from the memo, or
+            # length and text), the offset (its opcodes; few or many numbers), the file
+            # (the same way), the two numbers.
             (
                 got,
                 length,
@@ -281,13 +309,13 @@ class Skimmer:
                 count,
             ) = entry.groups()
             used = 4
-            name, file = (
-                memo.get(slot_of(got)) if got else text,
-                memo.get(slot_of(same)) if same else other,
-            )
+            name = memo.get(slot_of(got)) if got else text
+            file = memo.get(slot_of(same)) if same else other
             if text is not None:
                 name = text.decode()
                 used += 1
+                # A length that is another one than the text's would shift all that
+                # follows.
                 if len(name) != length[0]:
                     break
             offsets: tuple[int, ...] | None = None
@@ -301,11 +329,8 @@ class Skimmer:
                 used += 1
             if type(name) is not str or type(file) is not str:
                 break
-            if (
-                text is not None
-                # only now: an entry that is left to the machine fills these slots
-                # itself
-            ):
+            # Only now: an entry that is left to the machine fills these slots itself.
+            if text is not None:
                 memo[slot + 2] = name
             if other is not None:
                 memo[slot + used - 1] = file
@@ -313,13 +338,8 @@ class Skimmer:
             if entry.end() >= self._frame_ends[-1]:
                 self._pass_frames(position, entry.end())
             position = entry.end()
-            stack += (
-                name,
-                make(
-                    FoundItem,
-                    (name, offsets, file, number_of(begin), number_of(count), ()),
-                ),
-            )
+            fields = (name, offsets, file, number_of(begin), number_of(count), ())
+            stack += (name, make(FoundItem, fields))
         self._budget.charge(_ITEM * (len(stack) - before) // 2, ".metadata")
         return position, slot - len(memo)
 
@@ -327,6 +347,7 @@ class Skimmer:
 def _usual_tensor(row: Opaque, memo: Memo) -> _Usual | None:
     """Return what fits entries like this one, or None if it is unusual."""
     fields = _state_fields(row)
+    # Entries of other fields are left to the machine.
     properties, size, chunks = (
         fields.get(name) for name in ("properties", "size", "chunks")
     )
@@ -343,16 +364,15 @@ def _usual_tensor(row: Opaque, memo: Memo) -> _Usual | None:
     ):
         return None
     is_call = properties.how == "reduce"  # as ckpt writes it
-    state = (
-        properties.args
-        if is_call
-        else properties.states[0]
-        if len(properties.states) == 1
-        else None
-    )
+    state: Node = None
+    if is_call:
+        state = properties.args
+    elif len(properties.states) == 1:
+        state = properties.states[0]
     if not is_tuple(state) or len(state) != (3 if is_call else 5):
         return None
     keys, inner = row.states[0].keys, chunk.states[0].keys  # type: ignore[union-attr]
+    # Each of these nodes must be in the memo: entries that follow get them from there.
     nodes = _in_slots(
         memo,
         (row.func, properties.func, size.func, chunk.func, *state[1::2], *keys, *inner),
@@ -360,12 +380,14 @@ def _usual_tensor(row: Opaque, memo: Memo) -> _Usual | None:
     if nodes is None:
         return None
     of = _expression_function(nodes)
+    # dtype, layout, requires_grad; torch has an enum and a flag behind them.
     pattern = _GOT + of(state[1]) + rb"([\x88\x89])"
     if is_call:
         pattern += rb"\x87\x94R\x94"
     else:
         pattern = rb"\)\x81\x94\(" + pattern + of(state[3]) + rb"[\x88\x89]t\x94b"
     sizes = of(size.func) + _NUMBERS + rb"\x85\x94R\x94"
+    # The opcodes of an entry, up to its list of chunks.
     first = (
         rb"\x94"
         + of(row.func)
@@ -378,6 +400,7 @@ def _usual_tensor(row: Opaque, memo: Memo) -> _Usual | None:
         + of(keys[2])
         + rb"\]\x94"
     )
+    # The opcodes of one chunk.
     second = (
         of(chunk.func)
         + rb"\)\x81\x94\}\x94\("
@@ -394,6 +417,7 @@ def _usual_place(key: Opaque, record: Opaque, memo: Memo) -> _Usual | None:
     """Return what fits entries like this one, or None if it is unusual."""
     place, record_fields = _state_fields(key), _state_fields(record)
     if list(place) != ["fqn", "index", "offset"] or list(record_fields) != [
+        # Entries of other fields are left to the machine.
         "relative_path",
         "offset",
         "length",
@@ -407,6 +431,7 @@ def _usual_place(key: Opaque, record: Opaque, memo: Memo) -> _Usual | None:
     if nodes is None:
         return None
     of = _expression_function(nodes)
+    # The key (a MetadataIndex), then the value (a `_StorageInfo`).
     pattern = (
         rb"(?:u\()?"
         + of(key.func)
@@ -449,6 +474,7 @@ def _in_slots(memo: Memo, nodes: Iterable[Node]) -> dict[int, Made] | None:
     """Return the nodes by their slots of the memo, or None if one of them is in no
     slot.
     """
+    # One pass over the memo: it may have millions of slots.
     slots = {id(value): slot for slot, value in memo.items()}
     found = {slots.get(id(node), -1): cast("Made", node) for node in nodes}
     return None if -1 in found else found
@@ -466,11 +492,9 @@ def _expression_function(nodes: dict[int, Made]) -> Callable[[Node], bytes]:
 
 def _memo_dtype(memo: Memo, got: bytes) -> DType | None:
     node = memo.get(slot_of(got))
-    return (
-        BY_NAME.get(node.name)
-        if type(node) is Global and node.module == "torch"
-        else None
-    )
+    if type(node) is not Global or node.module != "torch":
+        return None
+    return BY_NAME.get(node.name)
 
 
 def _text_at(data: bytes, position: int) -> tuple[str, int] | None:
@@ -484,6 +508,7 @@ def _text_at(data: bytes, position: int) -> tuple[str, int] | None:
         begin, count = position + 5, _UINT32(data, position + 1)[0]
     else:
         return None
+    # A text that reaches the end of the data is cut off.
     if begin + count >= len(data):
         return None
     try:
@@ -505,11 +530,13 @@ _size = lru_cache(maxsize=10_000)(numbers_of)
 
 def read_metadata(data: bytes, limits: Limits, budget: Budget) -> Metadata:
     """The content of a `.metadata` file. Raises UnreadableError, LimitError."""
+    # The trial has a budget of its own: if it fails, the machine starts with all of it.
     trial = budget.copy()
     bare, frame_ends = without_frames(data)
     skimmer = Skimmer(bare, trial, frame_ends)
     try:
         pickle = run(skimmer.data, limits, trial, skimmer)
+        # A FRAME inside of a frame is refused by Python, and left to the machine.
         begun_inside = (
             bool(frame_ends)
             and pickle.foreign_opcodes.get(FRAME, len(bare)) < frame_ends[-1]

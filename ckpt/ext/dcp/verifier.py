@@ -68,6 +68,8 @@ def checksums(
     assert folder is not None
     files = Files(folder, limits, probe.budget)
     try:
+        # The split does not depend on the executor, so that the report is the same for
+        # all.
         parts = list(_split_items(_list_items(files)))
         tasks = [
             Task(
@@ -91,6 +93,7 @@ def checksums(
             *([item.at.what for item in part] for part in parts),
             *([copy.what] for copy in copies),
         ]
+        # A save may have been written over meanwhile.
         for source in files.files.values():
             source.check_unchanged()
     finally:
@@ -116,12 +119,14 @@ def _list_items(files: Files) -> Iterator[_Item]:
     """The items that are there. What is missing, the reader says."""
     metadata = files.metadata
     for name, row in metadata.tensors.items():
+        # An empty chunk has an item too.
         for index, (_, sizes) in enumerate(row.chunks.boxes()):
             try:
                 yield _Item(files.chunk(row, index), name, row.dtype, sizes)
             except CkptError:
                 continue
     for name, item in metadata.objects.items():
+        # An object without an item is the reader's to report.
         try:
             if item is not None:
                 yield _Item(files.find(item, show(name, 80)), name)
@@ -136,6 +141,7 @@ def _split_items(items: Iterator[_Item]) -> Iterator[list[_Item]]:
     for item in items:
         part.append(item)
         used += item.at.length
+        # A task has 64 MiB or a thousand items: small ones cost by their number.
         if used >= SPAN or len(part) >= 1000:
             yield part
             part, used = [], 0
@@ -147,6 +153,7 @@ def _most_bytes(item: _Item, limits: Limits) -> int:
     """The most bytes that an item may decode to."""
     if item.dtype is not None:
         return most_of(item.dtype, item.shape)
+    # A stream that inflates too much is refused before it fills the memory.
     return limits.inflated_bytes + item.at.length * INFLATION
 
 
@@ -160,21 +167,23 @@ def _check_items(
     damage: list[tuple[str, str]] = []
     for item in items:
         try:
+            # The item is compared with `.metadata` first: torch converts without a
+            # word.
             if item.dtype is not None:
                 TensorItem(
                     partial(part_itself, item.at), item.dtype, item.shape, limits
                 ).tensor()
             archive = item.at.archive(limits, _most_bytes(item, limits))
+        # These errors say nothing about the bytes.
         except (LimitError, NotOpenedError, UnsupportedError):
             raise
         except CkptError as error:
-            text = (
-                error.problem
-                if error.problem.startswith(item.at.what)
-                else f"{item.at.what}: {error.problem}"
-            )
+            text = error.problem
+            if not text.startswith(item.at.what):
+                text = f"{item.at.what}: {text}"
             damage.append((text, mark + item.name))
             continue
+        # Each record has a checksum of its own, the pickle too.
         for record in archive.records.values():
             if record.crc is None:
                 unchecked += record.size
@@ -184,12 +193,8 @@ def _check_items(
             if problem is not None or crc != record.crc:
                 why = problem or "its bytes do not match the recorded checksum"
                 inner = show(record.name.partition("/")[2], 40)
-                damage.append(
-                    (
-                        f"{item.at.what} is damaged: record {inner}: {why}",
-                        mark + item.name,
-                    )
-                )
+                text = f"{item.at.what} is damaged: record {inner}: {why}"
+                damage.append((text, mark + item.name))
     return nbytes, damage, unchecked
 
 
@@ -248,6 +253,7 @@ def _compare_copies(
     """
     text = ""
     try:
+        # Both are opened before the first element is read.
         first, second = (
             TensorItem(
                 partial(part_itself, part), copy.dtype, copy.shape, limits
@@ -298,12 +304,15 @@ def recorded(
         places: dict[str, list[_Place]] = {
             name: [] for name in sorted(files.metadata.files, key=natural_sort_key)
         }
+        # In the order of the file, whatever `.metadata` lists first.
         for place in _list_places(files.metadata):
             places[place.item.file].append(place)
         every = [
             _recorded_file(files, name, rows, limits, executor)
             for name, rows in places.items()
         ]
+        # Files that nothing names are listed by their size: what they hold is not
+        # known.
         unnamed = [
             name for name in files.names if name.endswith(DATA) and name not in places
         ]
@@ -334,36 +343,32 @@ def _list_places(metadata: Metadata) -> Iterator[_Place]:
     rows: list[tuple[str, _Place]] = []
     for name, row in metadata.tensors.items():
         for index in range(len(row.chunks)):
+            # A chunk without an item has no place.
             if row.chunks.files[index] >= 0:
-                rows.append(
-                    (name, _place_of_item(name, metadata.item(row, index), row, index))
-                )
+                item = metadata.item(row, index)
+                rows.append((name, _place_of_item(name, item, row, index)))
     rows += [
         (name, _Place(name, item))
         for name, item in metadata.objects.items()
         if item is not None
     ]
-    rows += [
-        (
-            copy.name,
-            _place_of_item(
-                copy.name, copy.item, metadata.tensors.get(copy.name), copy.chunk
-            ),
-        )
-        for copy in metadata.copies
-    ]
+    for copy in metadata.copies:
+        tensor = metadata.tensors.get(copy.name)
+        place = _place_of_item(copy.name, copy.item, tensor, copy.chunk)
+        rows.append((copy.name, place))
+    # (file, name of a counter) -> the rows that count it, such as the step of each
+    # parameter.
     counters: dict[tuple[str, str], list[int]] = {}
     for number, (name, place) in enumerate(rows):
         path = metadata.paths.get(name) or tuple(name.split("."))
         if is_counter(path):
-            counters.setdefault((place.item.file, step_name(path, name)), []).append(
-                number
-            )
-    read = {
-        number: counter
-        for (_, counter), numbers in counters.items()
-        for number in some_counters(numbers)
-    }
+            key = (place.item.file, step_name(path, name))
+            counters.setdefault(key, []).append(number)
+    # A few of many are enough to see whether they agree.
+    read: dict[int, str] = {}
+    for (_, counter_name), numbers in counters.items():
+        for number in some_counters(numbers):
+            read[number] = counter_name
     for number, (_, place) in enumerate(rows):
         yield place._replace(counter=read[number]) if number in read else place
 
@@ -374,11 +379,9 @@ def _place_of_item(
     if row is None or index is None:
         return _Place(name, item)
     offsets, sizes = row.chunks.box(index)
-    text = (
-        f"{name} {format_box(offsets, sizes, row.shape)}"
-        if len(row.chunks) > 1
-        else name
-    )
+    text = name
+    if len(row.chunks) > 1:
+        text = f"{name} {format_box(offsets, sizes, row.shape)}"
     return _Place(text, item, None, row.dtype, sizes)
 
 
@@ -393,6 +396,7 @@ def _recorded_file(
     source = files.files.get(name)
     if source is None:
         return RecordedFile(name, 0, problem=files.unread[name].problem)
+    # Neighbours in the file are read together.
     places.sort(key=lambda place: place.item.offset)
     bundles = [
         places[first : first + _AT_ONCE] for first in range(0, len(places), _AT_ONCE)
@@ -404,6 +408,7 @@ def _recorded_file(
     items: list[RecordedItem] = []
     values: list[tuple[str, float]] = []
     for bundle, result in zip(bundles, results, strict=True):
+        # The items are listed all the same, each with the reason.
         if isinstance(result, Failed):
             items += [
                 RecordedItem(row.name, row.item.length, None, result.problem)
@@ -438,13 +443,10 @@ def _read_directories(
             items.append(
                 RecordedItem(place.name, *size_and_crc_of(part.archive(limits, length)))
             )
-            value = (
-                None
-                if place.counter is None
-                else counter(_read_counter(part, place, limits))
-            )
-            if place.counter is not None and value is not None:
-                values.append((place.counter, value))
+            if place.counter is not None:
+                value = counter(_read_counter(part, place, limits))
+                if value is not None:
+                    values.append((place.counter, value))
         except (LimitError, NotOpenedError):
             raise
         except CkptError as error:
@@ -468,6 +470,7 @@ class _Ends(BaseSource):
         self.size = length
         self._source = source
         self._offset = offset
+        # Behind a URL a request costs more than some kilobytes.
         edge = _NEAR if source.far is None else _FAR
         behind = 0 if source.far is None else min(edge, source.size - offset - length)
         if length <= 2 * edge:
@@ -478,6 +481,8 @@ class _Ends(BaseSource):
 
     def read(self, offset: int, count: int) -> bytes:
         self._check_range(offset, count, self.name)
+        # The local header and the pickle are at the beginning, the directory at the
+        # end.
         if offset + count <= len(self._head):
             return self._head[offset : offset + count]
         inside = offset - self.size + len(self._tail)

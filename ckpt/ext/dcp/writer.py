@@ -81,6 +81,8 @@ def record(rows: Iterable[Row], limits: Limits, *, is_flattened: bool) -> bytes:
     """The bytes of `.metadata`. Raises LimitError where it would be longer than ckpt
     reads.
     """
+    # The order of fields and opcodes is torch's, so that `skim` reads the result in
+    # columns.
     state, planner, storage = Dict(), Dict(), Dict()
     # One object, as in torch.
     layout = _call_node("torch.serialization", "_get_layout", "torch.strided")
@@ -127,8 +129,10 @@ def record(rows: Iterable[Row], limits: Limits, *, is_flattened: bool) -> bytes:
         _no_storage,
         _no_nested,
         limits,
+        # Python's default up to 3.13, with which torch writes it.
         protocol=4,
     )
+    # Whatever ckpt writes, it must be able to read.
     if len(pickle) > limits.metadata_bytes:
         raise LimitError(
             ".metadata would be too long", "metadata-bytes", limits.metadata_bytes
@@ -197,6 +201,7 @@ class NewFile:
 
     def write(self, sink: Sink) -> None:
         """Write the items."""
+        # The bytes of the items are asked for ahead.
         for pour, _ in iterate_ahead(self._pieces):
             pour(sink)
 
@@ -221,9 +226,9 @@ class Plan(NamedTuple):
 
 def placement_of(checkpoint: Checkpoint) -> Placement:
     """Return the placement that the data of a checkpoint is to have."""
-    return (
-        checkpoint.origin if isinstance(checkpoint.origin, Placement) else Placement()
-    )
+    if isinstance(checkpoint.origin, Placement):
+        return checkpoint.origin
+    return Placement()
 
 
 def flatten_checkpoint(checkpoint: Checkpoint, limits: Limits) -> Parts:
@@ -235,14 +240,10 @@ def flatten_checkpoint(checkpoint: Checkpoint, limits: Limits) -> Parts:
 
 def listing(checkpoint: Checkpoint) -> Source | None:
     """Return `.metadata`, or None where each rank has one of its own."""
-    return next(
-        (
-            source
-            for source in checkpoint.sources
-            if os.path.basename(source.name) == METADATA
-        ),
-        None,
-    )
+    for source in checkpoint.sources:
+        if os.path.basename(source.name) == METADATA:
+            return source
+    return None
 
 
 def relisting(
@@ -257,6 +258,7 @@ def relisting(
     placement = placement_of(checkpoint)
     planner = _Planner(placement, limits, in_place=names)
     layout = planner.run(flatten_checkpoint(checkpoint, limits).leaves)
+    # In place no item may move: a copy would need a file that is not there.
     if planner.is_copying:
         raise UnsupportedError(
             f"its items lie in files that are not *{DATA}",
@@ -301,6 +303,7 @@ class _Planner:
         self._kept: dict[int, tuple[str, Source]] = {}
         self._copied: dict[int, NewFile] = {}
         self._new: dict[int, NewFile] = {}
+        # No new file may have the name of one that stays.
         self._taken = {name for _, name in files.names} | set(in_place or ())
         self._objects: dict[tuple[bytes, tuple[int, ...]], deque[Bytes]] = {}
         """The items of each object, in their order: two equal ones have an item each,
@@ -311,9 +314,12 @@ class _Planner:
 
     def run(self, leaves: list[Leaf]) -> Plan:
         again = [self._find_items(leaf.node) for leaf in leaves]
+        # Source -> bytes of its items that are used again.
         used: dict[int, int] = {}
-        for _, _, part in (row for parts in again for row in parts or ()):
-            used[id(part.source)] = used.get(id(part.source), 0) + part.length
+        for parts in again:
+            for _, _, part in parts or ():
+                key = id(part.source)
+                used[key] = used.get(key, 0) + part.length
         # A file that is mostly dead bytes by now is not worth keeping.
         self._stays = {
             id(source): name
@@ -339,23 +345,19 @@ class _Planner:
     def _plan_row(self, leaf: Leaf, parts: list[_Found] | None) -> Row:
         name, path, node = leaf
         tensor = tensor_of(node)
-        items = (
-            None
-            if parts is None
-            else [
+        items = None
+        if parts is not None:
+            items = [
                 (offsets, sizes, self._reuse_item(piece))
                 for offsets, sizes, piece in parts
             ]
-        )
         if tensor is None:
             if items is not None:
                 return Row(name, path, item=items[0][2])
+            # An object is an archive of torch.save, written by rank 0.
             layout, _, _ = archive_of(node, self._limits)
-            return Row(
-                name,
-                path,
-                item=self._rank_file(0).add(layout.size, layout.write, layout),
-            )
+            item = self._rank_file(0).add(layout.size, layout.write, layout)
+            return Row(name, path, item=item)
         assert isinstance(tensor, TensorRef)
         if items is not None:
             chunks = [Chunk(*item) for item in items]
@@ -371,16 +373,23 @@ class _Planner:
         """The items of a distributed checkpoint that hold a tensor or an object as it
         is; None without them.
         """
+        # New files were asked for: nothing is taken as it is.
         if self._given.ranks is not None:
             return None
         tensor = tensor_of(node)
         if tensor is None:
-            bytes_of = (
-                self._objects.get(self._pickle_key(node)) if self._objects else None
-            )
-            return [((), (), bytes_of.popleft())] if bytes_of else None
+            if not self._objects:
+                return None
+            # Of equal objects each takes the next item.
+            items_of_object = self._objects.get(self._pickle_key(node))
+            if not items_of_object:
+                return None
+            return [((), (), items_of_object.popleft())]
+        # The items hold the values without the view.
         if not isinstance(tensor, TensorRef) or tensor.conj or tensor.neg:
             return None
+        # None where the tensor is not made of whole boxes: a part of one needs a new
+        # item.
         shown = boxes_shown(tensor)
         if shown is None or shown.dtype != tensor.dtype:
             return None
@@ -402,9 +411,8 @@ class _Planner:
             return Item(stays, part.offset, part.length, part.codecs)
         file = self._copied.get(id(source))
         if file is None:
-            file = self._copied[id(source)] = NewFile(
-                self._free_name(source.name.rpartition("/")[2])
-            )
+            own = self._free_name(source.name.rpartition("/")[2])
+            file = self._copied[id(source)] = NewFile(own)
         offset, length = part.offset, part.length
         item = file.add(length, lambda sink: sink.copy(source, offset, length), part)
         return item._replace(codecs=part.codecs)
@@ -422,9 +430,8 @@ class _Planner:
         """
         if rank is None:
             ranks = range(self._given.ranks or 1)
-            rank = min(
-                ranks, key=lambda each: self._new[each].size if each in self._new else 0
-            )
+            sizes = {rank: file.size for rank, file in self._new.items()}
+            rank = min(ranks, key=lambda number: sizes.get(number, 0))
         layout, _, _ = archive_of(_with_own_storage(part), self._limits)
         return self._rank_file(rank).add(layout.size, layout.write, layout)
 
@@ -435,6 +442,7 @@ class _Planner:
 
     def _free_name(self, name: str) -> str:
         """The name, or one like it that no other file has."""
+        # torch writes `__RANK_NUMBER.distcp`; ckpt tells ranks by it.
         if not re.fullmatch(r"__\d+_\d+\.distcp", name) or name in self._taken:
             own = (f"__{rank}_0{DATA}" for rank in count())
             name = next(candidate for candidate in own if candidate not in self._taken)
@@ -451,6 +459,7 @@ def _cut_chunks(
     A tensor of fewer rows than ranks is one chunk, of any rank.
     """
     rows = ref.shape[0] if ref.shape else 0
+    # A packed type has no rows of whole bytes.
     if ranks == 1 or rows < ranks or not ref.numel or ref.dtype.bits < 8:
         return [(None, (0,) * len(ref.shape), ref)]
     step = -(-rows // ranks)
@@ -474,6 +483,7 @@ def _with_own_storage(ref: TensorRef) -> TensorRef:
     """A contiguous tensor with the same elements, over a storage of its own. They are
     read when they are written.
     """
+    # Each chunk is a storage of its own, as torch saves them.
     storage = Storage("0", None, ref.dtype, ref.nbytes, place_of(ref))
     return tensor_ref(storage, ref.dtype, ref.shape, contiguous(ref.shape), 0)
 
@@ -493,13 +503,11 @@ def losses(checkpoint: Checkpoint) -> list[str]:
     seen: set[str] = set()
     for name, _, node in parts.leaves:
         tensor = tensor_of(node)
-        why = (
-            _TWICE
-            if name in seen
-            else None
-            if tensor is None
-            else _unfit_reason(tensor)
-        )
+        why = None
+        if name in seen:
+            why = _TWICE
+        elif tensor is not None:
+            why = _unfit_reason(tensor)
         if why:
             lost.append(f"{show_name(name)} ({why})")
         seen.add(name)
@@ -534,6 +542,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
         for file in layout.files:
             with sink.file(file.name, file.size) as inner:
                 file.write(inner)
+        # Last: a folder without `.metadata` is no checkpoint.
         with sink.file(METADATA, len(metadata)) as inner:
             inner.write(metadata)
 
@@ -556,6 +565,8 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
             ):
                 raise difference_error(f"tensor {show(leaf.name, 80)} differs")
             continue
+        # Objects are compared by what is inside of them: values, and tensors by their
+        # kind.
         mine, theirs = _flatten_object(leaf), _flatten_object(copy)
         same = len(mine.values) == len(theirs.values) and all(
             map(same_value, mine.values, theirs.values)
@@ -611,10 +622,12 @@ def _flatten_object(leaf: Leaf) -> Flat:
 def _leaf_bytes(leaf: Leaf) -> Iterator[bytes]:
     """The elements of a tensor, or of all tensors in an object."""
     tensor = tensor_of(leaf.node)
-    tensors: list[Tensor] = (
-        [entry.tensor for entry in _flatten_object(leaf).tensors]
-        if tensor is None
-        else [tensor]
-    )
-    parts: list[TensorRef] = [part for member in tensors for part in parts_of(member)]
+    tensors: list[Tensor] = []
+    if tensor is not None:
+        tensors.append(tensor)
+    else:
+        tensors += [entry.tensor for entry in _flatten_object(leaf).tensors]
+    parts: list[TensorRef] = []
+    for member in tensors:
+        parts += parts_of(member)
     return chain.from_iterable(elements(part) for part in parts)

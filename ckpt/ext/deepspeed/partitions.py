@@ -51,24 +51,31 @@ class Partitions:
         self._main = models[min(models)]
         self._first = optimizers[min(optimizers)] if optimizers else None
         shapes = self._main.shapes or ()
+        # ZeRO-3 shares each parameter among the ranks, ZeRO 1 and 2 each flat group.
         self.is_shared = self._first is not None and not self._first.is_whole
         if self._first is None:
+            # Without optimizer files, ZeRO-3 is known by the empty parameters of the
+            # module.
             module = self._main.module or {}
             self.is_shared = any(
                 name in module and not module[name].numel and prod(shape)
                 for rows in shapes
                 for name, shape in rows.items()
             )
-        self.world = (
-            self._first.counts[0]
-            if self._first is not None and self._first.counts
-            else len(models)
-        )
+        self.world = len(models)
+        if self._first is not None and self._first.counts:
+            self.world = self._first.counts[0]
         self.saved_by: int | None = self.world
         """Ranks of the save."""
+        # Files of several saves would give wrong weights without a word: all checks
+        # come before anything is rebuilt.
         self._compare_ranks()
-        self._shapes = {name: shape for rows in shapes for name, shape in rows.items()}
-        self._home = {name: group for group, rows in enumerate(shapes) for name in rows}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._home: dict[str, int] = {}
+        """Name of a parameter -> the number of its group of shapes."""
+        for group, group_shapes in enumerate(shapes):
+            self._shapes.update(group_shapes)
+            self._home.update(dict.fromkeys(group_shapes, group))
         self._cuts: dict[str, Cut]
         if self.is_shared:
             self._cuts, self._need = shared_cuts(shapes, self.world)
@@ -77,6 +84,7 @@ class Partitions:
             self._cuts, self._ends = whole_cuts(shapes, alignments)
         self._sizes = self._partition_sizes()
         self._compare_shapes()
+        # [group][rank] is the flat tensor of a rank.
         self._vectors = self._vectors_of(
             [
                 {rank: row.groups[group] for rank, row in optimizers.items()}
@@ -111,6 +119,7 @@ class Partitions:
             raise LimitError(
                 "partition_count claims too many ranks", "shards", limits.shards
             )
+        # A rank of this number cannot be among `world` ranks.
         return [rank for rank in sorted(optimizers) if rank >= world]
 
     @property
@@ -154,6 +163,7 @@ class Partitions:
     def _compare_ranks(self) -> None:
         """The files of the ranks against each other."""
         first = self._first
+        # These fields are the same for all ranks of one save.
         for rank, row in self._optimizers.items():
             assert first is not None
             for what, expected, value in (
@@ -179,6 +189,8 @@ class Partitions:
                     "than rank"
                     f" {min(self._models)}"
                 )
+        # ZeRO-3 may split a group of parameters into several flat ones
+        # (`sub_group_size`), so its number of groups says nothing.
         groups = len(self._main.shapes or ())
         if (
             first is not None
@@ -214,17 +226,18 @@ class Partitions:
         sizes: list[int] = []
         for group in self._groups:
             rows = self._optimizers.values()
-            numels = [row.groups[group].numel for row in rows]
+            largest = max(row.groups[group].numel for row in rows)
             padded = {
                 row.groups[group].numel + row.paddings[group]
                 for row in rows
                 if row.paddings is not None and group < len(row.paddings)
             }
-            sizes.append(
-                padded.pop()
-                if len(padded) == 1 and max(numels) <= min(padded)
-                else max(numels)
-            )
+            # All partitions of a group are equal with their padding. If the recorded
+            # paddings say otherwise, the largest partition is taken as one without.
+            if len(padded) == 1 and largest <= min(padded):
+                sizes.append(padded.pop())
+            else:
+                sizes.append(largest)
         return sizes
 
     def _compare_shapes(self) -> None:
@@ -236,12 +249,15 @@ class Partitions:
             if self.is_shared:
                 continue
             have = sum(row.groups[group].numel for row in self._optimizers.values())
+            # DeepSpeed pads a group to a multiple of twice the number of ranks.
             need, align = self._ends[group], 2 * self.world
             if is_complete and -(-have // align) != -(-need // align):
                 raise UnreadableError(
                     f"group {group} holds {have:,} elements, its parameters need "
                     f"{need:,}"
                 )
+            # Files of ranks may be missing, but those that are there show the size of
+            # all.
             if size * self.world < need:
                 raise UnreadableError(
                     f"{counted_noun(self.world, 'partition')} of {size:,} elements are "
@@ -256,6 +272,7 @@ class Partitions:
                 )
             for group, rows in enumerate(row.slices or ()):
                 self._compare_slices(rank, group, rows)
+        # In ZeRO-3 the parameters of the module are empty.
         for name, tensor in (self._main.module or {}).items():
             shape = self._shapes.get(name)
             if not self.is_shared and shape is not None and shape != tensor.shape:
@@ -269,10 +286,12 @@ class Partitions:
     ) -> None:
         if group >= len(self._sizes) or self.is_shared:
             return
+        # `param_slice_mappings` is a second, independent record of where fragments lie.
         begin, size = rank * self._sizes[group], self._sizes[group]
         computed: dict[str, tuple[int, int]] = {}
         for name, cut in self._cuts.items():
             low, high = max(cut.first, begin), min(cut.first + cut.numel, begin + size)
+            # (elements, first element within the partition), as the files record it.
             if cut.group == group and low < high:
                 computed[name] = (high - low, low - begin)
         if rows != computed:
@@ -299,6 +318,7 @@ class Partitions:
         for rows in groups:
             if rows:
                 same_dtype(list(rows.values()))
+        # Elements of a cut file count as missing, those of the other ranks are kept.
         groups = [
             {
                 rank: ref
@@ -312,6 +332,7 @@ class Partitions:
                 Vector([(rank * size, ref) for rank, ref in sorted(rows.items())])
                 for rows, size in zip(groups, self._sizes, strict=True)
             ]
+        # ZeRO-3: the flat groups of a rank lie behind each other, without gaps.
         vectors = []
         for rank in range(self.world):
             begin, parts = 0, []
@@ -327,7 +348,12 @@ class Partitions:
         return 0 if row is None else row.groups[group].numel
 
     def _pieces_of_cut(self, vectors: Sequence[Vector], cut: Cut) -> Pieces:
-        chosen = vectors if self.is_shared else vectors[cut.group : cut.group + 1]
+        # A cut of ZeRO-3 goes through the vectors of all ranks, one step in each. A cut
+        # of ZeRO 1 and 2 lies in the vector of its group.
+        if self.is_shared:
+            chosen = vectors
+        else:
+            chosen = vectors[cut.group : cut.group + 1]
         return Pieces(chosen, cut.first, cut.step, cut.numel)
 
     def weights(self, prefix: str) -> dict[str, Node]:
@@ -338,6 +364,8 @@ class Partitions:
             if name not in self.lost and first is not None:
                 ref = first.groups[0 if self.is_shared else cut.group]
                 pieces = self._pieces_of_cut(self._vectors, cut)
+                # Trained weights come from the flat fp32 tensors, which are no
+                # Parameters.
                 weights[name] = rebuild_parameter(
                     f"{prefix}{name}", ref.device, ref.dtype, self._shapes[name], pieces
                 )._replace(is_parameter=False)
@@ -357,6 +385,7 @@ class Partitions:
             return fragments
         for name, shape in self._main.frozen_shapes.items():
             numel = prod(shape)
+            # Each rank has as many elements, rounded up; the last one is padded.
             step = max(-(-numel // self.world), 1)
             rows = {
                 rank: row.frozen[name]
@@ -439,7 +468,11 @@ class Partitions:
         states: dict[str, dict[str, Node]] = {
             name: {} for name in self.names if name not in self.lost
         }
-        for key in {key: None for row in self._first.state for key in row}:
+        # The keys of all groups, in the order in which the groups name them.
+        keys: dict[str, None] = {}
+        for row in self._first.state:
+            keys.update(dict.fromkeys(row))
+        for key in keys:
             self._add_state(key, prefix, states)
         return {name: row for name, row in states.items() if row}
 
@@ -449,6 +482,8 @@ class Partitions:
     def _add_state(
         self, key: str, prefix: str, states: dict[str, dict[str, Node]]
     ) -> None:
+        # First the flat state of each group: [group][rank] is a tensor with one element
+        # for each element of the partition.
         groups: list[dict[int, TensorRef]] = []
         for group in self._groups:
             rows: dict[int, TensorRef] = {}
@@ -461,6 +496,7 @@ class Partitions:
                 elif ref is not None and ref.shape:
                     self.unplaced[key] = None
             groups.append(rows)
+        # The state is cut as the weights are, by the same places.
         vectors = self._vectors_of(groups)
         for name, held in states.items():
             cut = self._cuts[name]
@@ -477,6 +513,7 @@ class Partitions:
                 )
                 held[key] = whole
                 continue
+            # Some rank's state is missing: the parameter keeps its weights.
             if cut.numel and refs:
                 self.lost_state.append(f"{name}.{key}")
                 continue
@@ -499,6 +536,7 @@ class Partitions:
         whole = (
             node
             for node, tensor in zip(nodes, tensors, strict=True)
+            # A plain number cannot be cut off, a tensor can.
             if type(tensor) is not TensorRef or id(tensor.storage) not in self._cut
         )
         return next(whole, None)
@@ -515,6 +553,7 @@ class Partitions:
 
     def _group_of(self, name: str) -> int:
         """The group of a parameter, by the shapes."""
+        # ZeRO-3 may have fewer flat groups than there are groups of shapes.
         return min(self._home[name], len(self._groups) - 1)
 
     def _param_groups(self, named: frozenset[str]) -> list[Node]:
@@ -530,6 +569,7 @@ class Partitions:
                 continue
             group = Dict()
             for key, child in zip(view.keys, view.children, strict=True):
+                # In the files `params` are numbers of flat tensors, one for each group.
                 if key == "params":
                     numbers = [
                         number for number in look(child).children if type(number) is int
@@ -584,14 +624,14 @@ class Vector:
         index = max(bisect_right(self.starts, first) - 1, 0)
         last = first + count
         while index < len(self.starts) and self.starts[index] < last:
-            low, high = max(first, self.starts[index]), min(last, self.ends[index])
+            low = max(first, self.starts[index])
+            high = min(last, self.ends[index])
+            # Nothing is yielded for a gap between two tensors.
             if low < high:
                 begin = (low - self.starts[index]) * self.width
-                yield (
-                    low - first,
-                    high - low,
-                    self.places[index].part(begin, begin + (high - low) * self.width),
-                )
+                end = begin + (high - low) * self.width
+                place = self.places[index].part(begin, end)
+                yield low - first, high - low, place
             index += 1
 
     def holds(self, first: int, count: int) -> bool:
@@ -600,6 +640,7 @@ class Vector:
 
 
 def _place_of_tensor(ref: TensorRef) -> Place:
+    # `noted`, not `place`: it carries the checksum of the record.
     place = ref.storage.noted
     assert place is not None
     return place.part(*ref.extent)
@@ -640,6 +681,7 @@ class Pieces:
 
     def is_whole(self) -> bool:
         """Tell whether every element is there."""
+        # The places are not kept: this runs for every parameter before any is read.
         held = 0
         for rank, vector in enumerate(self._vectors):
             count = min(self._step, self._numel - rank * self._step)
@@ -663,17 +705,17 @@ def rebuild_parameter(
     pieces: Pieces,
 ) -> TensorRef:
     """A parameter of its own storage, whose bytes are the pieces."""
-    numel = 1
-    for size in shape:
-        numel *= size
+    numel = prod(shape)
     size = dtype.nbytes(numel)
     places = list(pieces) if numel else []
     only = places[0][1] if len(places) == 1 else None
-    place: Place = (
-        only
-        if only is not None and only.run is not None
-        else Patched(None, size, pieces if numel else ())
-    )
+    place: Place
+    # One run of bytes in one file is that place itself, so that it can be copied by the
+    # kernel.
+    if only is not None and only.run is not None:
+        place = only
+    else:
+        place = Patched(None, size, pieces if numel else ())
     storage = Storage(storage_id, device, dtype, size, place)
     return tensor_ref(storage, dtype, shape, contiguous(shape), 0)
 
@@ -702,11 +744,9 @@ def whole_cuts(
     cuts: dict[str, Cut] = {}
     ends: list[int] = []
     for group, rows in enumerate(shapes):
-        paddings = (
-            alignments[group]
-            if alignments is not None and group < len(alignments)
-            else ()
-        )
+        paddings: Sequence[int] = ()
+        if alignments is not None and group < len(alignments):
+            paddings = alignments[group]
         if paddings and len(paddings) != len(rows):
             raise UnreadableError(
                 f"group {group} has {len(rows):,} parameters and {len(paddings):,} "
@@ -730,6 +770,8 @@ def shared_cuts(
     for rows in shapes:
         for name, shape in rows.items():
             numel = prod(shape)
+            # Each rank holds a part of each parameter, rounded up; the last parts are
+            # padded.
             step = -(-numel // ranks)
             cuts[name] = Cut(0, position, max(step, 1), numel)
             position += step

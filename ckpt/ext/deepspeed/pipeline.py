@@ -40,14 +40,14 @@ class Stages:
 
     def __init__(self, stages: dict[int, Partitions], lost: Iterable[str]) -> None:
         self._stages = tuple(stages.values())
-        own = [name for stage in self._stages for name in stage.names]
+        # The order of the stages is the order of the layers.
+        own: list[str] = []
+        whole: set[str] = set()
+        for stage in self._stages:
+            own += stage.names
+            # A tied weight is whole where one of its stages has it.
+            whole.update(name for name in stage.names if name not in stage.lost)
         self.names = tuple(dict.fromkeys((*own, *lost)))
-        whole = {
-            name
-            for stage in self._stages
-            for name in stage.names
-            if name not in stage.lost
-        }
         self.lost = frozenset(name for name in self.names if name not in whole)
         self.saved_by = self._stages[0].saved_by if self._stages else None
         self.has_optimizer = any(stage.has_optimizer for stage in self._stages)
@@ -67,16 +67,23 @@ class Stages:
 
     @property
     def lost_state(self) -> list[str]:
-        return [name for stage in self._stages for name in stage.lost_state]
+        names: list[str] = []
+        for stage in self._stages:
+            names += stage.lost_state
+        return names
 
     @property
     def unplaced(self) -> dict[str, None]:
-        return {name: None for stage in self._stages for name in stage.unplaced}
+        names: dict[str, None] = {}
+        for stage in self._stages:
+            names |= stage.unplaced
+        return names
 
     def weights(self, prefix: str) -> dict[str, Node]:
         """The whole parameters by name."""
         weights: dict[str, Node] = {}
         for stage in self._stages:
+            # Earlier stages stand behind, so that their tied weights win.
             weights = {**stage.weights(prefix), **weights}
         return {name: weights[name] for name in self.names if name in weights}
 
@@ -92,6 +99,8 @@ class Stages:
             parts = node_fields(stage.optimizer(prefix))
             state = {**node_fields(parts["state"]), **state}
             rows = look(parts["param_groups"]).children
+            # Stages have the same groups, each with its own parameters in them. Groups
+            # of other options stay apart.
             if len(rows) == len(groups) and all(map(_is_alike, groups, rows)):
                 groups = [*map(_join_groups, groups, rows)]
             else:
@@ -123,6 +132,7 @@ def is_same(one: Node, two: Node) -> bool:
     """Tell whether two nodes hold the same values. Two tensors count as different:
     their bytes are not read.
     """
+    # Learning rates of capturable optimizers are tensors, and are not compared either.
     if tensor_of(one) is not None or tensor_of(two) is not None:
         return False
     first, second = look(one), look(two)
@@ -168,6 +178,8 @@ def lost_layers(
     for state in states:
         trained |= {name for rows in state.shapes or () for name in rows}
         names += sorted(claimed_names(state), key=natural_sort_key)
+    # The file of a layer keeps its own number for a tied module, under which no state
+    # lists it.
     gone = [
         name
         for name in dict.fromkeys(names)
@@ -182,11 +194,9 @@ def lost_layers(
             f"{'is' if len(lost) == 1 else 'are'} lost"
         )
         names_text = and_more([show(name, 60) for name in lost], _LISTED)
-        text = (
-            f"{what}: {names_text}"
-            if lost
-            else "the optimizer has all of its weights in fp32"
-        )
+        text = "the optimizer has all of its weights in fp32"
+        if lost:
+            text = f"{what}: {names_text}"
         yield Notice(
             "incomplete", f"the weights of {files} are missing: {text}", tuple(lost)
         )
@@ -203,6 +213,7 @@ def cut_layers(
 
     Those that no state lists are lost to the model, as are all of ZeRO 0.
     """
+    # `held` has the names of all tensors, `weights` only those that are whole.
     gone = [name for name in held if name not in weights]
     if gone:
         known = {name for state in states for name in claimed_names(state)}
@@ -235,9 +246,11 @@ def lost_unseen(
                 for key, node in node_fields(row).items()
                 if key in _MOMENTS
             )
+            # One moment of each row has the shape of the parameter.
             shapes.update(islice((ref.shape for ref in moments if ref is not None), 1))
         buffers |= state.buffers or frozenset()
     held = [ref.shape for name, ref in weights.items() if name not in buffers]
+    # By their number, or by shapes of which the layers have too few.
     gone = max(count - len(held), (shapes - Counter(held)).total())
     if gone > 0:
         text = (
@@ -278,22 +291,21 @@ def stages_of(state: ModelState, others: Sequence[ModelState]) -> int | None:
     Newer versions record both. Before them, two such ranks have states of one layer.
     """
     degrees = node_fields(state.rest.get(_PARALLEL))
-    tensor, pipeline, world = (
-        degrees.get("tp_degree"),
-        degrees.get("pp_degree"),
-        state.rest.get("mp_world_size"),
-    )
+    tensor = degrees.get("tp_degree")
+    pipeline = degrees.get("pp_degree")
+    world = state.rest.get("mp_world_size")
     if type(tensor) is int and tensor > 1:
         return None
     seen: set[str] = set()
     for other in others:
-        numbers = {name.partition(".")[0] for name in claimed_names(other)} - {
-            _TIED[:-1]
-        }
+        numbers = {name.partition(".")[0] for name in claimed_names(other)}
+        # Tied modules belong to several stages.
+        numbers.discard(_TIED.removesuffix("."))
         if not seen.isdisjoint(numbers):
             return None
         seen |= numbers
     counts = [count for count in (pipeline, world, len(others)) if type(count) is int]
+    # A claim below the number of files is wrong; the files are there.
     return max(counts[0], len(others))
 
 
@@ -308,15 +320,20 @@ def shapes_by(
     """
     first = optimizers[min(optimizers)]
     every = [optimizers[rank].slices for rank in sorted(optimizers)]
-    if sorted(optimizers) != [*range(max(first.counts))] or any(
-        len(rows or ()) != len(first.groups) for rows in every
-    ):
+    # A missing rank would leave elements out of the sums below.
+    if sorted(optimizers) != [*range(max(first.counts))]:
         return None
+    if any(len(rows or ()) != len(first.groups) for rows in every):
+        return None
+    # Elements of each parameter by group, summed over the ranks, in the order in which
+    # they lie in the flat tensor.
     numels: list[dict[str, int]] = [{} for _ in first.groups]
     for slices in every:
         for group, rows in zip(numels, slices or (), strict=True):
             for name, (numel, _) in sorted(rows.items(), key=lambda row: row[1][1]):
                 group[name] = group.get(name, 0) + numel
+    # The layer of a tied module has no number in the slices: `tied_modules.KEY.weight`
+    # is sought by its ending among the layers that no slice names.
     numbers = {name.partition(".")[0] for group in numels for name in group}
     free = {
         name: ref.shape
@@ -327,13 +344,16 @@ def shapes_by(
     for group in numels:
         shapes: dict[str, Shape] = {}
         for name, numel in group.items():
-            ends = {
-                shape
-                for other, shape in free.items()
-                if name.endswith(other[other.index(".") :])
-            }
-            fitting = {weights[name].shape} if name in weights else ends
+            if name in weights:
+                fitting = {weights[name].shape}
+            else:
+                fitting = {
+                    shape
+                    for other, shape in free.items()
+                    if name.endswith(other[other.index(".") :])
+                }
             fitting = {shape for shape in fitting if prod(shape) == numel}
+            # Several shapes of one size leave the parameter ambiguous.
             if len(fitting) != 1:
                 return None
             shapes[name] = fitting.pop()
@@ -343,8 +363,10 @@ def shapes_by(
 
 def claimed_names(state: ModelState) -> set[str]:
     """The names of the parameters and the buffers that the states of a stage list."""
-    shapes = (name for rows in state.shapes or () for name in rows)
-    return {*shapes, *state.frozen_shapes, *(state.buffers or ())}
+    names = {*state.frozen_shapes, *(state.buffers or ())}
+    for rows in state.shapes or ():
+        names.update(rows)
+    return names
 
 
 def unclaimed_names(names: Iterable[str], states: Iterable[ModelState]) -> list[str]:
@@ -370,7 +392,14 @@ def combine_stages(
     if not states:
         return ModelState(module, weights, extra, None, None, {}, {}, {}, None, {})
     first = states[min(states)]
-    buffers = {name for state in states.values() for name in state.buffers or ()}
+    # Each stage has its own parameters, so no name occurs twice but for tied ones.
+    buffers: set[str] = set()
+    frozen: dict[str, TensorRef] = {}
+    shared: dict[str, str] = {}
+    for state in states.values():
+        buffers.update(state.buffers or ())
+        frozen.update(state.frozen)
+        shared.update(state.shared)
     rest = dict(first.rest)
     # ZeRO 0: each stage numbers its own parameters.
     if _OPTIMIZER in rest and count > 1:
@@ -378,12 +407,12 @@ def combine_stages(
             {number: state.rest.get(_OPTIMIZER) for number, state in states.items()}
         )
     for number, state in states.items():
+        if state is first:
+            continue
         own = {
             name: node
             for name, node in state.rest.items()
-            if state is not first
-            and name != _OPTIMIZER
-            and not is_same(node, first.rest.get(name))
+            if name != _OPTIMIZER and not is_same(node, first.rest.get(name))
         }
         if own:
             rest[key_of(number)] = _dict_node(own)
@@ -391,15 +420,10 @@ def combine_stages(
         node=module,
         module=weights,
         extra=extra,
+        # With a stage missing, a name that no list has may be a buffer of that stage.
         buffers=frozenset(buffers) if len(states) == count else None,
-        frozen={
-            name: ref for state in states.values() for name, ref in state.frozen.items()
-        },
-        shared={
-            name: owner
-            for state in states.values()
-            for name, owner in state.shared.items()
-        },
+        frozen=frozen,
+        shared=shared,
         rest=rest,
     )
 

@@ -33,6 +33,7 @@ SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 UNIVERSAL = "zero/"
 """The folder of a universal checkpoint: one folder for each parameter."""
 
+# A file of a layer has a hyphen: `layer_03-model_states.pt`.
 _STATES = ("_model_states.pt", "_optim_states.pt", "-model_states.pt")
 _MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,9})_)?mp_rank_(\d{2,9})_model_states\.pt")
 _OPTIMIZER = re.compile(
@@ -82,6 +83,8 @@ class Plan(NamedTuple):
     def file(self, name: str) -> Location:
         """The location of a file. Raises UnreadableError for a link."""
         folder = self.at
+        # A universal checkpoint has names such as `zero/NAME/fp32.pt`. Every folder on
+        # the way is checked for links.
         for part in name.split("/"):
             folder = folder.child(part, "no")
         return folder
@@ -111,8 +114,10 @@ def is_deepspeed(probe: Probe) -> bool:
             os.path.basename(probe.path) in POINTERS and probe.size <= _TAG_BYTES
         )
         return is_pointer and _has_tag(probe.location.parent())
+    # Files of states directly in the folder: it is the folder of a tag.
     if any(name.endswith(_STATES) for name in readable_names(probe.location)):
         return True
+    # The Trainer of transformers puts `latest` beside its own weights.
     return _has_tag(probe.location) and not _has_weights(readable_names(probe.location))
 
 
@@ -122,6 +127,8 @@ def _has_tag(folder: Location) -> bool:
     """
     names = readable_names(folder)
     pointer = next((name for name in POINTERS if name in names), "")
+    # A script beside a folder of a tag shows a save that was interrupted before
+    # `latest`.
     if any(name in names for name in (*POINTERS, *SCRIPTS)) and any(map(is_tag, names)):
         return True
     if not pointer:
@@ -142,6 +149,7 @@ def _has_weights(names: Sequence[str]) -> bool:
             weights_in([name for name in names if not name.endswith("/")]) is not None
         )
     except UnreadableError:
+        # An index that cannot be read stands for weights of its own.
         return True
 
 
@@ -149,9 +157,11 @@ def plan_of(probe: Probe, limits: Limits) -> Plan:
     """The files of a checkpoint. Raises UnreadableError, LimitError."""
     folder = probe.location if probe.is_folder else probe.location.parent()
     names = folder.names()
+    # The user named the folder of the tag itself.
     if any(name.endswith(_STATES) for name in names):
         return _make_plan(folder.name, folder, "", "", names, limits)
     pointer = os.path.basename(probe.path) if not probe.is_folder else ""
+    # DeepSpeed loads `latest` by default, where both are there.
     pointer = pointer or next((name for name in POINTERS if name in names), "")
     if not pointer:
         tags = [name.rstrip("/") for name in names if is_tag(name)]
@@ -182,6 +192,8 @@ def plan_of(probe: Probe, limits: Limits) -> Plan:
 def _read_tag(folder: Location, pointer: str) -> str:
     source = folder.child(pointer, "no").open()
     try:
+        # A tag has a few letters: a larger file is something else, and is not read
+        # whole.
         data = read_limited(source, _TAG_BYTES, "", pointer)
     except LimitError:
         raise UnreadableError(f"{pointer} is not the name of a folder") from None
@@ -193,6 +205,7 @@ def _read_tag(folder: Location, pointer: str) -> str:
         raise UnreadableError(f"{pointer} is not the name of a folder") from None
     if not tag:
         raise UnreadableError(f"{pointer} is empty: it names no folder")
+    # A tag becomes a part of a path: it must not lead out of the folder.
     if not is_plain_name(tag):
         raise UnreadableError(
             f"{pointer} names {show(tag, 80)}, which is not a plain name"
@@ -226,13 +239,13 @@ def _make_plan(
                 "rank",
                 name,
             )
+        # A layer with a number of a tensor-parallel rank above 0 is a part of that
+        # layer.
         elif layer is not None and not int(layer[2] or 0):
             _add_file(layers, int(layer[1]), "layer", name)
         else:
             others.append(name)
-    ranks = [
-        file for stage in stages.values() for part in stage for file in part.values()
-    ]
+    ranks = _files_of_stages(stages)
     if len(ranks) + len(layers) + len(others) > limits.shards:
         raise LimitError("the folder holds too many files", "shards", limits.shards)
     if not (ranks or layers or others):
@@ -241,17 +254,24 @@ def _make_plan(
         )
     if layers and not others:
         return Plan(path, folder, prefix, pointer, {}, {}, (), None, layers, stages)
+    # With one model-parallel rank, stage 0 is the whole model. Files of any further
+    # rank are parts that ckpt does not join.
     first = stages.pop(0, Stage({}, {}))
-    others += [
-        file for stage in stages.values() for part in stage for file in part.values()
-    ]
+    others += _files_of_stages(stages)
     others += layers.values()
-    universal = (
-        _universal_files(folder, limits)
-        if UNIVERSAL in names and not first.optimizers
-        else None
-    )
+    universal = None
+    if UNIVERSAL in names and not first.optimizers:
+        universal = _universal_files(folder, limits)
     return Plan(path, folder, prefix, pointer, *first, tuple(others), universal)
+
+
+def _files_of_stages(stages: Mapping[int, Stage]) -> list[str]:
+    """The files of all ranks of these stages."""
+    files: list[str] = []
+    for stage in stages.values():
+        files += stage.models.values()
+        files += stage.optimizers.values()
+    return files
 
 
 def _add_file(files: dict[int, str], number: int, what: str, name: str) -> None:
@@ -278,6 +298,7 @@ def _universal_files(folder: Location, limits: Limits) -> tuple[str, ...]:
         files += [
             UNIVERSAL + name + file for file in inside if (name + file).endswith(".pt")
         ]
+        # The bound is checked after each folder, before the next one is listed.
         if len(files) > limits.shards:
             raise LimitError("the folder holds too many files", "shards", limits.shards)
     return tuple(files)

@@ -52,6 +52,7 @@ from ckpt.tree.find import counter
 from ckpt.tree.view import look
 
 MODEL, MODULE, OPTIMIZER = "model", "module", "optimizer"
+# After one of these notices the weights are not all there: no `load:` is shown.
 _LOSSES = ("incomplete", "damaged-file")
 _LIGHTNING = "pytorch-lightning_version"
 _REBUILT = 1_500
@@ -65,8 +66,11 @@ def file_mark(probe: Probe, name: str) -> str:
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     plan = plan_of(probe, limits)
+    # A file of the folder that is open keeps a descriptor: an error closes them all.
     files = Files(probe, plan)
     with files.closing_on_errors():
+        # A universal checkpoint has a file for each state of each parameter, already
+        # whole, so there is nothing to put together from ranks.
         if plan.universal is not None:
             models = models_of(files)
             return assemble_checkpoint(
@@ -74,6 +78,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             )
         if plan.layers:
             return _merge_pipeline(files, limits)
+        # Ranks of tensor or expert parallelism each have a part of the model. Only the
+        # model's code knows along which dimension their parts are joined.
         if plan.others:
             return side_by_side(files, "tensor, pipeline or expert parallel")
         return _merge_ranks(files, limits)
@@ -100,6 +106,7 @@ class Files(CheckpointFiles):
         `cut`.
         """
         file = super().open(name)
+        # A cut file is read with `partial`: its other tensors are whole.
         gone = frozenset(() if file is None else self.cut_in(name))
         if file is not None and gone:
             for entry in file.tensors:
@@ -116,6 +123,7 @@ class Files(CheckpointFiles):
         """Open files in the order of their numbers: (number, name, file) of each that
         is not damaged.
         """
+        # Files are opened ahead in this order, which is the order of the ranks.
         numbers = {name: number for number, name in sorted(names.items())}
         for name, file in self.open_each(numbers):
             yield numbers[name], name, file
@@ -125,6 +133,7 @@ class Files(CheckpointFiles):
         return {
             name: ref
             for name, ref in tensors.items()
+            # The same storage may hold several parameters: they are lost together.
             if id(ref.storage) not in self.cut
         }
 
@@ -137,6 +146,7 @@ def side_by_side(files: Files, why: str) -> Checkpoint:
     whole.
     """
     plan = files.plan
+    # Files that were opened on the way here are not opened again.
     files.open_all(
         [name for name in plan.names if name not in {**files.files, **files.unread}]
     )
@@ -145,6 +155,7 @@ def side_by_side(files: Files, why: str) -> Checkpoint:
         for name, file in files.files.items()
     ]
     if not members:
+        # Notices begin with the first file that could not be read.
         raise UnreadableError(files.notices[0].message)
     refuse_mixed(
         (show(name, 80), rank_counters(node_fields(file.root)))
@@ -171,7 +182,8 @@ def _merge_ranks(files: Files, limits: Limits) -> Checkpoint:
     optimizers = _read_optimizers(files, files.plan.optimizers)
     main = models[min(models)]
     parallel = main.rest.get("mp_world_size")
-    # The files of the other ranks have numbers of their own.
+    # The files of the other ranks have numbers of their own. The states say how many
+    # there should be, so one file alone is not taken for the whole model.
     if type(parallel) is int and parallel > 1:
         text = (
             f"the files of {parallel - 1:,} of {parallel:,} model-parallel ranks are "
@@ -179,10 +191,14 @@ def _merge_ranks(files: Files, limits: Limits) -> Checkpoint:
         )
         files.notices.append(Notice("incomplete", text))
         return side_by_side(files, "tensor or pipeline parallel")
+    # Experts are partitioned among fewer ranks than other parameters.
     if optimizers and _is_mixed(optimizers):
         return side_by_side(files, "expert parallel")
+    # Without ZeRO the module is the whole model, in the precision of training.
     if not optimizers and main.shapes is None:
         return assemble_checkpoint(files, main, None, limits)
+    # With `--partial` what belongs together is chosen by its step. Without it ranks of
+    # two steps are refused in `Partitions`.
     if files.probe.partial:
         _drop_strays(
             files, models, optimizers, files.plan.models, files.plan.optimizers
@@ -211,6 +227,8 @@ def _drop_strays(
 
     Where that does not tell which step is meant, all stay, and are refused.
     """
+    # Each kind is judged by the other one too: two model files of two steps have no
+    # majority of their own.
     taken = {number: _steps_taken(state) for number, state in models.items()}
     steps = {key: _optimizer_steps(row) for key, row in optimizers.items()}
     odd_models = _stray_files(taken, [*steps.values()])
@@ -219,10 +237,9 @@ def _drop_strays(
         del models[number]
     for key in odd_optimizers:
         del optimizers[key]
-    for name in (
-        *map(model_names.__getitem__, odd_models),
-        *map(optimizer_names.__getitem__, odd_optimizers),
-    ):
+    strays = [model_names[number] for number in odd_models]
+    strays += [optimizer_names[key] for key in odd_optimizers]
+    for name in strays:
         files.leave_out(name, "the others")
 
 
@@ -234,6 +251,8 @@ def _stray_files(
     """
     counts = {key: value for key, value in values.items() if value is not None}
     odd = find_strays({key: {"step": value} for key, value in counts.items()})
+    # Without a majority the other kind decides, if all of it is of one step, and if at
+    # least one file here is of that step.
     said = {value for value in others if value is not None}
     if not odd and len(said) == 1 and said <= {*counts.values()}:
         odd = {key for key, value in counts.items() if value not in said}
@@ -242,10 +261,13 @@ def _stray_files(
 
 def _steps_taken(state: ModelState) -> float | None:
     """The steps that the optimizer has taken, by the model states."""
-    count, skipped = (
-        counter(state.rest.get(key)) for key in ("global_steps", "skipped_steps")
-    )
-    return None if count is None else count - (skipped or 0)
+    count = counter(state.rest.get("global_steps"))
+    skipped = counter(state.rest.get("skipped_steps"))
+    if count is None:
+        return None
+    # fp16 training skips a step whose gradients overflow: the optimizer does not count
+    # it.
+    return count - (skipped or 0)
 
 
 def _optimizer_steps(row: OptimizerState) -> float | None:
@@ -260,6 +282,8 @@ def _text_of_stale(stale: list[int], optimizers: dict[int, OptimizerState]) -> s
     """
     counts = optimizers[min(optimizers)].counts
     ranks = ranks_text(stale, 4)
+    # Another save has other counts. Equal counts that are too small come from processes
+    # that each believed to be alone.
     if any(optimizers[rank].counts != counts for rank in stale):
         return (
             f"files of {ranks} are left from a save with more ranks and were not read"
@@ -311,26 +335,25 @@ def _merge_pipeline(files: Files, limits: Limits) -> Checkpoint:
             states[number] = _model_state(files, opened, name)
         optimizers[number] = _read_optimizers(files, stage.optimizers)
     if files.probe.partial:
-        flat = {
-            (number, rank): row
-            for number, rows in optimizers.items()
-            for rank, row in rows.items()
-        }
-        names = {
-            (number, rank): name
-            for number, stage in plan.stages.items()
-            for rank, name in stage.optimizers.items()
-        }
-        model_names = {
-            number: name
-            for number, stage in plan.stages.items()
-            for name in stage.models.values()
-        }
+        # Files of all stages are compared at once, so they are numbered by (stage,
+        # rank).
+        flat: dict[tuple[int, int], OptimizerState] = {}
+        for number, by_rank in optimizers.items():
+            for rank, row in by_rank.items():
+                flat[number, rank] = row
+        names: dict[tuple[int, int], str] = {}
+        model_names: dict[int, str] = {}
+        for number, stage in plan.stages.items():
+            for rank, name in stage.optimizers.items():
+                names[number, rank] = name
+            for name in stage.models.values():
+                model_names[number] = name
         _drop_strays(files, states, flat, model_names, names)
-        optimizers = {
-            number: {rank: row for rank, row in rows.items() if (number, rank) in flat}
-            for number, rows in optimizers.items()
-        }
+        # `_drop_strays` has removed rows of `flat`: they go from the stages too.
+        for number, by_rank in optimizers.items():
+            optimizers[number] = {
+                rank: row for rank, row in by_rank.items() if (number, rank) in flat
+            }
     refuse_mixed(
         (pipeline.key_of(number), rank_counters(state.rest))
         for number, state in states.items()
@@ -340,10 +363,13 @@ def _merge_pipeline(files: Files, limits: Limits) -> Checkpoint:
         for number, rows in optimizers.items()
         for rank, row in rows.items()
     )
+    # The number of stages is None where tensor-parallel ranks cut the layers.
     every = [*states.values()]
     count = pipeline.stages_of(every[0], every) if every else max(len(plan.stages), 1)
     if count is None or any(map(_is_mixed, optimizers.values())):
         return side_by_side(files, "tensor parallel or expert parallel, of a pipeline")
+    # The layers hold the weights in the precision of training; the stages hold
+    # partitions of their fp32 weights.
     held, extra = pipeline.tensors_of(roots)
     weights = files.whole(held)
     for number, state in states.items():
@@ -355,7 +381,8 @@ def _merge_pipeline(files: Files, limits: Limits) -> Checkpoint:
             return side_by_side(
                 files, "pipeline parallel, without the shapes of their fp32 weights:"
             )
-        # That of the first rank.
+        # The optimizer of bf16 with ZeRO 0 is saved without `param_shapes`. The
+        # optimizer in the model states is then the part of the first rank alone.
         rest = {name: node for name, node in state.rest.items() if name != OPTIMIZER}
         states[number] = state._replace(shapes=shapes, rest=rest)
     every = [*states.values()]
@@ -365,25 +392,27 @@ def _merge_pipeline(files: Files, limits: Limits) -> Checkpoint:
     are_rebuilt = any(state.shapes is not None for state in every) or any(
         optimizers.values()
     )
+    # A parameter of a stage whose states are missing has weights in its layer, and no
+    # fp32 weights.
     lost = pipeline.unclaimed_names(weights, every) if gone and are_rebuilt else []
     missing = [
         *pipeline.lost_layers(every, weights),
         *pipeline.lost_unseen(every, weights),
     ]
     missing += pipeline.cut_layers(held, weights, every, are_rebuilt)
-    missing += [
-        Notice(
-            "incomplete",
-            f"{show(plan.layers[number], 80)} was not read: its tensors are lost",
-        )
-        for number in map(int, pipeline.unclaimed_names(map(str, plan.layers), every))
-        if plan.layers[number] in files.unread
-    ]
+    unclaimed = pipeline.unclaimed_names(map(str, plan.layers), every)
+    for number in map(int, unclaimed):
+        name = plan.layers[number]
+        # No state lists the tensors of such a layer: `lost_layers` does not name it.
+        if name in files.unread:
+            text = f"{show(name, 80)} was not read: its tensors are lost"
+            missing.append(Notice("incomplete", text))
     files.is_module_whole &= not missing
     files.notices += [*pipeline.lost_stages(gone, count, lost, are_rebuilt), *missing]
     main = pipeline.combine_stages(states, weights, extra, count)
     if not are_rebuilt:
         return assemble_checkpoint(files, main, None, limits)
+    # Each stage is a ZeRO run of its own, with its own ranks and shapes.
     parts = {
         number: _make_partitions(
             files,
@@ -407,9 +436,9 @@ def _mixed_step_notices(
     They may be of two saves, which no field says for sure.
     """
     count = counter(main.rest.get("global_steps"))
-    taken = next(
-        (_optimizer_steps(optimizers[rank]) for rank in sorted(optimizers)), None
-    )
+    # The least rank speaks for all: `Partitions` has refused ranks of several steps.
+    ranks = sorted(optimizers)
+    taken = next((_optimizer_steps(optimizers[rank]) for rank in ranks), None)
     if taken is not None and count is not None and taken != _steps_taken(main):
         text = (
             f"the model states are of step {count:,.0f}, and the optimizer took "
@@ -426,6 +455,7 @@ def _of_another_step(main: ModelState, partitions: Partitions) -> Iterator[Notic
     """
     module = main.module or {}
     rebuilt = {*partitions.names} - partitions.lost
+    # A shared parameter is rebuilt under the name of its owner.
     alone = [name for name in module if main.shared.get(name, name) not in rebuilt]
     names = [f"{MODEL}.{name}" for name in alone]
     names += [] if partitions.is_shared else [f"{MODULE}.{name}" for name in module]
@@ -451,6 +481,7 @@ def models_of(files: Files) -> dict[int, ModelState]:
         models[rank] = _model_state(files, opened, name)
     if not models:
         raise UnreadableError(files.notices[0].message)
+    # A rank whose file was cut off may lack buffers that all ranks hold.
     _mend_module(files, models)
     return models
 
@@ -477,19 +508,34 @@ def _mend_module(files: Files, models: dict[int, ModelState]) -> None:
         for name, node in node_fields(main.node).items()
         if tensor_of(node) is not None and name not in whole
     ]
+    # ZeRO-3 leaves parameters empty in the module; buffers are full on every rank.
     others = [state.module or {} for state in models.values()]
-    found = {name: other[name] for name in gone for other in others if name in other}
+    found: dict[str, TensorRef] = {}
+    for name in gone:
+        for other in others:
+            if name in other:
+                found[name] = other[name]
     models[min(models)] = main._replace(module={**whole, **found})
     lost = [name for name in gone if name not in found]
     if lost:
         files.is_module_whole = False
-        trained = {name for rows in main.shapes or () for name in rows}
+        # Trained parameters are rebuilt from the optimizer's partitions: only their
+        # copy in the module is lost.
+        trained = _trained_names(main)
         names = [f"{MODULE}.{name}" for name in lost]
         names += [f"{MODEL}.{name}" for name in lost if name not in trained]
         text = (
             f"the module is cut off: {and_more([show(name, 60) for name in lost], 3)}"
         )
         files.notices.append(Notice("incomplete", text, tuple(names)))
+
+
+def _trained_names(state: ModelState) -> set[str]:
+    """The names of the parameters that the optimizer has."""
+    names: set[str] = set()
+    for rows in state.shapes or ():
+        names.update(rows)
+    return names
 
 
 def _read_optimizers(files: Files, names: dict[int, str]) -> dict[int, OptimizerState]:
@@ -532,14 +578,14 @@ def assemble_checkpoint(
     model = dict_of([*weights.items(), *main.extra.items()])
     root.set([MODEL], [model])
     rest = dict(main.rest)
+    # Without partitions (ZeRO 0) the weights are the module itself, which is not shown
+    # twice.
     if partitions is not None:
-        is_apart = files.is_module_whole or bool(partitions.lost)
-        if (
-            main.module is not None
-            and not partitions.is_shared
-            and not plan.others
-            and is_apart
-        ):
+        # A module with gaps is shown only if fp32 weights are lost that it may replace.
+        is_shown = files.is_module_whole or bool(partitions.lost)
+        # In ZeRO-3 the parameters of the module are empty.
+        has_weights = main.module is not None and not partitions.is_shared
+        if has_weights and not plan.others and is_shown:
             root.set([MODULE], [main.node])
         if partitions.has_optimizer:
             root.set([OPTIMIZER], [partitions.optimizer(f"{probe.mark}optimizer.")])
@@ -554,20 +600,21 @@ def assemble_checkpoint(
     _put_rest(root, rest)
     contents = Contents(files.notices, None, probe.mark, probe.budget)
     stage = 0 if partitions is None else partitions.stage
-    kind = (
-        "universal checkpoint"
-        if plan.universal is not None
-        else f"ZeRO-{stage} checkpoint"
-    )
-    kind += " of a pipeline" if plan.layers else ""
+    kind = f"ZeRO-{stage} checkpoint"
+    if plan.universal is not None:
+        kind = "universal checkpoint"
+    if plan.layers:
+        kind += " of a pipeline"
     is_whole = not any(row.code in _LOSSES for row in files.notices)
     traits = _folder_traits(
         plan, stage, main, has_stage=partitions is None or partitions.has_stage
     )
     whole = make_checkpoint(plan.path, FORMAT.name, traits, root, contents, limits)
-    ranks = (
-        main.rest.get("dp_world_size") if partitions is None else partitions.saved_by
-    )
+    # The data-parallel size that the file claims, or the partitions that were counted.
+    if partitions is None:
+        ranks = main.rest.get("dp_world_size")
+    else:
+        ranks = partitions.saved_by
     facts: list[tuple[str, Node]] = [
         ("step", main.rest.get("global_steps")),
         ("ranks", ranks),
@@ -575,11 +622,8 @@ def assemble_checkpoint(
     is_lightning = isinstance(main.rest.get(_LIGHTNING), str)
     if is_lightning:  # its client state
         facts.insert(0, ("epoch", main.rest.get("epoch")))
-    facts += (
-        [("layers", len(plan.layers)), ("stages", len(plan.stages))]
-        if plan.layers
-        else []
-    )
+    if plan.layers:
+        facts += [("layers", len(plan.layers)), ("stages", len(plan.stages))]
     facts.append(("DeepSpeed", main.version))
     return replace(
         whole,
@@ -622,6 +666,8 @@ def _model_weights(
             rebuilt[name] = main.frozen[name]
     nameless = _nameless_parameters(main, partitions)
     weights: dict[str, Node] = {}
+    # The order of the module is the order of `state_dict()`; after it come the names
+    # that only the other files know.
     for name in dict.fromkeys((*module, *partitions.names, *rebuilt, *main.shared)):
         owner = main.shared.get(name, name)
         if owner in rebuilt:
@@ -653,6 +699,7 @@ def _nameless_parameters(
         *main.frozen_shapes,
         *(main.buffers or ()),
     }
+    # A parameter that has no elements in the model either is in `param_shapes`.
     return tuple(
         name
         for name, ref in (main.module or {}).items()
@@ -720,6 +767,7 @@ def _put_rest(root: Dict, rest: dict[str, Node]) -> None:
     taken = {key for key in root.keys if isinstance(key, str)}
     moved = Dict()
     for name, node in rest.items():
+        # The client may save a field `model` or `optimizer` of its own.
         if name in taken:
             moved.set([name], [node])
         else:
@@ -753,10 +801,12 @@ def _folder_traits(
     DeepSpeed's own function leaves the frozen parameters of ZeRO 1 out, which the
     module has.
     """
+    # An expression is shown only where DeepSpeed or torch really loads the folder.
     if plan.layers:
         return FORMAT.traits._replace(load="")  # zero_to_fp32.py takes no pipelines
     tag = plan.prefix.rstrip("/") or "."  # the folder of the tag itself
     name = next(iter(plan.models.values()))
+    # Braces in a name would be taken for the places of `{path}` in the expression.
     if any(letter in f"{tag}{name}" for letter in "{}"):
         return FORMAT.traits._replace(load="")
     if not has_stage and plan.universal is None:
@@ -769,13 +819,14 @@ def _folder_traits(
     if plan.universal is not None:
         return FORMAT.traits._replace(load="")
     call = f"get_fp32_state_dict_from_zero_checkpoint({{path}}, tag={json.dumps(tag)})"
-    trained = {name for rows in main.shapes or () for name in rows}
+    trained = _trained_names(main)
     frozen = (
         (main.module or {}).keys()
         - trained
         - main.shared.keys()
         - (main.buffers or set())
     )
+    # They are put in front, so that rebuilt weights of the same name win.
     if frozen and not main.frozen:
         module = f'torch.load({{path}}{inside}, map_location="cpu")["module"]'
         call = f"{{{{**{module}, **{call}}}}}"
@@ -814,6 +865,7 @@ def checksums(
 ) -> ChecksumReport:
     plan = plan_of(probe, limits)
 
+    # `verify` reads each file on its own, so a damaged one does not end it.
     def check_file(name: str) -> ChecksumReport:
         return check(plan.file(name), file_mark(probe, name))
 
@@ -853,6 +905,7 @@ class Universal(Partitions):
         self._states: dict[str, dict[str, Node]] = {}
         """Parameter -> state -> tensor or number."""
         self._common: dict[str, Node] = {}
+        # A universal checkpoint has thousands of small files: they are opened ahead.
         for file in names_opened_ahead(files.plan.at, files.plan.universal or ()):
             opened = files.open(file)
             parts = file.removesuffix(".pt").split("/")
@@ -864,15 +917,12 @@ class Universal(Partitions):
                 self._common = node_fields(opened.root)
                 continue
             if len(parts) == 3:
-                root = opened.root
-                node = (
-                    node_fields(root).get("param", root)
-                    if look(root).kind == "mapping"
-                    else root
-                )
-                self._states.setdefault(parts[1], {})[parts[2]] = self._shape_tensor(
-                    node, parts[1], file
-                )
+                # A file may wrap the tensor: {"param": tensor, "cat_dim": 0}.
+                node = opened.root
+                if look(node).kind == "mapping":
+                    node = node_fields(node).get("param", node)
+                states = self._states.setdefault(parts[1], {})
+                states[parts[2]] = self._shape_tensor(node, parts[1], file)
         held = {
             name
             for name, states in self._states.items()
@@ -886,6 +936,8 @@ class Universal(Partitions):
             if name in held and not self._is_whole_buffer(name)
         ]
         self.names = tuple(dict.fromkeys((*self.names, *further)))
+        # `Partitions` was given no optimizer files, so all its weights seem lost. Only
+        # its notices about frozen fragments are true here.
         self.notices = [
             row for row in self.notices if not set(row.tensors) - self._lost_frozen
         ]
@@ -927,6 +979,8 @@ class Universal(Partitions):
     @property
     def stage(self) -> int:
         stage = look(self._common.get("zero_stage")).value
+        # `zero_stage` may be missing: then the configuration in the model states
+        # counts.
         return stage if type(stage) is int and 0 <= stage <= 3 else super().stage
 
     @property

@@ -33,6 +33,7 @@ _STRUCTURE = frozenset(
 )
 _UNNEEDED = frozenset(("optimizer", "lr_scheduler", "data_sampler", "random_ltd"))
 """Fields that are None where a run has no such thing."""
+# The first is of ZeRO 1 and 2, the second of ZeRO 3.
 _FLAT = ("single_partition_of_fp32_groups", "fp32_flat_groups")
 PARTITIONS = frozenset(
     (
@@ -150,6 +151,7 @@ def model_state(root: Node, file: str) -> ModelState:
         if isinstance(owner, str)
     }
     rest = {name: node for name, node in state.items() if name not in _STRUCTURE}
+    # None is kept where it may mean something: in a field of the client.
     rest = {
         name: node
         for name, node in rest.items()
@@ -173,6 +175,8 @@ def optimizer_state(root: Node, file: str) -> OptimizerState:
     """A file of optimizer states. Raises UnreadableError, UnsupportedError."""
     outer = node_fields(root)
     inner = node_fields(outer.get("optimizer_state_dict"))
+    # A save of ZeRO has the flat weights below one of two names, which tells how they
+    # were cut.
     flat = next((key for key in _FLAT if key in inner), None)
     if flat is None:
         raise UnreadableError(
@@ -184,12 +188,19 @@ def optimizer_state(root: Node, file: str) -> OptimizerState:
         for node in _list_items(inner[flat], f"{file}: {flat}")
     )
     stage = look(inner.get("zero_stage")).value
+    # ZeRO-3 calls the optimizer inside by the name that ZeRO 1 and 2 have outside.
     base = inner.get("base_optimizer_state" if is_whole else "optimizer_state_dict")
     state, param_groups = _base_optimizer(base, len(groups))
     counts = _parse_counts(inner.get("partition_count"), file)
+    # A single number counts for all groups.
     if is_whole and len(counts) == 1:
         counts *= len(groups)
     slices = inner.get("param_slice_mappings")
+    slice_rows = None
+    if slices is not None:
+        slice_rows = tuple(
+            _parse_slices(row, file) for row in _list_items(slices, file)
+        )
     return OptimizerState(
         stage if type(stage) is int else None,
         counts,
@@ -199,9 +210,7 @@ def optimizer_state(root: Node, file: str) -> OptimizerState:
         _parse_alignments(inner.get("param_alignment_paddings")),
         state,
         param_groups,
-        None
-        if slices is None
-        else tuple(_parse_slices(row, file) for row in _list_items(slices, file)),
+        slice_rows,
         _parse_text(outer.get("ds_version")),
         {name: node for name, node in inner.items() if name not in PARTITIONS},
     )
@@ -247,6 +256,7 @@ def _parse_shapes(node: Node, file: str) -> dict[str, Shape]:
         if not all(map(is_count, sizes)) or len(sizes) > DIMENSIONS:
             raise UnreadableError(f"{file}: the shape of {show(name, 80)} is invalid")
         shape = tuple(size for size in sizes if type(size) is int)
+        # A zero would hide sizes whose product is too large to compute with.
         if prod(size or 1 for size in shape) >= 2**62:
             raise UnreadableError(f"{file}: the shape of {show(name, 80)} is too large")
         shapes[name] = shape
@@ -273,6 +283,8 @@ def _flat_tensor(node: Node, what: str) -> TensorRef:
     tensor = tensor_of(node)
     if type(tensor) is not TensorRef or not is_flat(tensor):
         raise UnreadableError(f"{what} holds something else than flat tensors")
+    # The pieces of partitions are ranges of bytes, which must be there and be as they
+    # are in memory.
     if tensor.storage.place is None:
         raise UnsupportedError(f"{what} is on meta, without data")
     if tensor.storage.place.big:
@@ -301,6 +313,7 @@ def _base_optimizer(
         for key, child in children_of(parts.get("state"))
         if type(key) is int
     }
+    # A parameter group without state has an empty row: rows are taken by number.
     state = tuple(by_number.get(number, {}) for number in range(groups))
     held = look(parts.get("param_groups"))
     return state, tuple(held.children) if held.kind == "sequence" else ()
@@ -324,6 +337,7 @@ def _parse_alignments(node: Node) -> tuple[tuple[int, ...], ...] | None:
     if look(node).kind != "sequence":
         return None
     rows = [_parse_numbers(child) for child in look(node).children]
+    # If one row is invalid, the others say nothing: then nothing is known of alignment.
     alignments = tuple(row for row in rows if row is not None)
     return alignments if len(alignments) == len(rows) else None
 

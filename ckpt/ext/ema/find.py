@@ -74,6 +74,7 @@ class Average(NamedTuple):
 def find_averages(survey: Survey) -> list[Average]:
     """Return the averages in a checkpoint, in the order of the file."""
     found: list[Average] = []
+    # Lists first: a section that consists of such a list is not looked at again.
     lists = list(_lists_in(survey))
     for row in lists:
         found.append(_of_list(survey, row))
@@ -82,6 +83,7 @@ def find_averages(survey: Survey) -> list[Average]:
             found.append(_of_section(survey, section))
         elif section.kind == "model":
             found += _inside_model(survey, section)
+    # Averages in the place of the weights are mentioned only if the file has no others.
     return [_with_data(row) for row in found] or list(_in_their_places(survey))
 
 
@@ -133,6 +135,7 @@ def _size(tensor: Tensor) -> int:
 def _of_section(survey: Survey, section: Section) -> Average:
     """The averages of a section of their own."""
     nodes = dict(tensors_by_name(weights_of(survey, section)))
+    # `AveragedModel` of mmengine counts in `steps`.
     if "steps" in nodes and any(name.startswith("module.") for name in nodes):
         # mmengine swaps both when it saves, so that the usual key loads the averages.
         problem = (
@@ -142,11 +145,11 @@ def _of_section(survey: Survey, section: Section) -> Average:
         hint = f"{problem}: slim without --ema takes them"
         return Average(section.name, "swapped", section=section, problem=hint)
     models = _models_for(survey, section)
-    matches = [
-        (model, pairs)
-        for model in models
-        if (pairs := _by_names(survey, model, nodes)) is not None
-    ]
+    matches: list[tuple[Section, dict[str, Node]]] = []
+    for model in models:
+        pairs = _by_names(survey, model, nodes)
+        if pairs is not None:
+            matches.append((model, pairs))
     if len(matches) == 1:
         model, pairs = matches[0]
         return Average(section.name, "by the names of the model", model, pairs, section)
@@ -155,13 +158,11 @@ def _of_section(survey: Survey, section: Section) -> Average:
         return Average(
             section.name, "", section=section, problem=f"its names are those of {names}"
         )
+    # A model with other names, or other shapes, was trained in another way.
     if models:
-        return Average(
-            section.name,
-            "",
-            section=section,
-            problem=_why_not(survey, models[0], nodes),
-        )
+        problem = _why_not(survey, models[0], nodes)
+        return Average(section.name, "", section=section, problem=problem)
+    # Without a model in the file the averages are the only weights.
     own = _without_wrapper(nodes)
     return Average(section.name, "by their own names", None, own, section)
 
@@ -174,10 +175,13 @@ def _models_for(survey: Survey, section: Section) -> Sequence[Section]:
     own = str(section.path[-1]).lower() if section.path else ""
     for mark in ("_ema", "ema_", "_averaged", "averaged_", "_avg", "swa_", "_swa"):
         bare = own.replace(mark, "")
+        if bare == own:
+            continue
+        # The path's last key as text in quotes, so that `g` is not found in `gan`.
         same = [
             model
             for model in models
-            if bare != own and str(model.path[-1:] or "").lower().find(f"'{bare}'") >= 0
+            if f"'{bare}'" in str(model.path[-1:] or "").lower()
         ]
         if len(same) == 1:
             return same
@@ -191,6 +195,8 @@ def _by_names(
     among them.
     """
     names = dict(tensors_by_name(weights_of(survey, model)))
+    # Each beginning is tried on all averages: what is beside them must be counters, or
+    # the model itself.
     for begin in _WRAPPED:
         inner = {
             name[len(begin) :]: node
@@ -206,6 +212,7 @@ def _by_names(
             continue
         for own in _OF_MODEL:
             pairs = {f"{own}{name}": node for name, node in inner.items()}
+            # A counter of the average itself has no name in the model.
             counters = [
                 name
                 for name in pairs
@@ -266,18 +273,21 @@ def _without_wrapper(nodes: Mapping[str, Node]) -> dict[str, Node]:
 def _inside_model(survey: Survey, section: Section) -> Iterator[Average]:
     """Yield the averages that a model keeps in its own state dict."""
     names = section.names()
+    # A quick look at the names: most models have none of these.
     if not any(
         _LIT in name or name.startswith((_MMCV, "ema_model.")) or name == "n_averaged"
         for name in names
     ):
         return
     nodes = dict(tensors_by_name(weights_of(survey, section)))
+    # `AveragedModel` of torch counts in `n_averaged`; ema_pytorch has `ema_model`.
     if "n_averaged" in nodes or any(name.startswith("ema_model.") for name in nodes):
         own = _without_wrapper(nodes)
         if len(own) < len(nodes):
             how = "without the attribute of its wrapper"
             yield Average(section.name or "the root", how, None, own, section)
             return
+    # One LitEma per model: `model_ema.`, or `first.model_ema.`.
     begins = dict.fromkeys(
         name[: name.index(_LIT)]
         for name in nodes
@@ -290,6 +300,7 @@ def _inside_model(survey: Survey, section: Section) -> Iterator[Average]:
         for name, node in nodes.items()
         if name.startswith(_MMCV) and "." not in name
     }
+    # mmcv replaces the dots of a name by underscores.
     table = {_MMCV + name.replace(".", "_") for name in nodes if name not in flat}
     if flat and all(name in table for name in flat):
         problem = (
@@ -315,6 +326,7 @@ def _of_lit(section: Section, nodes: Mapping[str, Node], begin: str) -> Average:
         for name, node in nodes.items()
         if name.startswith(first)
     }
+    # LitEma's own settings lie beside the averages as buffers.
     averages = {
         name: node
         for name, node in averages.items()
@@ -327,11 +339,15 @@ def _of_lit(section: Section, nodes: Mapping[str, Node], begin: str) -> Average:
     }
     label = f"{section.name}.{first}".strip(".")
     drops = tuple(name for name in nodes if name.startswith(first))
+    # The averages leave out the attribute of the model that LitEma was given: `model.`
+    # in latent diffusion; then every other first step of a name.
     heads = dict.fromkeys(
         chain(("model.", ""), (f"{name.partition('.')[0]}." for name in models))
     )
     problem = "it holds no averages"
     for head in heads:
+        # Several names may be equal without their dots: `a.bc` and `ab.c`. The shapes
+        # tell them apart, or nothing does.
         table: dict[str, list[str]] = {}
         for name in models:
             if name.startswith(head):
@@ -378,6 +394,7 @@ def _lists_in(survey: Survey) -> Iterator[TensorList]:
     """Yield the lists of tensors below a key that says average, also inside of an
     optimizer.
     """
+    # The tensors of one list follow each other in the order of the file.
     for path, entries in groupby(survey.tensors, key=lambda entry: entry.path[:-1]):
         rows = list(entries)
         named = any(is_average(path[:count]) for count in range(1, len(path) + 1))
@@ -390,6 +407,7 @@ def _of_list(survey: Survey, row: TensorList) -> Average:
     view = look(node_at(survey.checkpoint.root, row.path))
     nodes = [child for child in view.children if tensor_of(child) is not None]
     holder = next((part for part in survey.sections if _is_all_of(row, part)), None)
+    # A number among the tensors would move all names behind it.
     if len(nodes) != len(view.children) or len(nodes) != len(row.entries):
         return Average(
             row.name,
@@ -414,6 +432,7 @@ def _of_list(survey: Survey, row: TensorList) -> Average:
     if len(fitting) == 1:
         model, pairs = fitting[0]
         return Average(row.name, "by the order of the parameters", model, pairs, holder)
+    # The shapes alone choose the model.
     if len(fitting) > 1:
         problem = f"{len(fitting)} models have parameters of these shapes"
     return Average(row.name, "", section=holder, problem=problem)
@@ -436,11 +455,11 @@ def _parameters_like(
     """The parameters of a model, if they have the shapes of these tensors in their
     order; else None.
     """
+    # First the certain parameters; a file without evidence has unknown ones only.
     for only_certain in (True, False):
         parameters = _parameters_of(survey, model, only_certain=only_certain)
-        if [tuple(unwrap_dtensor(entry.tensor).shape) for entry in parameters] == list(
-            map(_shape, nodes)
-        ):
+        shapes = [tuple(unwrap_dtensor(entry.tensor).shape) for entry in parameters]
+        if shapes == list(map(_shape, nodes)):
             return parameters
     return None
 
@@ -468,11 +487,9 @@ def _in_their_places(survey: Survey) -> Iterator[Average]:
     saved.
     """
     root = next((row for row in survey.checkpoint.containers if not row.path), None)
-    if root is not None and {
-        "averaging_state",
-        "current_model_state",
-        "state_dict",
-    } <= set(root.keys):
+    # The keys of Lightning's callback WeightAveraging.
+    keys = {"averaging_state", "current_model_state", "state_dict"}
+    if root is not None and keys <= set(root.keys):
         problem = (
             "Lightning has put the averages in the place of the weights: slim "
             "--section state_dict takes them"

@@ -49,6 +49,7 @@ def averaged_weights(
             f"{show(average.name, 80)}: {average.problem}", path=survey.path
         )
     model = average.model
+    # A part that is missing would be filled with nothing in silence.
     for part in (model, average.section):
         if part is not None:
             refuse_incomplete(survey.checkpoint, part.name, "--section")
@@ -56,6 +57,7 @@ def averaged_weights(
     if model is None:
         node: Node = _dict_of(average.nodes)
     else:
+        # Averages inside of the model's own state dict leave no trace in the result.
         base = without_tensors(weights_of(survey, model), set(average.drops))
         averages = _with_tied(model, average.nodes)
         kept = [name for name, _ in tensors_by_name(base) if name not in averages]
@@ -82,11 +84,11 @@ def averaged_weights(
 
 
 def _change_of(average: Average) -> Change:
-    nbytes = sum(
-        unwrap_dtensor(tensor).nbytes
-        for node in average.nodes.values()
-        if (tensor := tensor_of(node)) is not None
-    )
+    nbytes = 0
+    for node in average.nodes.values():
+        tensor = tensor_of(node)
+        if tensor is not None:
+            nbytes += unwrap_dtensor(tensor).nbytes
     text = f"averages of {show(average.name, 60)}, {average.how}"
     return Change("averaged", text, None, len(average.nodes), "tensor", nbytes)
 
@@ -102,11 +104,10 @@ def _chosen(survey: Survey, section: str | None) -> Average:
             "ckpt finds no averages (EMA) in this file", path=survey.path, hint=hint
         )
     if section is not None:
-        wanted = (
-            survey.section(section).name
-            if any(section == part.name for part in survey.sections)
-            else section
-        )
+        # Averages inside of a model are no section: they have the name that is listed.
+        wanted = section
+        if any(section == part.name for part in survey.sections):
+            wanted = survey.section(section).name
         of_section = [
             row
             for row in found
@@ -123,11 +124,12 @@ def _chosen(survey: Survey, section: str | None) -> Average:
             )
         found = of_section
     if len(found) > 1:
-        words = [
-            f"--section {word}"
-            for row in found
-            if (word := shell_word(row.name)) is not None
-        ]
+        words: list[str] = []
+        for row in found:
+            # A name that no shell takes is left out of the advice.
+            word = shell_word(row.name)
+            if word is not None:
+                words.append(f"--section {word}")
         raise UsageError(
             f"holds {len(found)} sets of averages",
             path=survey.path,
@@ -160,7 +162,10 @@ def _left_out(survey: Survey, average: Average) -> list[Leftover]:
         names = and_more([show(name, 40) for name in counters], 3)
         rows.append(Leftover(show(average.name, 60), f"no averages: {names}"))
     for row in rest_of(survey, whole):
-        if average.section is None or row.name != average.section.name or model is None:
+        # The section of averages has moved into the model: only its counters are left
+        # out, which stand above.
+        is_own = average.section is not None and row.name == average.section.name
+        if not is_own or model is None:
             rows.append(row)
     return rows
 
@@ -177,6 +182,7 @@ def _counters_of(survey: Survey, average: Average) -> list[str]:
     """The names of what lies beside averages and is none: counters, settings, and
     copies of the model.
     """
+    # The nodes themselves, not their names: a copy of the model may have equal ones.
     held = {id(node) for node in average.nodes.values()}
     section = average.section
     if section is None and average.model is None:
@@ -191,6 +197,7 @@ def _counters_of(survey: Survey, average: Average) -> list[str]:
         for name, node in tensors_by_name(weights_of(survey, section))
         if id(node) not in held
     ]
+    # The attributes of a pickled module are no settings of the averages.
     if section.is_module:
         return names
     depth = len(section.path)
@@ -206,6 +213,7 @@ def _with_tied(model: Section, averages: Mapping[str, Node]) -> dict[str, Node]:
     weight once.
     """
     nodes = dict(averages)
+    # Either name may be the one that was averaged.
     for other, first in tied_names(model.entries).items():
         names = (model.relative(other), model.relative(first))
         for name, source in (names, names[::-1]):
@@ -220,6 +228,7 @@ def _averaged(node: Node, averages: Mapping[str, Node], prefix: str = "") -> Nod
     """
     view = look(node)
     state: Dict | Opaque = Dict()
+    # An OrderedDict stays one, with its `_metadata`.
     if type(node) is Opaque:
         state = Opaque(node.how, node.func, (), None, node.offset)
         state.states = node.states

@@ -79,6 +79,8 @@ def paths_of(metadata: Metadata) -> dict[str, Path]:
     paths: dict[str, Path] = {}
     for name in metadata.tensors:
         if _OPTIMIZER.match(name) is None:
+            # A key stands for one tensor over all ranks. `chained_0.` stays, to tell
+            # the optimizers of one run apart.
             paths[name] = ("model", name)
         else:
             paths[name] = ("optimizer", name.removeprefix("optimizer."))
@@ -95,6 +97,7 @@ def latest_iteration(
     """
     if LATEST not in names:
         return None
+    # The file names a part of a path: only a number or `release` gets this far.
     iteration = _read_latest(folder)
     tag = iteration if iteration == "release" else f"iter_{int(iteration):07d}"
     if f"{tag}/" not in names:
@@ -108,6 +111,7 @@ def latest_iteration(
     try:
         return folder.child(tag, "no"), f"{tag}/"
     except UnreadableError:
+        # A link may lead out of the folder.
         raise UnreadableError(f"{LATEST} names {tag}, which is a link") from None
 
 
@@ -115,6 +119,7 @@ def _read_latest(folder: Location) -> str:
     """Read the text of the file: a number, or `release`. Raises UnreadableError."""
     source = folder.child(LATEST, "no").open()
     try:
+        # A longer file is not read whole.
         text = read_limited(source, _TEXT_BYTES, "", LATEST).decode("ascii").strip()
     except (LimitError, UnicodeDecodeError):
         text = ""
@@ -130,6 +135,7 @@ def ranks_in(folder: Location, names: Sequence[str]) -> list[tuple[str, Location
     ranks. No link is followed.
     """
     files: list[tuple[str, Location]] = []
+    # The order of the ranks: `mp_rank_10` comes behind `mp_rank_09`.
     for name in sorted(names, key=natural_sort_key):
         if not name.endswith("/") or RANK.fullmatch(name[:-1]) is None:
             continue
@@ -147,12 +153,12 @@ def refuse_zarr(folder: Location, names: Sequence[str]) -> None:
 
     One that lost its `metadata.json` has `common.pt` beside these folders.
     """
-    has_document = bool(
-        find_companion(folder, [name for name in names if name == BACKEND])
-    )
-    is_zarr = (
-        of_zarr(folder) if has_document else COMMON in names and has_arrays(folder)
-    )
+    documents = [name for name in names if name == BACKEND]
+    if find_companion(folder, documents):
+        is_zarr = of_zarr(folder)
+    else:
+        # The folders of zarr alone may be of any program: `common.pt` is Megatron's.
+        is_zarr = COMMON in names and has_arrays(folder)
     if is_zarr:
         raise UnsupportedError(
             "a Megatron checkpoint with the zarr backend, which ckpt does not read",
@@ -166,16 +172,16 @@ def unread_in(folder: Location) -> tuple[str, ...]:
     """
     names = folder.names()
     newest = latest_iteration(folder, names)
-    every = [
-        file
-        for name in names
-        for file in ((name + BACKEND, name + COMMON) if name.endswith("/") else (name,))
-    ]
-    return (
-        tuple(every)
-        if newest is None
-        else (LATEST, newest[1] + BACKEND, newest[1] + COMMON)
-    )
+    if newest is not None:
+        return LATEST, newest[1] + BACKEND, newest[1] + COMMON
+    files: list[str] = []
+    for name in names:
+        if name.endswith("/"):
+            # The files below are not listed: these two are enough to name the folder.
+            files += [name + BACKEND, name + COMMON]
+        else:
+            files.append(name)
+    return tuple(files)
 
 
 def rank_of(name: str, experts: bool) -> str:
@@ -186,11 +192,8 @@ def rank_of(name: str, experts: bool) -> str:
     """
     match = RANK.fullmatch(name)
     assert match is not None
-    kinds = (
-        "tensor",
-        "expert" if experts and match[3] is None else "pipeline",
-        "expert",
-    )
+    second = "expert" if experts and match[3] is None else "pipeline"
+    kinds = ("tensor", second, "expert")
     return ", ".join(
         f"{kind} {int(number)}"
         for kind, number in zip(kinds, match.groups(), strict=True)
@@ -203,13 +206,17 @@ def missing_ranks(names: Sequence[str], sizes: Sequence[int]) -> list[str]:
     pipeline parallel groups.
     """
     tensor, pipeline = sizes
+    # The sizes are claims of a file.
     if tensor * pipeline > _RANKS:
         return []
+    # Megatron writes the number of the pipeline stage only where there are several.
     name = "mp_rank_{:02d}_{:03d}" if pipeline > 1 else "mp_rank_{:02d}"
     rows = (
         name.format(*divmod(number, pipeline)) for number in range(tensor * pipeline)
     )
-    there = {"_".join(row.split("_")[: 4 if pipeline > 1 else 3]) for row in names}
+    # The names are cut behind the last number that counts: an expert's may follow.
+    fields = 4 if pipeline > 1 else 3
+    there = {"_".join(row.split("_")[:fields]) for row in names}
     return [row for row in rows if row not in there]
 
 
@@ -231,9 +238,9 @@ def place_of(probe: Probe) -> Location | None:
     if probe.is_folder:
         return probe.location
     name = probe.path.replace("\\", "/").rpartition("/")[2]
-    return (
-        probe.location.parent() if is_part(name) or name in (LATEST, BACKEND) else None
-    )
+    if is_part(name) or name in (LATEST, BACKEND):
+        return probe.location.parent()
+    return None
 
 
 def plan_in(folder: Location, names: Sequence[str]) -> Plan | None:
@@ -243,15 +250,15 @@ def plan_in(folder: Location, names: Sequence[str]) -> Plan | None:
     newest = latest_iteration(folder, names)
     if newest is not None:
         data, prefix = newest
-        plan = _of_data(data, data.names(), prefix) or _of_ranks(
-            data, data.names(), prefix
-        )
+        held = data.names()
+        plan = _of_data(data, held, prefix) or _of_ranks(data, held, prefix)
         if plan is None:
-            refuse_zarr(data, data.names())
+            refuse_zarr(data, held)
             raise UnreadableError(
                 f"{prefix[:-1]} holds no file of a rank: the save was interrupted"
             )
         return plan._replace(path=folder.name)
+    # A distributed checkpoint comes first: old folders of ranks may lie beside it.
     plan = (
         _of_data(folder, names, "")
         or _of_ranks(folder, names, "")
@@ -291,6 +298,8 @@ def parallel_of(files: Sequence[str]) -> list[str]:
     stages: dict[str, list[str]] = {}
     for file in files:
         match = RANK.fullmatch(file.rpartition("/")[0].rpartition("/")[2])
+        # Ranks of tensor parallelism have equal numbers of the pipeline and of the
+        # expert.
         if match is not None and file.endswith(FILES[0]):
             stages.setdefault(f"{match[2]} {match[3]}", []).append(file)
         elif match is None and re.fullmatch(LLAMA, file):
@@ -324,18 +333,20 @@ def _of_data(folder: Location, names: Sequence[str], prefix: str) -> Plan | None
     if not any(map(is_part, names)):
         return None
     mark = find_companion(folder, names)
+    # Without a file beside it, a folder with `.metadata` is a plain DCP, which has a
+    # format of its own.
     if not mark and not prefix:
         return None
     data = Part(f"{prefix}.metadata", folder, "model", "dcp", is_model=True)
     if mark == LIGHTNING:
+        # The small file may be a link into the cache of a Hugging Face download.
         parts = (data, Part(LIGHTNING, folder.child(LIGHTNING, "cache"), "meta"))
         steps = Fact("epoch", ("meta", "epoch")), Fact("step", ("meta", "global_step"))
         return Plan("DCP beside meta.pt", parts, steps, path=folder.name)
-    common = (
-        (Part(prefix + COMMON, folder.child(COMMON, "cache"), "common"),)
-        if COMMON in names
-        else ()
-    )
+    common: tuple[Part, ...] = ()
+    # The newest versions of Megatron put its content into the data.
+    if COMMON in names:
+        common = (Part(prefix + COMMON, folder.child(COMMON, "cache"), "common"),)
     facts = Fact("iteration", ("common", "iteration")), *_argument_facts(("common",))
     layout = "Megatron checkpoint, torch_dist"
     return Plan(layout, (data, *common), facts, path=folder.name, tree=paths_of)
@@ -356,13 +367,12 @@ def _of_ranks(folder: Location, names: Sequence[str], prefix: str) -> Plan | Non
     parts = []
     for path, location in files:
         rank, _, file = path.partition("/")
-        key = (
-            ""
-            if alone
-            else rank
-            if file == FILES[0]
-            else f"{rank}_{file.partition('.')[0]}"
-        )
+        # The key is the rank for its weights, and names the file for anything else.
+        key = rank
+        if file != FILES[0]:
+            key = f"{rank}_{file.partition('.')[0]}"
+        if alone:
+            key = ""
         parts.append(Part(prefix + path, location, key, is_model=alone))
     first = () if alone else (parts[0].key,)
     facts = Fact("iteration", (*first, "iteration")), *_argument_facts(first)
@@ -377,21 +387,26 @@ def shards_in(folder: Location, names: Sequence[str]) -> list[Part]:
     first.
     """
     parts = []
-    for name in sorted(
+    # `pytorch_model_fsdp_0` first, and `_10` behind `_9`.
+    ordered = sorted(
         names, key=lambda name: (not name.startswith("pytorch"), len(name), name)
-    ):
+    )
+    for name in ordered:
         if not name.endswith("/") or not is_of_accelerate(name[:-1]):
             continue
         try:
             inner = folder.child(name[:-1], "no")
             if not any(map(is_part, inner.names())):
                 continue
+        # A link, or a folder that cannot be read, is no part of the checkpoint.
         except UnreadableError:
             continue
         is_model = name.startswith("pytorch")
+        # The first model and the first optimizer have plain keys, as there mostly is
+        # one of each.
         number = re.sub(r"\D+", "", name)
-        key = ("model" if is_model else "optimizer") + (
-            "" if number == "0" else f"_{number}"
-        )
+        key = "model" if is_model else "optimizer"
+        if number != "0":
+            key += f"_{number}"
         parts.append(Part(f"{name}.metadata", inner, key, "dcp", is_model))
     return parts

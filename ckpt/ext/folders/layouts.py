@@ -73,6 +73,7 @@ class Layout(NamedTuple):
 SPEECHBRAIN = Layout(
     "SpeechBrain checkpoint",
     (r"CKPT\.yaml",),
+    # `CKPT.yaml` is read as text: no YAML is interpreted.
     (Rule(r"(CKPT)\.yaml", r"\1", "text"), Rule(r"([^.].*)\.ckpt", r"\1", "any")),
 )
 """One file for each object that is saved, by its name. The hooks of some objects write
@@ -87,6 +88,7 @@ LAYOUTS: tuple[Layout, ...] = (
             Rule(r"optimizer\.pt", "optimizer"),
             Rule(r"scheduler\.pt", "scheduler"),
             Rule(r"scaler\.pt", "scaler"),
+            # A run of several ranks has a file of random states for each.
             Rule(r"rng_state((?:_\d+)?)\.pth", r"rng_state\1"),
             Rule(r"trainer_state\.json", "trainer_state", "json"),
             Rule(r"training_args\.bin", "training_args"),
@@ -116,6 +118,7 @@ LAYOUTS: tuple[Layout, ...] = (
         (Rule(r"adapter_config\.json", "adapter_config", "json"),),
         (
             Fact("adapter", ("adapter_config", "peft_type")),
+            # PEFT gives single modules another rank in `rank_pattern`.
             Fact("rank", ("adapter_config", "r"), "rank_pattern"),
             Fact("alpha", ("adapter_config", "lora_alpha"), "alpha_pattern"),
             Fact("base model", ("adapter_config", "base_model_name_or_path")),
@@ -127,6 +130,7 @@ LAYOUTS: tuple[Layout, ...] = (
         (Rule(r"config\.json", "config", "json"),),
         (
             Fact("architecture", ("config", "architectures", 0)),
+            # Classes of diffusers have no `architectures`.
             Fact("class", ("config", "_class_name")),
         ),
     ),

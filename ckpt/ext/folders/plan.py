@@ -35,36 +35,33 @@ def plan_of(probe: Probe) -> Plan | None:
     if plan is not None or not probe.is_folder or any(map(is_part, names)):
         return plan  # a distributed checkpoint, whatever lies beside it
     files = [name for name in names if not name.endswith("/")]
+    # The marks are asked in this order: SpeechBrain's `CKPT.yaml` is sure, the names of
+    # the other layouts occur in many folders.
     if SPEECHBRAIN.is_in(files):
         return Plan(SPEECHBRAIN.name, tuple(_by_rules(folder, names, SPEECHBRAIN)))
-    for name, keys_in, layout, facts in (
-        (
-            DIFFUSERS,
-            _pipeline_folders,
-            "diffusers pipeline",
-            (Fact("pipeline", ("model_index", "_class_name")),),
-        ),
-        (SENTENCE_TRANSFORMERS, _module_folders, "sentence-transformers model", ()),
-    ):
-        if name in files:
-            keys = keys_in(_read_json(probe, name), names)
-            plan = None if keys is None else _in_folders(probe, keys)
-            if plan is not None:
-                index = (
-                    [Part(name, folder.child(name), "model_index", "json")]
-                    if facts
-                    else []
-                )
-                return plan._replace(
-                    layout=layout, parts=(*plan.parts, *index), facts=facts
-                )
+    if DIFFUSERS in files:
+        keys = _pipeline_folders(_read_json(probe, DIFFUSERS), names)
+        plan = None if keys is None else _in_folders(probe, keys)
+        if plan is not None:
+            index = Part(DIFFUSERS, folder.child(DIFFUSERS), "model_index", "json")
+            return plan._replace(
+                layout="diffusers pipeline",
+                parts=(*plan.parts, index),
+                facts=(Fact("pipeline", ("model_index", "_class_name")),),
+            )
+    if SENTENCE_TRANSFORMERS in files:
+        keys = _module_folders(_read_json(probe, SENTENCE_TRANSFORMERS), names)
+        plan = None if keys is None else _in_folders(probe, keys)
+        if plan is not None:
+            return plan._replace(layout="sentence-transformers model", facts=())
     plan = _flat_plan(probe, names, shards_in(folder, names))
     if plan is None or "latest" not in files:
         return plan
+    # The Trainer with DeepSpeed puts `latest` and the folder of a tag beside the
+    # weights of the model.
     below = [name.rstrip("/") for name in names if is_tag(name)]
-    return plan._replace(
-        unread=(*plan.unread, *((name, plan.parts[0].file) for name in below))
-    )
+    further = [(name, plan.parts[0].file) for name in below]
+    return plan._replace(unread=(*plan.unread, *further))
 
 
 def _flat_plan(probe: Probe, names: list[str], shards: list[Part]) -> Plan | None:
@@ -75,6 +72,7 @@ def _flat_plan(probe: Probe, names: list[str], shards: list[Part]) -> Plan | Non
     folder = probe.location
     files = [name for name in names if not name.endswith("/")]
     parts, unread = _weight_files(probe, folder, files, "")
+    # Weights in files of their own win over the same model as a distributed checkpoint.
     if parts:
         unread += [(part.file, parts[0].file) for part in shards if part.is_model]
         parts += [part for part in shards if not part.is_model]
@@ -84,19 +82,24 @@ def _flat_plan(probe: Probe, names: list[str], shards: list[Part]) -> Plan | Non
         return None
     facts: list[Fact] = []
     label = ""
-    for layout in (layout for layout in LAYOUTS if layout.is_in(files)):
-        facts_of = [
-            part
-            for part in _by_rules(folder, names, layout)
-            if part.file not in {p.file for p in parts}
+    for layout in LAYOUTS:
+        if not layout.is_in(files):
+            continue
+        held = {part.file for part in parts}
+        documents = [
+            part for part in _by_rules(folder, names, layout) if part.file not in held
         ]
-        for part in facts_of:
+        for part in documents:
+            # `optimizer.pt` of the Trainer and `optimizer.bin` of accelerate may both
+            # be there: the first layout has the key.
             same = next((other for other in parts if other.key == part.key), None)
             if same is None:
                 parts.append(part)
             else:
                 unread.append((part.file, same.file))
-        label = label or (layout.name if facts_of else "")
+        # The first layout that gives a file names the folder.
+        if documents and not label:
+            label = layout.name
         facts += layout.facts
     label = label or ("accelerate checkpoint" if shards else LAYOUTS[-1].name)
     return Plan(label, tuple(parts), tuple(facts), tuple(unread))
@@ -125,9 +128,8 @@ def _weight_files(
         # one that takes every file meets each tensor twice.
         held = {part.file for part in parts}
         twice = [name for name in _CONSOLIDATED if name in files and name not in held]
-        return parts, [
-            (name, parts[0].file) for name in dict.fromkeys((*chosen.unread, *twice))
-        ]
+        others = dict.fromkeys((*chosen.unread, *twice))
+        return parts, [(name, parts[0].file) for name in others]
     shards = _unindexed_shards(probe, folder, files)
     if shards is None:
         return [], []
@@ -149,6 +151,7 @@ def _unindexed_shards(
         is_one,
     )  # here: few folders hold shards without an index
 
+    # Shards of an older save with another number of files may have been left.
     whole = [row for row in sets if not row.gone]
     one_model = len({(row.stem, row.ending) for row in sets}) == 1
     if len(sets) > 1 and (not one_model or len(whole) != 1):
@@ -158,6 +161,8 @@ def _unindexed_shards(
         )
         raise FolderError(problem, hint="give each a folder of its own")
     shards = whole[0] if whole else sets[0]
+    # The names alone do not say that the files are shards of one model: their content
+    # must.
     return shards if is_one(folder, shards, probe.limits) else None
 
 
@@ -170,6 +175,7 @@ def _by_rules(folder: Location, names: Iterable[str], layout: Layout) -> list[Pa
         for name in sorted(names, key=natural_sort_key):
             file = name.rstrip("/")
             match = re.fullmatch(rule.pattern, file)
+            # The rules of a layout may overlap: the first one that fits names the key.
             if match is not None and all(part.file != file for part in parts):
                 kind = rule.kind if file == name else "folder"
                 parts.append(
@@ -187,12 +193,14 @@ def _in_folders(probe: Probe, keys: dict[str, str]) -> Plan | None:
     """
     folder = probe.location
     parts: list[Part] = []
+    # A document names these folders: a link may lead anywhere, and none is followed.
     unread: list[tuple[str, str]] = []
     for name, key in keys.items():
         below = folder.child(name, "no") if name else folder
         files = [file for file in readable_names(below) if not file.endswith("/")]
         own, others = _weight_files(probe, below, files, key)
         prefix = f"{name}/" if name else ""
+        # A folder of a pipeline holds one model.
         parts += [part._replace(file=prefix + part.file) for part in own[:1]]
         unread += [(prefix + other, prefix + file) for other, file in others]
     if len(parts) == 1:
@@ -206,6 +214,7 @@ def _pipeline_folders(index: Json, names: list[str]) -> dict[str, str] | None:
     """
     if not isinstance(index, dict):
         return None
+    # `_class_name` and other fields of the document are no folders.
     return {name: name for name in index if is_plain_name(name) and f"{name}/" in names}
 
 
@@ -228,6 +237,7 @@ def _module_folders(modules: Json, names: list[str]) -> dict[str, str] | None:
                 f"{SENTENCE_TRANSFORMERS} names {show(path, 80)}, which is not a "
                 "folder beside it"
             )
+        # A module without weights (pooling, normalizing) may have no folder.
         if not path or f"{path}/" in names:
             keys.setdefault(path, path or f"{number}_{kind.rpartition('.')[2]}")
     return keys or None

@@ -40,6 +40,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     plan = plan_of(probe)
     assert plan is not None
     parts = {part.file: part for part in plan.parts}
+    # Files are opened where the plan meets them: another file may be damaged.
     files = FileSet(
         probe.location,
         lambda file: _open_part(parts[file], plan, probe, limits),
@@ -58,10 +59,12 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         for part in plan.parts:
             checkpoint = files.open(part.file)
             if checkpoint is not None:
+                # The key may depend on the content of this file and of those before it.
                 key = _key_of(part, plan, checkpoint, members)
                 members.append(Member(part.file, key, checkpoint, part.is_model))
                 continue
             error = files.unread[part.file]
+            # A folder whose weights are damaged is no checkpoint without them.
             if part.is_model and not probe.partial:
                 raise error
             notice = not_read(part.file, error)
@@ -72,15 +75,14 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             notices.append(notice)
             lost.append(Absence(part.key or part.file, notice.message))
         whole = _join_members(probe, plan, members, notices)
-        return (
-            replace(whole, account=whole.account.without_values(lost))
-            if lost
-            else whole
-        )
+        if not lost:
+            return whole
+        return replace(whole, account=whole.account.without_values(lost))
 
 
 def _open_part(part: Part, plan: Plan, probe: Probe, limits: Limits) -> Checkpoint:
     """Open one file. Raises CkptError."""
+    # A folder stands where a layout expects a file.
     if part.kind == "folder":
         raise UnreadableError("a folder, not a file")
     if part.kind == "dcp":
@@ -99,6 +101,8 @@ def _open_part(part: Part, plan: Plan, probe: Probe, limits: Limits) -> Checkpoi
         return read_set(_part_probe(part, plan, probe), part.shards, limits)
     if part.kind == "json":
         return read_json(part.at, part.file, limits, probe.budget)
+    # SpeechBrain gives checkpoints and small texts one ending: text is tried first, for
+    # it is known by a few bytes.
     text = None
     if part.kind in ("text", "any"):
         text = read_text(part.at, part.file, limits, probe.budget)
@@ -112,24 +116,20 @@ def _key_of(
 ) -> str:
     """The key of a file, after the files `before` it."""
     if part.kind != "dcp":
-        return (
-            part.key
-            if checkpoint.traits in (_JSON, _TEXT)
-            else _free_key(part, plan, checkpoint)
-        )
-    held = {
-        str(key)
-        for member in before
-        if not member.key
-        for key in look(member.checkpoint.root).keys
-    }
+        if checkpoint.traits in (_JSON, _TEXT):
+            return part.key
+        return _free_key(part, plan, checkpoint)
+    # The keys of a distributed checkpoint stand at the root, if no other file has them.
+    held: set[str] = set()
+    for member in before:
+        if not member.key:
+            held |= set(map(str, look(member.checkpoint.root).keys))
     held |= {other.key for other in plan.parts if other.kind != "dcp"}
-    own = set(map(str, look(checkpoint.root).keys))
-    return (
-        ""
-        if look(checkpoint.root).kind == "mapping" and held.isdisjoint(own)
-        else part.key
-    )
+    view = look(checkpoint.root)
+    own = set(map(str, view.keys))
+    if view.kind == "mapping" and held.isdisjoint(own):
+        return ""
+    return part.key
 
 
 def _part_probe(part: Part, plan: Plan, probe: Probe) -> Probe:
@@ -147,47 +147,41 @@ def _free_key(part: Part, plan: Plan, checkpoint: Checkpoint) -> str:
         return part.key
     view = look(checkpoint.root)
     taken = {other.key for other in plan.parts}
-    if len(plan.parts) > 1 and (
-        view.kind != "mapping" or not taken.isdisjoint(map(str, view.keys))
-    ):
-        return "model"  # a pickled module, or a dict with keys that other files have
+    if len(plan.parts) == 1:
+        return ""
+    # A pickled module, or a dict with keys that other files have.
+    if view.kind != "mapping" or not taken.isdisjoint(map(str, view.keys)):
+        return "model"
     return ""
 
 
 def _join_members(
     probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequence[Notice]
 ) -> Checkpoint:
+    # Documents alone (`config.json`) are no checkpoint.
     if not any(member.checkpoint.sources for member in members):
         problem = notices[0].message if notices else "no checkpoint in this folder"
         raise UnreadableError(problem)
     if len(members) == 1 and not members[0].key:
         only = members[0].checkpoint
         # A folder with one file is that file; an index stands for its folder.
-        path = (
-            probe.path
-            if members[0].file.endswith(INDEXES) or plan.parts[0].shards
-            else only.path
-        )
+        is_folder = members[0].file.endswith(INDEXES) or plan.parts[0].shards
+        path = probe.path if is_folder else only.path
         result = replace(only, path=path, account=only.account.with_notices(*notices))
-        if plan.path:
-            result = replace(
-                result,
-                layout=plan.layout,
-                facts=tuple(_read_facts(only.root, plan.facts)),
-            )
-        return result
+        if not plan.path:
+            return result
+        own_facts = tuple(_read_facts(only.root, plan.facts))
+        return replace(result, layout=plan.layout, facts=own_facts)
     whole = merge_members(plan.path or probe.path, FORMAT.name, members)
     facts = [*_read_facts(whole.root, plan.facts)]
     # Only the states of random numbers are told apart here: those of a run with more
     # ranks may have been left.
-    difference = find_difference(
-        _member_counters(
-            [row for row in members if row.key.startswith("random_states")], "step"
-        )
-    )
+    states = [row for row in members if row.key.startswith("random_states")]
+    difference = find_difference(_member_counters(states, "step"))
     if difference is not None:
         notices = [*notices, Notice("mixed-steps", difference)]
     if plan.is_ranks:
+        # Files of two iterations are no model.
         refuse_mixed(_member_counters(members, "iteration"))
         notices = [
             *notices,
@@ -216,9 +210,13 @@ def _layout_name(plan: Plan, root: Node) -> str:
 def _rank_facts(members: Sequence[Member]) -> Iterator[tuple[str, Node]]:
     """Yield the rank of each file."""
     for member in members[:_SHOWN]:
+        # A distributed optimizer has a file of its own beside the rank's weights. The
+        # rank is told once.
         if _folder_of_member(member) == member.key:
             experts = _node_at(member.checkpoint.root, ("args", distributed.SIZES[2]))
             pipeline = _node_at(member.checkpoint.root, ("args", distributed.SIZES[1]))
+            # The second number of a folder is the pipeline rank, or the expert rank
+            # where there is one pipeline stage.
             is_of_experts = isinstance(experts, int) and experts > 1 and pipeline == 1
             yield member.key, distributed.rank_of(member.key, is_of_experts)
 
@@ -237,6 +235,7 @@ def _missing_ranks(members: Sequence[Member]) -> list[Notice]:
     """Return a notice about missing ranks, by the sizes in the arguments of the first
     rank.
     """
+    # `args` are the arguments of the run, which Megatron saves on each rank.
     sizes = [
         _node_at(members[0].checkpoint.root, ("args", name))
         for name in distributed.SIZES[:2]
@@ -264,6 +263,7 @@ def _parallel_notices(
     """Yield a notice about ranks of tensor parallelism, and one about the files of
     Llama that are not there.
     """
+    # Ranks of other pipeline stages hold other tensors, so one stage is compared.
     files = distributed.parallel_of([member.file for member in members])
     ranks = [
         (member.file, member.checkpoint) for member in members if member.file in files
@@ -272,6 +272,7 @@ def _parallel_notices(
         notice = notice_of(ranks, plan.parts[0].at.parent(), probe.limits)
         if notice is not None:
             yield notice
+    # Meta numbers the files from 0 on: a number that is not there is a lost file.
     numbers = list(llama_in(files))
     lost = [
         number
@@ -308,12 +309,12 @@ def _read_facts(root: Node, facts: Sequence[Fact]) -> Iterator[tuple[str, Node]]
         node = _node_at(root, fact.path)
         if type(node) not in SCALARS or node is None:
             continue
-        default = (
-            look(_node_at(root, (fact.path[0], fact.unless))).keys
-            if fact.unless
-            else ()
-        )
-        yield f"{fact.label} by default" if default else fact.label, node
+        # A default says nothing about tensors for which another field has a value:
+        # PEFT's `r` beside `rank_pattern`.
+        exceptions: Sequence[object] = ()
+        if fact.unless:
+            exceptions = look(_node_at(root, (fact.path[0], fact.unless))).keys
+        yield f"{fact.label} by default" if exceptions else fact.label, node
 
 
 def _node_at(root: Node, path: Path) -> Node:
@@ -322,8 +323,11 @@ def _node_at(root: Node, path: Path) -> Node:
         view = look(root)
         if view.kind not in ("mapping", "sequence", "object"):
             return None
-        named = view.kind in ("mapping", "object")
-        if named:
+        if view.kind == "sequence":
+            if not isinstance(key, int) or key >= len(view.children):
+                return None
+            root = view.children[key]
+        else:
             # A file may hold keys that Python cannot hash.
             held = [
                 child
@@ -331,12 +335,6 @@ def _node_at(root: Node, path: Path) -> Node:
                 if isinstance(own, (str, int)) and own == key
             ]
             root = held[0] if held else None
-        else:
-            root = (
-                view.children[key]
-                if isinstance(key, int) and key < len(view.children)
-                else None
-            )
     return root
 
 
@@ -351,24 +349,22 @@ def checksums(
     assert plan is not None
     reports: list[ChecksumReport] = []
     for part in plan.parts:
+        # Texts have no checksums of their own.
         if part.kind in ("json", "text"):
             continue
-        if (
-            part.kind == "any"
-            and read_text(part.at, part.file, limits, probe.budget) is not None
-        ):
-            continue
+        if part.kind == "any":
+            text = read_text(part.at, part.file, limits, probe.budget)
+            if text is not None:
+                continue
         try:
             if part.shards is not None:
-                from ckpt.formats.sharded.index import (
-                    unindexed,
-                )  # here: as in `_member`
+                # here: as in `_open_part`
+                from ckpt.formats.sharded.index import unindexed
                 from ckpt.formats.sharded.reader import checksums_of
 
                 inner = _part_probe(part, plan, probe)
-                report = checksums_of(
-                    inner, unindexed(inner, part.shards, limits), check
-                )
+                index = unindexed(inner, part.shards, limits)
+                report = checksums_of(inner, index, check)
             elif part.kind == "dcp":
                 inner = _part_probe(part, plan, probe)
                 from ckpt.ext.dcp.verifier import (
@@ -384,6 +380,7 @@ def checksums(
             if part.is_model:
                 raise
             continue  # the reader has said that it is damaged
+        # With one file its name is the path that the user gave.
         reports.append(report.about(part.file) if len(plan.parts) > 1 else report)
     return ChecksumReport.together(reports)
 
@@ -399,12 +396,12 @@ def recorded(
     assert plan is not None
     files: list[RecordedFile] = []
     for part in plan.parts:
-        is_text = (
-            part.kind == "any"
-            and read_text(part.at, part.file, limits, probe.budget) is not None
-        )
+        is_text = part.kind in ("json", "text")
+        if part.kind == "any":
+            text = read_text(part.at, part.file, limits, probe.budget)
+            is_text = text is not None
         try:
-            if part.kind in ("json", "text") or is_text:
+            if is_text:
                 files.append(of_text(part.at, part.file, limits))
             elif part.shards is not None:
                 before = part.file.removesuffix(part.shards.label)
@@ -418,12 +415,11 @@ def recorded(
                 own = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget)
                 rows = listed(own, limits, executor, inner)
                 files += [row._replace(name=f"{part.file}/{row.name}") for row in rows]
-            else:  # of an index the shards beside it
-                name = (
-                    part.file.rpartition("/")[0]
-                    if part.file.endswith(INDEXES)
-                    else part.file
-                )
+            else:
+                name = part.file
+                # The rows of an index are the shards beside it.
+                if name.endswith(INDEXES):
+                    name = name.rpartition("/")[0]
                 files += inner(part.at, name)
         except LimitError:
             raise
@@ -468,6 +464,7 @@ def read_text(
     """
     source = location.open()
     try:
+        # The size is asked before anything is read: a checkpoint may have any ending.
         if source.size > TEXT_BYTES:
             return None
         data = source.read(0, source.size)
@@ -477,9 +474,10 @@ def read_text(
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         return None
-    if not text.strip() or any(
-        ord(letter) < 0x20 and letter not in "\t\r\n" for letter in text
-    ):
+    if not text.strip():
+        return None
+    # Control characters stand in binary files, not in texts for people.
+    if any(ord(letter) < 0x20 and letter not in "\t\r\n" for letter in text):
         return None
     budget.charge(10 * len(data), name)
     return _document_checkpoint(
@@ -496,6 +494,7 @@ def _document_checkpoint(
     budget: Budget,
 ) -> Checkpoint:
     root = _json_node(value, limits, 0)
+    # `values` are the rows of `inspect`; the whole document stays in the tree.
     # Without containers: a document is never a section, whatever its keys are.
     values = tuple(
         flatten_tree(
@@ -533,6 +532,7 @@ def _without_tables(value: Json) -> Json:
     }
 
 
+# The patterns are narrow: a line that YAML could read in another way stays text.
 _LINE = re.compile(r"([A-Za-z_][\w.-]{0,99}): +(\S.*)")
 _WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _FRACTION = re.compile(r"-?(?:0|[1-9]\d{0,30})\.\d{0,30}(?:[eE][-+]?\d{1,3})?")
@@ -551,16 +551,18 @@ def _parse_lines(text: str) -> Json:
     }
     if lines and len(pairs) == len(lines):
         return pairs
-    return _parse_scalar(lines[0].strip()) if len(lines) == 1 else text
+    if len(lines) == 1:
+        return _parse_scalar(lines[0].strip())
+    return text
 
 
 def _is_plain(text: str) -> bool:
     """Tell whether YAML reads a text as it stands: no quotes, no brackets, no
     comment.
     """
-    return (text[0] not in "'\"[]{}&*!|>%@`,?#-" and " #" not in text) or isinstance(
-        _parse_scalar(text), (int, float)
-    )
+    if isinstance(_parse_scalar(text), (int, float)):
+        return True  # a negative number begins like an item of a list
+    return text[0] not in "'\"[]{}&*!|>%@`,?#-" and " #" not in text
 
 
 def _parse_scalar(text: str) -> Json:

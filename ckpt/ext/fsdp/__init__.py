@@ -26,11 +26,10 @@ def sniff(probe: Probe) -> bool:
 
 def files(probe: Probe) -> tuple[str, ...] | None:
     sets = sets_of(probe)
-    return (
-        None
-        if sets is None
-        else tuple(name for ranks in sets[0] for name in ranks.files.values())
-    )
+    if sets is None:
+        return None
+    chosen, _ = sets
+    return tuple(name for ranks in chosen for name in ranks.files.values())
 
 
 FORMAT = Format(
@@ -50,6 +49,7 @@ FORMAT = Format(
 
 
 _NAME = (
+    # `world_size` stands before `rank` in the names of verl; others leave it out.
     r"(?P<stem>.*?)(?:[._-]?world[._-]?size[._-]?(?P<world>\d{1,7}))?[._-]?rank[._-]?(?P<rank>\d{1,7})"
     r"(?P<ending>(?:\.\w{1,20})*\.(?:pt|pth|bin|ckpt|model))"
 )
@@ -77,6 +77,7 @@ def sets_in(names: Iterable[str]) -> list[RankSet]:
         if match is None:
             continue
         world = None if match["world"] is None else int(match["world"])
+        # Files of two endings, or of two worlds, are two sets: a rank may be in both.
         key = match["stem"], match["world"], match["ending"]
         rows = sets.setdefault(key, RankSet(match["stem"], world, {}))
         rank = int(match["rank"])
@@ -105,23 +106,25 @@ def sets_of(probe: Probe) -> tuple[list[RankSet], list[RankSet]] | None:
     if not probe.is_folder:
         return None
     try:
+        # Reading the names of a folder elsewhere may fail. Then another format, or
+        # `open` itself, says why; a test of the kind raises nothing.
         sets = sets_in(probe.location.names())
     except CkptError:
         return None
     strays = _stray_sets(sets)
     sets = [ranks for ranks in sets if ranks not in strays]
-    if (
-        not sets
-        or len(sets) > _MOST
-        or len({re.sub(r"\d+", "", ranks.stem) for ranks in sets}) < len(sets)
-    ):
+    if not sets or len(sets) > _MOST:
+        return None
+    # Stems that differ by numbers alone, such as `step_1_model` and `step_2_model`, are
+    # several checkpoints.
+    stems = {re.sub(r"\d+", "", ranks.stem) for ranks in sets}
+    if len(stems) < len(sets):
         return None
     chosen = [ranks for ranks in sets if _has_pieces(probe, ranks)]
-    return (
-        (chosen, [*(ranks for ranks in sets if ranks not in chosen), *strays])
-        if chosen
-        else None
-    )
+    if not chosen:
+        return None
+    others = [ranks for ranks in sets if ranks not in chosen]
+    return chosen, others + strays
 
 
 def _stray_sets(sets: list[RankSet]) -> list[RankSet]:
@@ -149,13 +152,16 @@ def _has_pieces(probe: Probe, ranks: RankSet) -> bool:
             with probe.open(probe.location.child(name, "no"), probe.mark) as checkpoint:
                 tensors = [entry.tensor for entry in checkpoint.tensors]
                 return any(
-                    isinstance(ranks, Composite) and (ranks.piece or ranks.shards)
-                    for ranks in tensors
+                    isinstance(tensor, Composite) and (tensor.piece or tensor.shards)
+                    for tensor in tensors
                 )
+        # A file that is too large to look into will be refused by the reader too.
         except LimitError:
             return False
+        # A damaged file says nothing about the set: the next rank is asked.
         except CkptError:
             continue
         finally:
+            # The reader opens the same files again, and counts them then.
             probe.budget.release(probe.budget.used - used)
     return False

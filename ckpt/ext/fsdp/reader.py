@@ -14,6 +14,7 @@ from itertools import chain, islice, product
 from math import prod
 
 from ckpt.bytes.executor import Executor, Failed, Task, run_each
+from ckpt.bytes.source import Source
 from ckpt.elements.blocks import elements, is_permuted, same_bytes
 from ckpt.elements.boxes import Box, Boxes, boxes_in
 from ckpt.ext.fsdp import FORMAT, RankSet, sets_of
@@ -64,6 +65,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     assert sets is not None
     chosen, others = sets
     opened = [_Set(ranks, probe, limits, several=len(chosen) > 1) for ranks in chosen]
+    # One of the sets may fail after others are open: all of them are closed then.
     with ExitStack() as stack:
         for ranks in opened:
             stack.enter_context(ranks.closing_on_errors())
@@ -76,29 +78,29 @@ def _build_checkpoint(
     probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], limits: Limits
 ) -> Checkpoint:
     contents = Contents((), None, probe.mark, probe.budget)
+    stems = {opened.set.stem for opened in sets}
     for other in others:
-        first = show(next(iter(other.files.values())), 80)
-        several = len(other.files) > 1
-        what = (
-            f"{first} and {counted_noun(len(other.files) - 1, 'more file')}"
-            if several
-            else first
-        )
-        why = f"{'hold' if several else 'holds'} no parts of tensors"
-        if any(other.stem == member.set.stem for member in sets):
-            why = f"{'are' if several else 'is'} of another number of ranks"
-        text = f"{what} {why} and {'were' if several else 'was'} not read"
+        text = _text_of_unread(other, is_same_stem=other.stem in stems)
         contents.notices.append(Notice("unread-file", text))
     copies: list[Copies] = []
     roots = []
     for opened in sets:
         contents.notices += opened.notices
         roots.append(opened.whole(contents.notices, copies))
+    # One set is the checkpoint itself. Several become the entries of one tree, each
+    # below its stem: `model`, `optim`.
     root = roots[0]
     if len(sets) > 1:
         root = Dict()
         root.set([opened.key for opened in sets], roots)
-    every = [file for opened in sets for file in opened.by_rank.values()]
+    every: list[Checkpoint] = []
+    marks: list[tuple[str, str]] = []
+    sources: list[Source] = []
+    for opened in sets:
+        every += opened.by_rank.values()
+        marks += opened.marks()
+    for file in every:
+        sources += file.sources
     checkpoint = pickled.make_checkpoint(
         probe.path,
         FORMAT.name,
@@ -106,9 +108,7 @@ def _build_checkpoint(
         root,
         contents,
         limits,
-        origin=RanksOrigin(
-            tuple(copies), tuple(mark for opened in sets for mark in opened.marks())
-        ),
+        origin=RanksOrigin(tuple(copies), tuple(marks)),
         byteorder=every[0].byteorder,
         refusals=(),
         not_loadable=(
@@ -120,10 +120,31 @@ def _build_checkpoint(
         checkpoint,
         nbytes=sum(file.nbytes for file in every),
         imports=tuple(_list_imports(sets)),
+        # No torch.load reads the set as it is, so there is no answer for
+        # `weights_only`.
         weights_only=None,
-        parts=tuple(name for opened in sets for name, _ in opened.marks()),
-        sources=tuple(source for file in every for source in file.sources),
+        parts=tuple(name for name, _ in marks),
+        sources=tuple(sources),
     )
+
+
+def _text_of_unread(other: RankSet, *, is_same_stem: bool) -> str:
+    """Return the sentence about a set that is no part of the checkpoint."""
+    first = show(next(iter(other.files.values())), 80)
+    further = len(other.files) - 1
+    if further:
+        files, holds, is_, was = (
+            f"{first} and {counted_noun(further, 'more file')}",
+            "hold",
+            "are",
+            "were",
+        )
+    else:
+        files, holds, is_, was = first, "holds", "is", "was"
+    why = f"{holds} no parts of tensors"
+    if is_same_stem:
+        why = f"{is_} of another number of ranks"
+    return f"{files} {why} and {was} not read"
 
 
 def _list_imports(sets: Sequence[_Set]) -> Iterator[Import]:
@@ -132,6 +153,8 @@ def _list_imports(sets: Sequence[_Set]) -> Iterator[Import]:
     for opened in sets:
         for rank, file in opened.by_rank.items():
             for row in file.imports:
+                # An import that ckpt does not know is a finding about one file, which
+                # is named.
                 if row.group != "known":
                     yield row._replace(file=opened.set.files[rank])
                 elif (row.module, row.name) not in seen:
@@ -146,19 +169,16 @@ def _tensors_of(file: Checkpoint, first: dict[Path, Tensor]) -> Checkpoint:
     """
     slim: dict[int, Tensor] = {}  # what was one object stays one
     for entry in file.tensors:
-        tensor, like = entry.tensor, first.get(entry.path)
-        shards, other = _tensor_shards(tensor), _tensor_shards(like)
-        if id(tensor) in slim:
+        tensor = entry.tensor
+        like = first.get(entry.path)
+        if id(tensor) in slim or not isinstance(tensor, Composite):
             continue
-        if (
-            isinstance(tensor, Composite)
-            and shards
-            and other
-            and shards.listed == other.listed
-        ):
-            slim[id(tensor)] = replace(
-                tensor, shards=shards._replace(listed=other.listed)
-            )
+        # The file of each rank lists the shards of all ranks: the lists of a set grow
+        # with the square of the number of ranks.
+        shards, other = _tensor_shards(tensor), _tensor_shards(like)
+        if shards and other and shards.listed == other.listed:
+            shared = shards._replace(listed=other.listed)
+            slim[id(tensor)] = replace(tensor, shards=shared)
     entries = [
         row._replace(tensor=slim.get(id(row.tensor), row.tensor))
         for row in file.tensors
@@ -213,11 +233,14 @@ class _Set(CheckpointFiles):
             )
         is_partial = self._probe.partial
         counts: dict[int, dict[str, Node]] = {}
+        # The budget counts what is kept: `_keep_file` gives back what a tree took.
         used = self._probe.budget.used
         for name, file in self.open_each(ranks.files.values()):
             rank = self._ranks[name]
             counts[rank] = counters_of(file.values)
             if not is_partial:
+                # Ranks of two steps are refused at the first file that differs, before
+                # thousands more are opened. One rank stays to compare with.
                 refuse_mixed(
                     (show(ranks.files[other], 80), row) for other, row in counts.items()
                 )
@@ -234,11 +257,13 @@ class _Set(CheckpointFiles):
         """
         name = self.set.files[rank]
         self._gone[rank] = frozenset(self.cut_in(name))
-        # another rank may hold the same elements: `whole` names what is lost
+        # Another rank may hold the same elements: `whole` names what is lost.
         self.notices += [
             Notice("incomplete", f"{show(name, 80)}: {message}")
             for message in file.account.messages(("incomplete",))
         ]
+        # The tree comes from one rank, the base. A later file takes its place only
+        # where it is whole and the base is not.
         base = self.files.get(self.set.files.get(self._base, ""))
         if base is not None and (self._gone[rank] or not self._gone[self._base]):
             self.files[name] = _tensors_of(
@@ -254,6 +279,7 @@ class _Set(CheckpointFiles):
         majority, `whole` refuses them.
         """
         values: dict[int, dict[str, float]] = {}
+        # With `--partial` a minority of another step is left out, and a tie is refused.
         for rank, file in self.by_rank.items():
             nodes = dict(counts[rank])
             nodes |= {
@@ -274,6 +300,7 @@ class _Set(CheckpointFiles):
         for rank in sorted(odd):
             self.leave_out(self.set.files[rank], "most")
         if self._base in odd:  # its tree has gone with it
+            # The others have no tree any more (`_tensors_of`): one is opened again.
             self._base = min(
                 self.by_rank, key=lambda rank: (bool(self._gone[rank]), rank)
             )
@@ -301,18 +328,20 @@ class _Set(CheckpointFiles):
             for rank, file in files.items()
         }
         first = self._base
-        tensors = (
-            {first: tensors.pop(first), **tensors}
-            if self._gone[first] or first != min(tensors)
-            else tensors
-        )
+        # The base is read first where it is not the lowest rank: else the tree and the
+        # tensors would come from different files.
+        if self._gone[first] or first != min(tensors):
+            tensors = {first: tensors.pop(first), **tensors}
         refuse_flat(files[first].tensors)
         names = {entry.path: entry.name for entry in files[first].tensors}
         self._same_names(tensors, first)
         missing = self._missing_ranks(tensors)
         wholes: dict[int, TensorRef] = {}
-        kept: dict[int, dict[int, Tensor]] = {}
+        """Whole tensors, by the `id` of the tensor of the first rank."""
+        seen: dict[int, dict[int, Tensor]] = {}
+        """The tensors of all ranks, by the `id` of the tensor of the first rank."""
         lost: list[tuple[str, str]] = []
+        """(name of a tensor, sentence about what it lacks)"""
         differ: list[Copies] = []
         for path, tensor in tensors[first].items():
             name = self._full_name(names[path])
@@ -324,11 +353,13 @@ class _Set(CheckpointFiles):
             if not every:
                 lost.append((name, f"no file holds all of {show(name, 80)}"))
                 continue
-            if id(tensor) in kept:
-                before = kept[id(tensor)]
+            # A tied tensor is one object under several names, and is merged once. It
+            # must be tied in the files of all ranks.
+            if id(tensor) in seen:
+                before = seen[id(tensor)]
                 if any(
-                    before[rank] is not one
-                    for rank, one in every.items()
+                    before[rank] is not other
+                    for rank, other in every.items()
                     if rank in before
                 ):
                     raise UnreadableError(
@@ -336,11 +367,12 @@ class _Set(CheckpointFiles):
                         "memory with"
                     )
                 continue
-            kept[id(tensor)] = every
+            seen[id(tensor)] = every
+            # The counters of torch's optimizers are tensors since torch 1.12.
             if path[-1] == "step":
                 refuse_mixed(
-                    (show(self.set.files[rank], 80), {name: one})
-                    for rank, one in every.items()
+                    (show(self.set.files[rank], 80), {name: counted})
+                    for rank, counted in every.items()
                 )
             whole = self._merge_tensor(name, every)
             if whole.ref is not None and whole.ref is not tensor:
@@ -350,13 +382,16 @@ class _Set(CheckpointFiles):
             elif whole.ref is None and first not in every:
                 lost.append((name, f"{show(name, 80)} is cut off"))
             copies += whole.copies
+            # Only the checksums that the files record are compared here: no tensor data
+            # is read.
             differ += [row for row in whole.copies if row.surely_differ][:1]
-        beside = {
-            self._full_name(entry.name): None
-            for file in files.values()
-            for entry in file.tensors
-            if entry.path not in tensors[first]
-        }
+        # Tensors that the first rank lacks can only be cut off in it: `_same_names` has
+        # refused all others.
+        beside: dict[str, None] = {}
+        for file in files.values():
+            for entry in file.tensors:
+                if entry.path not in tensors[first]:
+                    beside[self._full_name(entry.name)] = None
         lost += [(name, f"no file holds all of {show(name, 80)}") for name in beside]
         notices += [
             *_missing_notices(self.set, missing, lost),
@@ -370,6 +405,8 @@ class _Set(CheckpointFiles):
     def _same_names(self, tensors: dict[int, dict[Path, Tensor]], first: int) -> None:
         """Raise UnreadableError where the ranks hold different tensors."""
         for rank, paths in tensors.items():
+            # Each direction once: a name that this rank has and the first one lacks,
+            # and the other way round. A file that was cut off may lack names.
             for own, others, there, lacks in (
                 (paths, tensors[first], rank, first),
                 (tensors[first], paths, first, rank),
@@ -390,6 +427,9 @@ class _Set(CheckpointFiles):
         are. Raises UnreadableError.
         """
         self._check_world(self.set.world, "its name says")
+        # A DTensor names the ranks of its mesh. A ShardedTensor records the number of
+        # ranks with its process group; without one, only the owners of its shards are
+        # known.
         claims: set[tuple[int, ...] | range] = set()
         worlds: dict[int, int] = {}
         for rank, entries in tensors.items():
@@ -397,6 +437,8 @@ class _Set(CheckpointFiles):
                 place = _tensor_place(tensor)
                 if place is None:
                     continue
+                # torch 2.13 stores the rank in the mesh of a DTensor. Older files leave
+                # it out.
                 if place.rank not in (None, rank):
                     name = show(self.set.files[rank], 80)
                     raise UnreadableError(
@@ -417,6 +459,7 @@ class _Set(CheckpointFiles):
                     )
         world = self._world(worlds)
         self._check_world(world, "the files say")
+        # Without a number of ranks, the ranks that any tensor names are expected.
         expected: Sequence[int] = (
             range(world) if world is not None else sorted(set(tensors).union(*claims))
         )
@@ -464,16 +507,18 @@ class _Set(CheckpointFiles):
         what = show(name, 80)
         first = next(iter(every.values()))
         for rank, tensor in every.items():
-            if (
-                isinstance(tensor, Composite)
-                and tensor.piece is None
-                and tensor.shards is None
-            ):
-                if tensor.detail in DTENSORS or is_sharded(tensor):
-                    kind = "DTensor" if tensor.detail in DTENSORS else "ShardedTensor"
-                    raise UnreadableError(
-                        f"{what} of rank {rank} is a {kind} that ckpt cannot place"
-                    )
+            if not isinstance(tensor, Composite):
+                continue
+            if tensor.piece is not None or tensor.shards is not None:
+                continue
+            is_dtensor = tensor.detail in DTENSORS
+            # Such a tensor holds a part that may lie anywhere: it is never taken for
+            # the whole.
+            if is_dtensor or is_sharded(tensor):
+                kind = "DTensor" if is_dtensor else "ShardedTensor"
+                raise UnreadableError(
+                    f"{what} of rank {rank} is a {kind} that ckpt cannot place"
+                )
         kinds = {
             (tensor.layout, tensor.dtype, tensor.shape, _tensor_kind(tensor))
             for tensor in every.values()
@@ -482,6 +527,8 @@ class _Set(CheckpointFiles):
             raise UnreadableError(
                 f"the ranks disagree on the dtype, the size or the kind of {what}"
             )
+        # A plain tensor among DTensors is replicated: a buffer, or a parameter that the
+        # sharding leaves out. It is read once, never joined from the ranks.
         if isinstance(first, TensorRef):
             refs = {
                 rank: tensor
@@ -496,20 +543,19 @@ class _Set(CheckpointFiles):
             for rank, tensor in every.items()
             if isinstance(tensor, Composite)
         }
-        gather = from_pieces if _tensor_kind(first) == "piece" else from_shards
-        return gather(name, f"{self._mark}{name}", parts)
+        if _tensor_kind(first) == "piece":
+            return from_pieces(name, f"{self._mark}{name}", parts)
+        return from_shards(name, f"{self._mark}{name}", parts)
 
 
 def _tensor_kind(tensor: Tensor) -> str:
     if not isinstance(tensor, Composite):
         return "other"
-    return (
-        "piece"
-        if tensor.piece is not None
-        else "shards"
-        if tensor.shards is not None
-        else "other"
-    )
+    if tensor.piece is not None:
+        return "piece"
+    if tensor.shards is not None:
+        return "shards"
+    return "other"
 
 
 def _tensor_shards(tensor: Tensor | None) -> Shards | None:
@@ -538,21 +584,17 @@ def _missing_notices(
     """The files that are missing, and the tensors that lack parts of them."""
     some, gone = missing
     names = tuple(name for name, _ in lost)
-    more = (
-        f", and {counted_noun(len(lost) - 1, 'more tensor')} lack parts too"
-        if len(lost) > 1
-        else ""
-    )
-    account = (
-        f"{lost[0][1]}{more}" if lost else "the other ranks hold all of every tensor"
-    )
+    account = "the other ranks hold all of every tensor"
+    if lost:
+        account = lost[0][1]
+    if len(lost) > 1:
+        further = counted_noun(len(lost) - 1, "more tensor")
+        account += f", and {further} lack parts too"
     if gone > 0:
         listed = and_more([*map(str, some)], len(some), total=gone)
-        files = (
-            f"the file of rank {listed} is"
-            if gone == 1
-            else f"the files of ranks {listed} are"
-        )
+        files = f"the files of ranks {listed} are"
+        if gone == 1:
+            files = f"the file of rank {listed} is"
         yield Notice("incomplete", f"{files} missing: {account}", names)
     elif lost:
         yield Notice("incomplete", account, names)
@@ -562,14 +604,13 @@ def _differing_notices(differ: Sequence[Copies]) -> Iterator[Notice]:
     """Yield one notice about the elements that several ranks hold with different
     values.
     """
-    if differ:
-        more = (
-            f", and {counted_noun(len(differ) - 1, 'more tensor')} differ"
-            if len(differ) > 1
-            else ""
-        )
-        text = f"{differ[0].text}{more}: rank {differ[0].ranks[0]} is read"
-        yield Notice("ranks-differ", text, tuple(row.name for row in differ))
+    if not differ:
+        return
+    more = ""
+    if len(differ) > 1:
+        more = f", and {counted_noun(len(differ) - 1, 'more tensor')} differ"
+    text = f"{differ[0].text}{more}: rank {differ[0].ranks[0]} is read"
+    yield Notice("ranks-differ", text, tuple(row.name for row in differ))
 
 
 def checksums(
@@ -579,6 +620,7 @@ def checksums(
     progress: Callable[[int], None] | None,
     check: Check,
 ) -> ChecksumReport:
+    # The reader's checkpoint stays open: its storages are read below.
     with read(probe, limits) as checkpoint:
         assert isinstance(checkpoint.origin, RanksOrigin)
         owners = dict(_storage_owners(checkpoint))
@@ -588,7 +630,7 @@ def checksums(
             )
             for name, mark in checkpoint.origin.marks
         ]
-        # Else it is said.
+        # Copies whose recorded checksums differ are in a notice already.
         pairs = [
             copies for copies in checkpoint.origin.copies if not copies.surely_differ
         ]
@@ -620,9 +662,10 @@ def recorded(
     with read(probe, limits) as checkpoint:
         assert isinstance(checkpoint.origin, RanksOrigin)
         names = [name for name, _ in checkpoint.origin.marks]
-    return [
-        file for name in names for file in inner(probe.location.child(name, "no"), name)
-    ]
+    files: list[RecordedFile] = []
+    for name in names:
+        files += inner(probe.location.child(name, "no"), name)
+    return files
 
 
 def _has_same_elements(first: TensorRef, second: TensorRef) -> bool | None:
@@ -632,8 +675,10 @@ def _has_same_elements(first: TensorRef, second: TensorRef) -> bool | None:
     try:
         return same_bytes(elements(first), elements(second))
     except (LimitError, NotOpenedError):
+        # A limit, or a storage that is not open, says nothing about the bytes.
         raise
     except CkptError:
+        # The report on the file itself names the damage.
         return None
 
 
@@ -642,6 +687,7 @@ def _storage_owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     a part of.
     """
     assert isinstance(checkpoint.origin, RanksOrigin)
+    # Copies are not read for the whole tensor, so its boxes do not name their storages.
     for copies in checkpoint.origin.copies:
         yield copies.one.storage.id, copies.id
         yield copies.two.storage.id, copies.id
@@ -659,6 +705,7 @@ def _with_owners(report: ChecksumReport, owners: dict[str, str]) -> ChecksumRepo
     return report._replace(damage=tuple(rows))
 
 
+# torch counts the bytes of a tensor in 64 signed bits.
 _TOO_MANY = 2**63
 
 
@@ -677,16 +724,16 @@ class Copies(NamedTuple):
     def surely_differ(self) -> bool:
         """Tell whether the checksums that the files record tell them apart."""
         first, second = self.one, self.two
-        if first.geometry != second.geometry or None in (
-            first.storage.crc,
-            second.storage.crc,
-        ):
+        checksums = (first.storage.crc, second.storage.crc)
+        if first.geometry != second.geometry or None in checksums:
             return False
-        whole = all(
+        # A checksum is of the whole storage. A tensor that leaves elements out says
+        # nothing about them, so its copies are compared by `verify` alone.
+        fill_storages = all(
             ref.extent == (0, ref.storage.nbytes) and is_permuted(ref)
             for ref in (first, second)
         )
-        return whole and first.storage.crc != second.storage.crc
+        return fill_storages and first.storage.crc != second.storage.crc
 
     @property
     def text(self) -> str:
@@ -708,6 +755,7 @@ class Whole(NamedTuple):
 
 def copies_of(name: str, id: str, refs: dict[int, TensorRef]) -> list[Copies]:
     (first, tensor), *others = refs.items()
+    # A tensor on meta has no bytes to compare.
     return [
         Copies(name, id, (first, rank), tensor, other)
         for rank, other in others
@@ -730,14 +778,16 @@ def join_boxes(
     defect = find_fault(like.shape, [(box.offsets, box.sizes) for box in boxes])
     if defect is not None and defect.kind == "overlap":
         raise UnreadableError(f"two ranks hold {defect.where} of {what}")
+    # A hole is told, not refused: what the other ranks hold can still be read.
     problem = f"{what} lacks {defect.where}" if defect is not None else None
-    sources = tuple(
-        dict.fromkeys(
-            chain.from_iterable(box.tensor().storage.list_sources() for box in boxes)
-        )
-    )
+    sources = chain.from_iterable(box.tensor().storage.list_sources() for box in boxes)
     place = Boxes(
-        like.dtype, like.shape, lambda: boxes, sources, problem, grid_of(boxes)
+        like.dtype,
+        like.shape,
+        lambda: boxes,
+        tuple(dict.fromkeys(sources)),
+        problem,
+        grid_of(boxes),
     )
     storage = Storage(id, like.device, like.dtype, place.nbytes, place)
     ref = tensor_ref(
@@ -763,10 +813,13 @@ def boxes_of(
     local = tensor.parts[0][1]
     if not piece.in_order:
         raise UnreadableError(f"{what} is cut in an order that ckpt does not know")
+    # For each dimension of the whole tensor, the runs of indices that this rank holds.
+    # Each dimension of the mesh cuts them further, the outermost one first.
     along: list[list[Run]] = [[(0, size)] for size in tensor.shape]
     for placement, position, count in zip(
         piece.placements, coordinate, piece.mesh, strict=True
     ):
+        # Partial tensors are added up over the ranks: elements of the sum lie nowhere.
         if placement.kind == "partial":
             raise UnreadableError(
                 f"{what} is one summand of each rank (Partial), no part of a tensor"
@@ -776,6 +829,7 @@ def boxes_of(
                 along[placement.dim], placement.split, position, count
             )
     sizes: tuple[int, ...] = tuple(sum(size for _, size in runs) for runs in along)
+    # A rank past the end of a small tensor has an empty piece, of any shape.
     if local.shape != sizes and (0 not in sizes or local.numel):
         raise UnreadableError(
             f"{what} has the shape {list(local.shape)}, its placements say "
@@ -783,10 +837,13 @@ def boxes_of(
         )
     if not prod(sizes):
         return []
+    # Strided shards have many runs. The boxes are their product over the dimensions,
+    # and a file may claim any split.
     if prod(map(len, along)) > _MOST:
         raise UnreadableError(f"{what} is cut into too many parts")
     if all(len(runs) == 1 for runs in along):
-        return [Box(tuple(runs[0][0] for runs in along), sizes, local)]
+        offsets = tuple(runs[0][0] for runs in along)
+        return [Box(offsets, sizes, local)]
     return [Box(*box) for box in _piece_boxes(local, along)]
 
 
@@ -795,8 +852,11 @@ def _cut_runs(runs: list[Run], split: int, index: int, count: int) -> list[Run]:
     indices is cut.
     """
     size = sum(length for _, length in runs)
+    # torch.chunk's rule: rounded up, so the last chunks are short or empty.
     outer = -(-size // split)
     cut: list[Run] = []
+    # A split above 1 is a `_StridedShard` (FSDP beside tensor parallelism on one
+    # dimension): each of its chunks is cut for itself.
     for number in range(split if outer else 0):
         first = min(size, outer * number)
         length = min(size, outer * (number + 1)) - first
@@ -826,6 +886,8 @@ def _piece_boxes(
     local: TensorRef, along: Sequence[Sequence[Run]]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], TensorRef]]:
     """Each box of a piece that is several, and its view of what the rank holds."""
+    # For each dimension, rows of (first index in the whole tensor, number of indices,
+    # first index in what the rank holds).
     placed: list[list[tuple[int, int, int]]] = []
     for runs in along:
         position = 0
@@ -835,6 +897,8 @@ def _piece_boxes(
             position += length
         placed.append(rows)
     for box in product(*placed):
+        # One box for each combination of runs: its view begins `shift` elements behind
+        # the local tensor.
         sizes = tuple(length for _, length, _ in box)
         shift = sum(
             position * step
@@ -867,9 +931,11 @@ def from_pieces(name: str, id: str, every: dict[int, Composite]) -> Whole:
     held: dict[
         tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], tuple[int, TensorRef]
     ] = {}
+    """(offsets, sizes) of the boxes of a piece -> the first rank that holds them."""
     boxes: list[Box] = []
     copies: list[Copies] = []
     taken: dict[tuple[int, ...], int] = {}
+    """Coordinate in the mesh -> rank."""
     for rank, tensor in every.items():
         piece, local = tensor.piece, tensor.parts[0][1]
         assert piece is not None
@@ -880,20 +946,22 @@ def from_pieces(name: str, id: str, every: dict[int, Composite]) -> Whole:
             )
         coordinate = _mesh_coordinate(piece, rank, what)
         other = taken.setdefault(coordinate, rank)
+        # A mesh of fewer ranks than the run stands in it several times: then two
+        # ranks may have one coordinate.
         if other != rank and prod(piece.mesh) >= max(len(piece.ranks), max(every) + 1):
             raise UnreadableError(
                 f"{show(name, 80)}: ranks {other} and {rank} are at one place of the "
                 "mesh"
             )
         own = boxes_of(tensor, piece, coordinate, what)
+        # Ranks along a replicated dimension of the mesh hold equal boxes (HSDP). The
+        # first is read, the others are compared by `verify`.
         key = tuple((box.offsets, box.sizes) for box in own)
-        if key in held:
-            copies += (
-                copies_of(name, id, dict([held[key], (rank, local)])) if own else []
-            )
-        else:
+        if key not in held:
             held[key] = rank, local
             boxes += own
+        elif own:
+            copies += copies_of(name, id, dict([held[key], (rank, local)]))
     return join_boxes(name, id, first, boxes, copies)
 
 
@@ -902,12 +970,15 @@ def _mesh_coordinate(piece: Piece, rank: int, what: str) -> tuple[int, ...]:
     if piece.ranks and len(piece.ranks) == prod(piece.mesh):
         if rank not in piece.ranks:
             raise UnreadableError(f"{what}: its mesh has no rank {rank}")
+        # The ranks of a mesh are listed row by row: the position of this one, written
+        # with the sizes of the mesh as digits, is its coordinate.
         rest = piece.ranks.index(rank)
         reversed_coordinate: list[int] = []
         for size in reversed(piece.mesh):
             rest, index = divmod(rest, size)
             reversed_coordinate.append(index)
         computed = tuple(reversed(reversed_coordinate))
+        # torch 2.13 records the coordinate too. Both must agree.
         if piece.coordinate not in (None, computed):
             raise UnreadableError(
                 f"{what}: its place in the mesh is not that of its rank"
@@ -950,6 +1021,7 @@ def from_shards(name: str, id: str, every: dict[int, Composite]) -> Whole:
     owners: dict[
         tuple[tuple[int, ...], tuple[int, ...]], tuple[int, Shards, TensorRef]
     ] = {}
+    """(offsets, sizes) of a shard -> the rank that holds it, and its list of shards."""
     boxes: list[Box] = []
     copies: list[Copies] = []
     for rank, tensor in every.items():
@@ -963,6 +1035,8 @@ def from_shards(name: str, id: str, every: dict[int, Composite]) -> Whole:
                 boxes.append(box)
                 continue
             other, theirs, first_local = owners[place]
+            # Only HYBRID_SHARD has a shard on several ranks. Elsewhere two files of one
+            # save would be mixed up.
             if not _are_replicas(theirs, tensor.shards):
                 raise UnreadableError(
                     f"ranks {other} and {rank} hold {format_box(*place, first.shape)} "
@@ -980,6 +1054,7 @@ def _held_shards(
     """
     listed: dict[tuple[tuple[int, ...], tuple[int, ...]], Shard] = {}
     for shard in shards.listed:
+        # Ranks past the end of a small tensor have shards without elements.
         if 0 in shard.sizes:
             continue
         if (shard.offsets, shard.sizes) in listed:
@@ -995,6 +1070,7 @@ def _held_shards(
         listed[shard.offsets, shard.sizes] = shard
     boxes: list[tuple[Box, TensorRef]] = []
     for offsets, (_, local) in zip(shards.offsets, tensor.parts, strict=True):
+        # The bytes would be read as another type than the whole tensor has.
         if local.dtype != tensor.dtype:
             raise UnreadableError(
                 f"{what} is {local.dtype.name}, the tensor is {tensor.dtype.name}"
@@ -1004,13 +1080,13 @@ def _held_shards(
         place = offsets, local.shape
         own = listed.pop(place) if place in listed else None
         if own is None or own.rank not in (None, rank):
-            whose = (
-                "is not in its list of shards"
-                if own is None
-                else f"belongs to rank {own.rank}"
-            )
+            whose = "is not in its list of shards"
+            if own is not None:
+                whose = f"belongs to rank {own.rank}"
             raise UnreadableError(f"{what}: {format_box(*place, tensor.shape)} {whose}")
         boxes.append((Box(*place, local), local))
+    # Entries that are left were not found in the file. The shards of other ranks belong
+    # there, its own do not.
     for shard in listed.values():
         if shard.rank == rank:
             where = format_box(shard.offsets, shard.sizes, tensor.shape)
@@ -1024,6 +1100,8 @@ def _are_replicas(first: Shards, second: Shards) -> bool:
     """Tell whether two ranks have the same place in two groups that each hold the
     tensor (HYBRID_SHARD).
     """
+    # One group of all ranks has no replicas. Without the fields of the process group
+    # nothing proves that two shards are replicas.
     if (
         None in (first.group, first.world, first.group_rank)
         or first.group == first.world

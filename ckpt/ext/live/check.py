@@ -27,6 +27,7 @@ def check_by_torch(path: str, planned: Checkpoint) -> str | None:
     """
     torch = require_torch()
     with open(path) as written:
+        # Loading such a file could run what it names.
         if written.weights_only or written.traits.fills_a_state:
             check_bytes(path, planned)
             return "crc"
@@ -35,19 +36,19 @@ def check_by_torch(path: str, planned: Checkpoint) -> str | None:
         for entry in planned.tensors:
             ref = entry.tensor
             name = others.get(entry.name, entry.name)
-            tensor = _object_at(
-                loaded, (name,) if not written.traits.is_pickle else entry.path
-            )
-            if not isinstance(
-                tensor, (torch.Tensor, torch.storage.TypedStorage, torch.UntypedStorage)
-            ):
+            # Names of safetensors have dots; a pickle is a tree.
+            path_there = entry.path if written.traits.is_pickle else (name,)
+            tensor = _object_at(loaded, path_there)
+            kinds = (torch.Tensor, torch.storage.TypedStorage, torch.UntypedStorage)
+            if not isinstance(tensor, kinds):
                 raise _difference_error(entry.name)
+            # Other layouts and tensors on meta have no bytes of their own to compare.
             if isinstance(ref, TensorRef) and ref.storage.place is not None:
                 if tuple(tensor.shape) != ref.shape:
                     raise _difference_error(entry.name)
-                if str(tensor.dtype) != f"torch.{ref.dtype.name}" or _tensor_bytes(
-                    torch, tensor
-                ) != b"".join(elements(ref)):
+                if str(tensor.dtype) != f"torch.{ref.dtype.name}":
+                    raise _difference_error(entry.name)
+                if _tensor_bytes(torch, tensor) != b"".join(elements(ref)):
                     raise _difference_error(entry.name)
     return None
 
@@ -63,6 +64,7 @@ def _load_by_torch(torch: Any, path: str, written: Checkpoint) -> Any:
         )
     options: dict[str, Any] = {"encoding": written.encoding} if written.encoding else {}
     with warnings.catch_warnings():
+        # A warning of torch about its own formats says nothing about the file.
         warnings.simplefilter("ignore")
         try:
             return torch.load(path, map_location="cpu", weights_only=True, **options)
@@ -80,6 +82,7 @@ def _object_at(loaded: Any, path: Path) -> Any:
     for key in path:
         try:
             item = item[key]
+        # An attribute of an object that is no container.
         except (TypeError, KeyError, IndexError, AttributeError):
             item = getattr(item, "__dict__", {}).get(key)
     return item

@@ -56,6 +56,7 @@ class LiveSource(BaseSource):
 
     def _fetch(self) -> memoryview:
         torch = require_torch()
+        # The whole storage as bytes, whatever its dtype and its tensors are.
         whole = torch.empty(0, dtype=torch.uint8, device=self._device).set_(
             self._storage
         )
@@ -74,6 +75,7 @@ def unfit(tensor: Any) -> str | None:
     torch = require_torch()
     if torch.nn.parameter.is_lazy(tensor):
         return "uninitialized: its lazy module has not run yet"
+    # Quantized tensors of whole bytes are read; packed ones are not.
     is_odd = tensor.is_quantized and not is_quantized(tensor)
     if tensor.layout is not torch.strided or is_odd or tensor.is_nested:
         return "quantized" if is_odd else str(tensor.layout).removeprefix("torch.")
@@ -81,9 +83,9 @@ def unfit(tensor: Any) -> str | None:
         return str(tensor.dtype)
     try:
         held = tensor.untyped_storage().nbytes()
-        here = (
-            tensor.device.type == "meta" or not tensor.numel() or tensor.data_ptr() != 0
-        )
+        is_on_meta = tensor.device.type == "meta"
+        # A wrapper may have a storage, and no memory behind it.
+        here = is_on_meta or not tensor.numel() or tensor.data_ptr() != 0
     except (RuntimeError, NotImplementedError):
         return f"{type(tensor).__name__}, which has no storage"
     if _is_wrapper(tensor) or not here:
@@ -108,6 +110,7 @@ def tensor_references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
     A storage holds the bytes from the first to the last that one of its tensors uses.
     All tensors must be fit.
     """
+    # Two passes: the extent of each storage is known only after all its tensors.
     tensors = list(tensors)
     extents: dict[int, tuple[int, int]] = {}
     widths: dict[int, set[DType]] = {}
@@ -122,19 +125,18 @@ def tensor_references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
     for tensor in tensors:
         key, dtype = _storage_key(tensor), _tensor_dtype(tensor)
         first, last = extents.get(key, (0, 0))
+        # A multiple of the widest element, so that each offset is a whole number of
+        # elements.
         first -= first % _ALIGN
         if key not in storages:
             same = widths[key] == {dtype}
             on_meta = tensor.device.type == "meta"
-            place = (
-                None
-                if on_meta
-                else Range(
-                    LiveSource(tensor.untyped_storage(), tensor.device, first, last),
-                    0,
-                    last - first,
+            place = None
+            if not on_meta:
+                source = LiveSource(
+                    tensor.untyped_storage(), tensor.device, first, last
                 )
-            )
+                place = Range(source, 0, last - first)
             storages[key] = Storage(
                 str(len(storages)),
                 "meta" if on_meta else "cpu",
@@ -142,11 +144,9 @@ def tensor_references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
                 last - first,
                 place,
             )
-        offset = (
-            tensor.storage_offset() - first // tensor.element_size()
-            if tensor.numel()
-            else 0
-        )
+        offset = 0
+        if tensor.numel():
+            offset = tensor.storage_offset() - first // tensor.element_size()
         ref = tensor_ref(
             storages[key], dtype, tuple(tensor.shape), tuple(tensor.stride()), offset
         )
@@ -187,6 +187,7 @@ def tensor(ref: TensorRef, sources: list[Source] | None = None) -> Any:
     if not ref.numel:
         # Whatever the default device is.
         return torch.empty(ref.shape, dtype=dtype, device="cpu")
+    # The elements are read in the order of the file's memory, and permuted as a view.
     order = memory_order(ref)
     data = torch.empty(ref.nbytes, dtype=torch.uint8, device="cpu")
     fill_buffer(permute_dims(ref, order), data.numpy().data, sources)
@@ -203,6 +204,7 @@ def pour_elements(ref: TensorRef, target: Any) -> None:
     the same dtype and shape.
     """
     torch = require_torch()
+    # No copy: the bytes go right into the memory of the target.
     fill_buffer(ref, target.detach().reshape(-1).view(torch.uint8).numpy().data)
     with torch.no_grad():
         target.reshape(-1)[:0].zero_()  # autograd counts changes of memory
@@ -227,6 +229,7 @@ def tensors(
     Of a storage only the bytes from the first to the last that such tensors use are
     read. Raises as `tensor` does.
     """
+    # One reference under several names is one tensor.
     names: dict[int, list[str]] = {}
     storages: dict[Storage, list[TensorRef]] = {}
     for name, ref in refs.items():
@@ -236,19 +239,17 @@ def tensors(
     values = {name: tensor(ref, sources) for name, ref in refs.items() if not ref.numel}
     for several in storages.values():
         for group in overlapping_groups(several):
+            # An expanded dimension (stride 0) has fewer elements in memory.
             is_shared = len(group) > 1 or 0 in group[0].stride
-            made = (
-                _tensors_sharing_memory(group, sources)
-                if is_shared
-                else {id(group[0]): tensor(group[0], sources)}
-            )
+            if is_shared:
+                made = _tensors_sharing_memory(group, sources)
+            else:
+                made = {id(group[0]): tensor(group[0], sources)}
             for ref in group:
+                value = made[id(ref)]
+                # Each further name is a view, as torch.load gives tied weights.
                 for number, name in enumerate(names[id(ref)]):
-                    values[name] = (
-                        made[id(ref)].view_as(made[id(ref)])
-                        if number
-                        else made[id(ref)]
-                    )
+                    values[name] = value.view_as(value) if number else value
     return {name: values[name] for name in refs}
 
 
@@ -258,11 +259,14 @@ def _tensors_sharing_memory(
     """Tensors over one memory, each by the id of its reference."""
     torch = require_torch()
     first_ref = group[0]
+    # Equal views of one memory need no raw storage.
     if 0 not in first_ref.stride and all(ref.view == first_ref.view for ref in group):
         value = tensor(first_ref, sources)
         return {id(ref): value.view_as(value) for ref in group}
     storage = first_ref.storage
     kinds = {ref.dtype for ref in group}
+    # Bytes are swapped by their dtype while they are read, so all must have the same
+    # one.
     if is_big(storage) and len(kinds) > 1:
         raise UnsupportedError("tensors of several types share big-endian memory")
     unit = first_ref.dtype if is_big(storage) else UINT8
@@ -274,6 +278,7 @@ def _tensors_sharing_memory(
     fill_buffer(whole, data.numpy().data, sources)
     values: dict[int, Any] = {}
     for ref in group:
+        # The offset in elements from the beginning of what was read.
         offset = ref.offset - begin * 8 // ref.dtype.bits
         value = torch.empty(0, dtype=dtype_of(ref), device="cpu")
         value = value.set_(data.untyped_storage(), offset, ref.shape, ref.stride)
@@ -307,6 +312,7 @@ def unpack_values(values: Mapping[str, Any], *, wrappers: bool) -> dict[str, Any
 def _wrapper_parts(name: str, value: Any, depth: int) -> dict[str, Any]:
     """The parts of a wrapper subclass by their names; empty for anything else."""
     torch = require_torch()
+    # A class that holds itself would have no end.
     if depth == _DEPTH or not isinstance(value, torch.Tensor) or value.is_nested:
         return {}
     if getattr(type(value), "__tensor_flatten__", None) is None or hasattr(
@@ -318,6 +324,8 @@ def _wrapper_parts(name: str, value: Any, depth: int) -> dict[str, Any]:
         for key, part in value.__dict__.items()
         if part is not None and key not in MARKERS
     }
+    # `__tensor_flatten__` names the parts that are tensors; the other attributes are
+    # settings.
     inner, _ = value.__tensor_flatten__()
     if not all(isinstance(held.get(key), torch.Tensor) for key in inner) or not inner:
         return {}
@@ -340,13 +348,13 @@ def _unpack_value(value: Any, depth: int) -> Any:
             state = value.__getstate__()
         except RuntimeError:  # a class of C++ that does not pickle
             return value
-        return (
-            _unpack_value(state[0], depth + 1)
-            if type(state) is tuple and len(state) == 2
-            else value
-        )
+        # The state of a packed parameter is a pair: what it holds, and a flag.
+        if type(state) is not tuple or len(state) != 2:
+            return value
+        return _unpack_value(state[0], depth + 1)
     if type(value) in (list, tuple):
         items = [_unpack_value(item, depth + 1) for item in value]
+        # The same object as long as nothing changed: tied values stay tied.
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         return items if type(value) is list else tuple(items)
@@ -388,11 +396,11 @@ def quantized_node(
     writes it.
     """
     scheme = Global("torch", str(tensor.qscheme()).removeprefix("torch."))
-    quantizer: tuple[Node, ...] = (
-        (scheme, *channels, int(tensor.q_per_channel_axis()))
-        if channels
-        else (scheme, float(tensor.q_scale()), int(tensor.q_zero_point()))
-    )
+    quantizer: tuple[Node, ...]
+    if channels:
+        quantizer = (scheme, *channels, int(tensor.q_per_channel_axis()))
+    else:
+        quantizer = (scheme, float(tensor.q_scale()), int(tensor.q_zero_point()))
     storage = PersistentId(None, 0)
     storage.meaning = ref.storage
     args = (
@@ -405,5 +413,6 @@ def quantized_node(
         ordered_dict(),
     )
     call = Opaque("reduce", Global("torch._utils", "_rebuild_qtensor"), args, None, 0)
+    # The tensor is rebuilt from its call at once, as a reader of the file would.
     Rebuilder(lambda data: None).set_meaning(call)
     return call

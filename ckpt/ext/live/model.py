@@ -48,11 +48,11 @@ def unwrap_model(model: Any) -> tuple[Any, tuple[str, ...]]:
     classes: list[str] = []
     while _class_name(model).startswith("torch.") and type(model).__name__ in _WRAPPERS:
         classes.append(_class_name(model))
-        model = (
-            model._orig_mod
-            if type(model).__name__ == "OptimizedModule"
-            else model.module
-        )
+        # torch.compile keeps the model in another attribute than the other wrappers.
+        if type(model).__name__ == "OptimizedModule":
+            model = model._orig_mod
+        else:
+            model = model.module
     return model, tuple(classes)
 
 
@@ -76,7 +76,8 @@ def describe(
         if isinstance(value, torch.Tensor)
     }
     # A hook may have renamed, copied or left out what it saves: match by the tensor
-    # itself, else by its name.
+    # itself, else by its name. Reversed, so that the first name of a tied tensor
+    # counts.
     held = {id(value): name for name, value in reversed(tensors.items())}
     own = {
         state.name_of(name): p
@@ -86,6 +87,8 @@ def describe(
         id(parameter): held.get(id(parameter), state.name_of(name))
         for name, parameter in inner.named_parameters()
     }
+    # A copy that a hook saved has no gradient and no owner: the model's own tensor of
+    # that name and shape stands for it.
     for name, tensor in tensors.items():
         twin = own.get(name)
         if (
@@ -94,29 +97,28 @@ def describe(
             and twin.shape == tensor.shape
         ):
             tensors[name] = twin
+    # A parameter that a hook left out belongs to the model, under its first name.
     for name, parameter in own.items():
         if parameters.get(id(parameter)) == name:
             tensors.setdefault(name, parameter)
-    norms = (
-        _gradient_norms(
-            torch, {id(t): t for t in tensors.values() if id(t) in parameters}
-        )
-        if gradients
-        else {}
-    )
+    norms: dict[int, float] = {}
+    if gradients:
+        owned = {id(t): t for t in tensors.values() if id(t) in parameters}
+        norms = _gradient_norms(torch, owned)
     is_sharded = any(map(is_fsdp, model.modules()))
-    records = {
-        name: TensorRecord(
-            "parameter"
-            if id(tensor) in parameters or isinstance(tensor, torch.nn.Parameter)
-            else "buffer",
+    records: dict[str, TensorRecord] = {}
+    for name, tensor in tensors.items():
+        # A Parameter that no module registers is saved by a hook.
+        is_parameter = id(tensor) in parameters or isinstance(
+            tensor, torch.nn.Parameter
+        )
+        records[name] = TensorRecord(
+            "parameter" if is_parameter else "buffer",
             str(tensor.device),
             bool(tensor.requires_grad),
             norms.get(id(tensor)),
             is_sharded or hasattr(tensor, "to_local"),
         )
-        for name, tensor in tensors.items()
-    }
     is_lazy = torch.nn.parameter.is_lazy
     return ModelRecord(
         "snapshot" if gradients else "model",
@@ -136,6 +138,7 @@ def describe(
         torch=str(torch.__version__),
         plain_tensors=tuple(_plain_tensors(inner)),
         twice=tuple(_twice_registered(inner)),
+        # A lazy parameter has no shape before its module has run.
         shapes={
             name: tuple(tensor.shape)
             for name, tensor in tensors.items()
@@ -152,11 +155,9 @@ def _ignored_parameters(model: Any) -> set[str]:
     """The names of the parameters that DDP ignores."""
     while type(model).__name__ == "OptimizedModule":
         model = model._orig_mod
-    return (
-        set(getattr(model, "parameters_to_ignore", ()))
-        if "DistributedDataParallel" in _class_name(model)
-        else set()
-    )
+    if "DistributedDataParallel" not in _class_name(model):
+        return set()
+    return set(getattr(model, "parameters_to_ignore", ()))
 
 
 def _gradient_norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
@@ -169,42 +170,36 @@ def _gradient_norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
             gradient = parameter.grad
             if gradient is None:
                 continue
-            gradient = (
-                gradient.to_local() if hasattr(gradient, "to_local") else gradient
-            )
+            # A DTensor's gradient: the part of this rank, without a collective.
+            if hasattr(gradient, "to_local"):
+                gradient = gradient.to_local()
+            # An Embedding with `sparse=True` has a gradient of some rows.
             if gradient.layout is not torch.strided:
-                gradient = (
-                    gradient.coalesce().values()
-                    if gradient.is_sparse
-                    else gradient.to_dense()
-                )
+                if gradient.is_sparse:
+                    gradient = gradient.coalesce().values()
+                else:
+                    gradient = gradient.to_dense()
             # The squares of narrow floats would underflow, and a small gradient would
-            # count as zero.
+            # count as zero. MPS has no float64.
             wide = None if gradient.device.type == "mps" else torch.float64
             if gradient.is_complex():
                 gradient = torch.view_as_real(gradient.resolve_conj())
-            norm = (
-                torch.linalg.vector_norm(gradient, dtype=wide)
-                if gradient.numel()
-                else None
-            )
+            norm = None
+            if gradient.numel():
+                norm = torch.linalg.vector_norm(gradient, dtype=wide)
             waiting.setdefault(gradient.device, []).append((marker, norm, gradient))
+        # The norms of one device are stacked there, and come over at once.
         norms: dict[int, float] = {}
         for rows in waiting.values():
             computed = [norm for _, norm, _ in rows if norm is not None]
-            values = iter(
-                torch.stack(computed).tolist()
-                if computed and computed[0].device.type != "meta"
-                else ()
-            )
+            numbers: list[float] = []
+            if computed and computed[0].device.type != "meta":
+                numbers = torch.stack(computed).tolist()
+            values = iter(numbers)
             for marker, norm, gradient in rows:
                 value = 0.0 if norm is None else next(values, 0.0)
-                if (
-                    value == 0.0
-                    and norm is not None
-                    and gradient.device.type != "meta"
-                    and bool(gradient.any())
-                ):
+                has_elements = norm is not None and gradient.device.type != "meta"
+                if value == 0.0 and has_elements and bool(gradient.any()):
                     value = float(gradient.abs().max())  # too small to square
                 norms[marker] = value
     return norms
@@ -218,28 +213,25 @@ def _optimizer_record(
         raise UsageError(
             f"{_class_name(optimizer)} is not an optimizer: it has no param_groups"
         )
-    states = [
-        optimizer.state.get(parameter) or {}
-        for group in groups
-        for parameter in group["params"]
-    ]
-    fields = tuple(
-        dict.fromkeys(str(key) for state in states for key in list(state)[:_STATE_KEYS])
-    )
+    # One row for each parameter, in the order of the groups.
+    members = [(group, parameter) for group in groups for parameter in group["params"]]
+    states = [optimizer.state.get(parameter) or {} for _, parameter in members]
+    field_names: dict[str, None] = {}
+    for state in states:
+        field_names.update(dict.fromkeys(map(str, list(state)[:_STATE_KEYS])))
+    fields = tuple(field_names)
+    # SGD without a momentum keeps no state, whatever has a gradient: a missing state
+    # says nothing there.
+    has_momentum_only = set(fields) <= {"momentum_buffer"}
     return OptimizerRecord(
         _class_name(optimizer),
-        tuple(
-            names.get(id(parameter))
-            for group in groups
-            for parameter in group["params"]
-        ),
+        tuple(names.get(id(parameter)) for _, parameter in members),
         tuple(bool(state) for state in states),
         tuple(_step_numbers(torch, [state.get("step") for state in states])),
         fields,
         tuple(
-            not set(fields) <= {"momentum_buffer"} or bool(group.get("momentum", True))
-            for group in groups
-            for _ in group["params"]
+            not has_momentum_only or bool(group.get("momentum", True))
+            for group, _ in members
         ),
     )
 
@@ -254,15 +246,11 @@ def _step_numbers(torch: Any, counters: list[Any]) -> Iterator[float | None]:
             and step.device.type != "meta"
         ):
             by_device.setdefault(step.device, []).append(step)
-    numbers = {
-        id(step): value
-        for steps in by_device.values()
-        for step, value in zip(
-            steps,
-            torch.stack([s.detach().reshape(()).float() for s in steps]).tolist(),
-            strict=True,
-        )
-    }
+    numbers: dict[int, float] = {}
+    for steps in by_device.values():
+        flat = [step.detach().reshape(()).float() for step in steps]
+        values = torch.stack(flat).tolist()
+        numbers.update(zip(map(id, steps), values, strict=True))
     for step in counters:
         is_number = isinstance(step, (int, float)) and not isinstance(step, bool)
         yield numbers.get(id(step), float(step) if is_number else None)
@@ -307,6 +295,7 @@ def _plain_tensors(model: Any) -> Iterator[str]:
     """
     torch = require_torch()
     for name, module in model.named_modules():
+        # Modules of torch keep tensors of their own as attributes.
         if not type(module).__module__.startswith("torch.nn"):
             for attribute, value in vars(module).items():
                 if isinstance(value, torch.Tensor):
@@ -317,6 +306,7 @@ def _twice_registered(model: Any) -> Iterator[tuple[str, str]]:
     """The modules that are registered under two names."""
     seen: dict[int, str] = {}
     again: set[str] = set()
+    # `named_modules` gives each module once unless it is asked for all.
     for name, module in model.named_modules(remove_duplicate=False):
         first = seen.setdefault(id(module), name)
         if first != name:
@@ -332,13 +322,12 @@ def _loose_module(
     """Return a module in a plain container, or None if it has no parameters and no
     buffers.
     """
-    inside = next(
-        (modules[id(child)] for child in item.modules() if id(child) in modules), None
-    )
+    names = (modules[id(child)] for child in item.modules() if id(child) in modules)
+    inside = next(names, None)
     lost = sum(id(parameter) not in parameters for parameter in item.parameters())
-    if not any(True for _ in item.parameters()) and not any(
-        True for _ in item.buffers()
-    ):
+    has_parameters = any(True for _ in item.parameters())
+    has_buffers = any(True for _ in item.buffers())
+    if not has_parameters and not has_buffers:
         return None  # an activation
     return LooseModule(
         place, "module", _class_name(item), lost, None if lost else inside
@@ -352,15 +341,16 @@ def _items_below(container: Any, place: str, depth: int) -> Iterable[tuple[str, 
     """The items of a container and of the containers inside it, each with the Python
     text of its place.
     """
+    # A list may hold itself.
     if depth > _DEPTH:
         return
     pairs = container.items() if isinstance(container, dict) else enumerate(container)
     for key, item in list(pairs):
-        inner = (
-            f"{place}[{key!r}]"
-            if not isinstance(container, (set, frozenset))
-            else f"{place}{{{key}}}"
-        )
+        # A set has no index: its text is the one of an item.
+        if isinstance(container, (set, frozenset)):
+            inner = f"{place}{{{key}}}"
+        else:
+            inner = f"{place}[{key!r}]"
         if isinstance(item, _CONTAINERS):
             yield from _items_below(item, inner, depth + 1)
         else:
@@ -390,6 +380,7 @@ def build(
         raise UsageError(f"{given}: expected FILE.py:FACTORY")
     if not os.path.isfile(file):
         raise UsageError(f"{given}: {show(file, 80)} is no file")
+    # Output of the user's code must not mix with JSON on stdout.
     with redirect_stdout(sys.stderr):
         keywords = _parse_keywords(arguments)
         module = _import_file(given, file)
@@ -400,6 +391,7 @@ def build(
                 f"{given}: {show(file, 60)} has no {show(name, 60)}",
                 hint=f"did you mean {show(near[0], 60)}?" if near else None,
             )
+        # A module of that name is a model that the file has made itself.
         if isinstance(factory, torch.nn.Module):
             return factory
         if not callable(factory):
@@ -441,6 +433,7 @@ def _parse_keywords(arguments: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"--arg {show(argument, 80)}: expected NAME=VALUE")
         try:
             keywords[name] = literal_eval(text)
+        # An unquoted word, such as `resnet50`, is a text.
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             keywords[name] = text
     return keywords
@@ -453,6 +446,7 @@ def _import_file(given: str, file: str) -> Any:
         # As with `python file.py`, modules beside the file can be imported.
         sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
         name = os.path.splitext(os.path.basename(file))[0]
+        # A module of this name may be imported already, by ckpt or by the file itself.
         name = f"_{name}_of_model" if name in sys.modules else name
         spec = spec_from_file_location(name, file)
         assert spec is not None and spec.loader is not None  # the ending is .py

@@ -49,20 +49,20 @@ def snapshot(
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"expected a torch.nn.Module, not {type(model).__name__}")
     rank, world_size = _rank_and_world(torch)
+    # All other ranks are done: no collective waits for them.
     if ranks not in ("all", rank):
         return None
     name = os.fsdecode(path)
     if ranks == "all":
         stem, ending = os.path.splitext(name)
         name = f"{stem}.rank{rank}{ending}"
-    optimizers = (
-        []
-        if optimizer is None
-        else list(optimizer)
-        if isinstance(optimizer, Sequence)
-        else [optimizer]
-    )
+    optimizers: list[Any] = []
+    if isinstance(optimizer, Sequence):
+        optimizers = list(optimizer)
+    elif optimizer is not None:
+        optimizers = [optimizer]
     inner, _ = unwrap_model(model)
+    # Nothing here may become a part of the graph of the training.
     with torch.no_grad():
         state = state_of(inner)
         record = describe(model, optimizers, state=state, gradients=True)
@@ -81,6 +81,7 @@ def snapshot(
             save.save_checkpoint(
                 planned, target.target(name, force=True), FORMAT.name, limits
             )
+        # The copy of the last storage would stay in memory until the next snapshot.
         finally:
             memory.LiveSource.release()
     if left_out:

@@ -40,9 +40,9 @@ def state_of(model: Any) -> State:
     metadata = {} if values is None else getattr(values, "_metadata", None) or {}
     if values is None:
         values = _walk_modules(model)
-    names = dict.fromkeys(
-        (*values, *(name for name, _ in model.named_parameters(remove_duplicate=False)))
-    )
+    # A hook may leave names out: they are asked for too, so that none can collide.
+    every = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    names = dict.fromkeys((*values, *every))
     merged = len({own_name(name) for name in names}) < len(names)
     name_of = str if merged else own_name  # two names never become one
     return State(
@@ -62,13 +62,16 @@ def _ask_state_dict(model: Any) -> Mapping[str, Any] | None:
     """
     torch = require_torch()
     try:
+        # The tensors themselves, so that parameters are still told from buffers.
         state = model.state_dict(keep_vars=True)
     except TypeError:  # the user's own, without torch's arguments
         state = model.state_dict()
-    if not isinstance(state, Mapping) or not all(
-        isinstance(name, str) for name in state
-    ):
+    if not isinstance(state, Mapping):
         return None
+    if not all(isinstance(name, str) for name in state):
+        return None
+    # A model with parameters and a state dict without tensors: the user's method saves
+    # something else.
     has_tensors = any(isinstance(value, torch.Tensor) for value in state.values())
     return state if has_tensors or not any(True for _ in model.parameters()) else None
 
@@ -84,21 +87,13 @@ def _walk_modules(model: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
-        values.update(
-            {
-                prefix + key: value
-                for key, value in module._parameters.items()
-                if value is not None
-            }
-        )
+        for key, value in module._parameters.items():
+            if value is not None:
+                values[prefix + key] = value
         hidden = module._non_persistent_buffers_set
-        values.update(
-            {
-                prefix + key: value
-                for key, value in module._buffers.items()
-                if value is not None and key not in hidden
-            }
-        )
+        for key, value in module._buffers.items():
+            if value is not None and key not in hidden:
+                values[prefix + key] = value
     return values
 
 
@@ -110,40 +105,34 @@ def state_tree(state: State, *, wrappers: bool = False) -> tuple[Node, dict[str,
     wrapper subclasses apart.
     """
     state = state._replace(values=unpack_values(state.values, wrappers=wrappers))
+    # All tensors first: those that share memory must be seen together.
     tensors: dict[int, Any] = {}
     left_out: dict[str, str] = {}
     for name, value in state.values.items():
         held = list(_list_tensors(value, 0))
-        why = next(
-            (
-                why
-                for tensor in held
-                if (why := memory.unfit(_local_part(tensor))) is not None
-            ),
-            None,
-        )
+        reasons = (memory.unfit(_local_part(tensor)) for tensor in held)
+        why = next((reason for reason in reasons if reason is not None), None)
+        # One tensor that cannot be written leaves the whole value out.
         if why is not None:
             left_out[name] = why
         else:
             tensors.update({id(tensor): _local_part(tensor) for tensor in held})
+    # A tensor that is quantized per channel has two more: its scales and zero points.
     channels = {
         marker: channel_scales(tensor)
         for marker, tensor in tensors.items()
         if tensor.is_quantized
     }
-    refs = memory.tensor_references(
-        [*tensors.values(), *(part for parts in channels.values() for part in parts)]
-    )
-    ref_of: dict[int, Node] = {
-        marker: refs[id(tensor)]
-        if marker not in channels
-        else quantized_node(
-            tensor,
-            refs[id(tensor)],
-            tuple([refs[id(part)] for part in channels[marker]]),
-        )
-        for marker, tensor in tensors.items()
-    }
+    further = [part for parts in channels.values() for part in parts]
+    refs = memory.tensor_references([*tensors.values(), *further])
+    ref_of: dict[int, Node] = {}
+    for marker, tensor in tensors.items():
+        ref = refs[id(tensor)]
+        if marker in channels:
+            parts = tuple([refs[id(part)] for part in channels[marker]])
+            ref_of[marker] = quantized_node(tensor, ref, parts)
+        else:
+            ref_of[marker] = ref
     node = ordered_dict()
     for name, value in state.values.items():
         if name not in left_out:
@@ -196,6 +185,7 @@ def plain_node(
     weights_only refuses.
     """
     torch = require_torch()
+    # `type`, not `isinstance`: a class of the user's own pickles as its class.
     if value is None or type(value) in (bool, int, float, str, bytes, bytearray):
         scalar: Node = value
         return scalar
@@ -205,6 +195,7 @@ def plain_node(
         return Global("torch", str(value).removeprefix("torch."))
     if type(value) is torch.device:
         return device_call(str(value))
+    # A list may hold itself.
     if depth >= _DEPTH:
         raise NotPlainError
     if type(value) in (list, tuple, torch.Size):

@@ -58,9 +58,8 @@ def load(
     refuse_other(model)
     if on_mismatch not in ("keep", "slice", "error"):
         raise UsageError(f"on_mismatch={on_mismatch!r}: not one of keep slice error")
-    rules = [
-        substitution(text).apply for text in ([sub] if isinstance(sub, str) else sub)
-    ]
+    texts = [sub] if isinstance(sub, str) else sub
+    rules = [substitution(text).apply for text in texts]
     options = Options(
         on_mismatch,
         rules,
@@ -74,18 +73,17 @@ def load(
         min_coverage=min_coverage,
     )
     own = state_of(model).values
-    meta = next(
-        (name for name, value in own.items() if getattr(value, "is_meta", False)), None
-    )
+    # Both would fail in the middle of the copying: they are refused before.
+    on_meta = (name for name, value in own.items() if getattr(value, "is_meta", False))
+    meta = next(on_meta, None)
     if meta is not None:
         raise UsageError(
             f"{show(meta, 80)} is on meta, without memory",
             path=NAME,
             hint=f"model.to_empty(device=…), or {_ASSIGN}",
         )
-    spread = next(
-        (name for name, value in own.items() if hasattr(value, "to_local")), None
-    )
+    in_parts = (name for name, value in own.items() if hasattr(value, "to_local"))
+    spread = next(in_parts, None)
     if spread is not None:
         raise UsageError(
             f"{show(spread, 80)} is a DTensor, of which each rank holds a part",
@@ -94,9 +92,8 @@ def load(
         )
     given = survey.checkpoint
     limits = limits or Limits()
-    coverage = coverage_of(
-        survey, Survey(state_checkpoint(model, NAME)), limits, options
-    )
+    target = Survey(state_checkpoint(model, NAME))
+    coverage = coverage_of(survey, target, limits, options)
     if coverage.refusal:
         if coverage.way == ("--recipe", "transformers"):
             hint = (
@@ -111,8 +108,9 @@ def load(
         _refuse_rest(coverage, given.path)
     rows = coverage.of("loaded", "cast", "sliced")
     with about(given.path):
-        # Reading twice holds one tensor at a time beside the model. A request that
-        # fails the second time is another matter.
+        # All bytes are read before the first is written: a damaged file leaves the
+        # model as it was. Reading twice holds one tensor at a time beside the model. A
+        # request that fails the second time is another matter.
         is_far = any(source.far is not None for source in given.all_sources())
         held = [_read_value(row) for row in rows] if is_far else []
         for row in [] if is_far else rows:
@@ -127,7 +125,8 @@ def load(
                 if not is_far and _is_whole(row, mine):
                     memory.pour_elements(_source_ref(row), mine)
                 else:
-                    _copy_value(row, mine, held[number] if is_far else _read_value(row))
+                    value = held[number] if is_far else _read_value(row)
+                    _copy_value(row, mine, value)
         given.check_unchanged()
     return coverage
 
@@ -174,20 +173,20 @@ def _is_whole(row: Pairing, mine: Any) -> bool:
     into its memory.
     """
     torch = require_torch()
+    ref = _source_ref(row)
+    # A subclass may do anything when it is written to.
+    if type(mine) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    is_same = mine.dtype == memory.dtype_of(ref) and tuple(mine.shape) == ref.shape
+    # The memory of such a view holds other values than it shows.
+    is_view = mine.is_conj() or mine.is_neg() or ref.conj or ref.neg
     return (
         row.status == "loaded"
         and row.rows is None
-        and type(mine) in (torch.Tensor, torch.nn.Parameter)
         and mine.device.type == "cpu"
-        and mine.dtype == memory.dtype_of(_source_ref(row))
-        and tuple(mine.shape) == _source_ref(row).shape
+        and is_same
         and mine.is_contiguous()
-        and not (
-            mine.is_conj()
-            or mine.is_neg()
-            or _source_ref(row).conj
-            or _source_ref(row).neg
-        )
+        and not is_view
         and mine.numel() > 0
     )
 
@@ -211,8 +210,7 @@ def _keyword_text(way: Sequence[str] | None) -> str | None:
     if not way:
         return None if way is None else "align=True"
     name = way[0].removeprefix("--").replace("-", "_")
-    return (
-        f"{name}={list(way[1::2])!r}"
-        if name == "sub"
-        else f"{name}={way[1] if len(way) > 1 else True}"
-    )
+    if name == "sub":
+        # `--sub A --sub B`: each second word is a text.
+        return f"{name}={list(way[1::2])!r}"
+    return f"{name}={way[1] if len(way) > 1 else True}"

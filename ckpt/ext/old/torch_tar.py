@@ -59,6 +59,7 @@ FORMAT = Format(
 MEMBERS = ("storages", "tensors", "pickle")
 
 
+# Most pickles in the archive are a few bytes: a key, a number.
 _FIRST_READ = 1 << 10
 _ROW = 500
 _MOST = 2**63
@@ -69,6 +70,7 @@ def is_known(probe: Probe) -> bool:
     is wrong with them.
     """
     members: set[str] = set()
+    # The members before a fault count.
     try:
         for name, _ in walk_tar(
             probe.file, probe.limits, Budget(probe.limits, probe.size)
@@ -93,19 +95,19 @@ def _other_kind(probe: Probe) -> str | None:
         return "a pickle"
     from ckpt.formats.common.packed import is_packed
 
-    return (
-        "a compressed pickle"
-        if is_packed(probe.head, probe.file, probe.limits)
-        else None
-    )
+    if is_packed(probe.head, probe.file, probe.limits):
+        return "a compressed pickle"
+    return None
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
+    # torch.load asks for a tar before legacy pickles; other loaders see the other kind.
     other = _other_kind(probe)
     if other is not None:
         raise UnreadableError(
             f"two files in one: torch.load reads a tar archive, other loaders {other}"
         )
+    # Bytes behind the end may be another file to readers that begin at the end.
     refuse_end(probe.file)
     members = read_tar(probe.file, limits, probe.budget)
     missing = next((name for name in MEMBERS if name not in members), None)
@@ -118,11 +120,14 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         for row in rows
     ]
     objects = _Objects(contents)
+    # Tensors name storages, and the pickle names both.
     objects.read_storages(cursors[0])
     objects.read_tensors(cursors[1])
     main = cursors[2].pickle()
     nodes: dict[int, Node] = {}
     for persistent in main.persistent:
+        # A persistent id of the pickle means a tensor, or a storage that is used by
+        # itself.
         tensor = objects.tensors.get(_key_text(persistent.pid))
         if tensor is not None:
             nodes[id(persistent)] = tensor
@@ -155,17 +160,22 @@ class _Cursor:
         budget = self._contents.budget
         assert budget is not None
         while True:
+            # Pickles follow each other without lengths: as much is read as may be
+            # needed.
             have = min(size, self.source.size - self.at, self._limits.pickle_bytes)
             budget.hold(have)
             data = self.source.read(self.at, have)
             try:
                 pickle = run(data, self._limits, budget)
             except TruncatedPickleError as error:
+                # Nothing is left to read.
                 if have < size:
                     raise CutOffError(
                         "cut off: a member of the tar archive ends inside a pickle",
                         hint=error.hint,
                     ) from None
+                # The pickle is longer: the machine begins again with four times as
+                # much.
                 size *= 4
                 continue
             self._contents.pickles.append(pickle)
@@ -188,6 +198,7 @@ class _Cursor:
     def count(self) -> int:
         """A number of rows, each of which takes at least one byte of the member."""
         number = self.value()
+        # Each row has a pickle of its own, so the size bounds their number.
         if type(number) is not int or not 0 <= number <= self.source.size:
             raise UnreadableError(
                 "a member of the tar archive begins with an invalid number"
@@ -219,6 +230,7 @@ class _Objects:
                     "a storage of the tar archive has no key, device and class"
                 )
             key = self._new_key(row[0])
+            # The sizes of storages are numbers of elements of this class.
             dtype = storage_type(row[2])
             numel = int.from_bytes(cursor.take(8), "little")
             nbytes = storage_bytes(dtype, numel)
@@ -234,6 +246,7 @@ class _Objects:
             )
             self._contents.storages[storage.id] = storage
             self.storages[key] = _View(storage, 0, numel)
+        # A view is (key, key of its storage, first element, elements).
         views = cursor.value()
         if type(views) is not list:
             raise UnreadableError("the tar archive lacks its list of views of storages")
@@ -265,12 +278,14 @@ class _Objects:
                     "a tensor of the tar archive has no key, storage and class"
                 )
             key = self._new_key(row[0])
+            # Four bytes of the number, and four that torch skips.
             ndim = unpack_from("<i", cursor.take(8))[0]
             if not 0 <= ndim <= DIMENSIONS:
                 raise UnreadableError(
                     f"tensor {show(key, 80)} has {ndim:,} dimensions, at most "
                     f"{DIMENSIONS} are read"
                 )
+            # Sizes, strides and the offset, all of 64 bits.
             numbers = unpack_from(f"<{2 * ndim + 1}q", cursor.take(8 * (2 * ndim + 1)))
             view = self.storages.get(_key_text(row[1]))
             if view is None:
@@ -297,6 +312,7 @@ class _Objects:
         with its source.
         """
         pid = persistent.pid
+        # A class with its source, without the word `module` that later formats have.
         if is_tuple(pid) and len(pid) == 3 and type(pid[0]) is Global:
             return pid[0]
         key = _key_text(pid)

@@ -83,6 +83,7 @@ def command(
     ckpt report inspect.json -o report.html
     """
     names = named_paths(paths, files_from)
+    # The place of the page is checked first: reading may take hours.
     page = Page(keywords["output"], force=force)
     documents = _Documents(page, limits, section)
     if documents.read(names, measured=keywords["stats"], quick=quick):
@@ -119,6 +120,7 @@ class Page:
         """The same for a stored document."""
         if self._to is None or self._to.replaced is None or is_url(path):
             return
+        # By device and inode: the path may be spelled in another way.
         if os.path.samestat(self._to.replaced, os.stat(path)):
             raise _is_source(self._to)
 
@@ -129,6 +131,7 @@ class Page:
         """
         try:
             yield
+        # A mistake in the request is no page.
         except UsageError:
             raise
         except CkptError as error:
@@ -145,6 +148,7 @@ class Page:
         """
         data = html_page(documents, date=_page_date(), numbers=numbers)
         if self._to is None:
+            # The text written so far comes first: the buffer below goes around it.
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
             return
@@ -159,7 +163,8 @@ class Page:
             f"wrote {show(self._to.path, None)}",
             counted_noun(len(checkpoint_paths(documents)), "checkpoint"),
         ]
-        wrote += [f"{unreadable:,} unreadable"] if unreadable else []
+        if unreadable:
+            wrote.append(f"{unreadable:,} unreadable")
         self._wrote = ", ".join([*wrote, size_text(len(data))])
 
     def tell(self, others: Sequence[str] = ()) -> None:
@@ -177,6 +182,7 @@ def _page_date() -> str:
     import time  # here: one page pays for it
 
     seconds = os.environ.get("SOURCE_DATE_EPOCH", "")
+    # A longer number is no time that `gmtime` takes.
     is_time = seconds.isascii() and seconds.isdecimal() and len(seconds) < 12
     return time.strftime("%Y-%m-%d", time.gmtime(int(seconds) if is_time else None))
 
@@ -215,10 +221,12 @@ class _Bar:
             return
 
         def progress(done: int, total: int) -> None:
+            # Each work says how much it has done of its own total, in its own unit.
             reach(self._done + size * done // max(total, 1), self._total)
 
         try:
             yield progress
+        # Also after an error: the next file goes on from there.
         finally:
             self._done += size
 
@@ -241,22 +249,27 @@ class _Documents:
         """Read what the PATHs lead to; False where one of them leads nowhere. Raises
         UsageError when nothing is there.
         """
+        # One PATH that leads nowhere is mostly a mistake: no page of the rest is
+        # written.
         missing = [Found(name) for name in names if _is_missing(name)]
         if missing:
             self._take_each(
                 missing, lambda item: self._inspect_file(item, measured=False)
             )
             return False
+        # Documents that were printed before are taken first, and need no checkpoint.
         names = [name for name in names if not self._take_stored(name)]
         items, self.others = split_items(
             find_items_to_open(names, self._limits, plugins=plugins_allowed())
         )
         items = drop_skipped(items)
         paths = [item.path for item in items]
-        # As the shell writes them; epoch_2 comes before epoch_10.
+        # The shell writes them in this order, in which epoch_10 comes before epoch_2.
+        # In any other order they were given on purpose.
         by_shell = paths == sorted(paths)
         if by_shell:
             items.sort(key=lambda item: natural_sort_key(item.path))
+        # A folder with one file is drawn as a folder.
         is_single = len(items) == 1 and items[0].folder is None
         walked = any(item.folder is not None for item in items)
         if is_single:
@@ -285,6 +298,7 @@ class _Documents:
         try:
             with about(path):
                 documents = open_documents(path, self._limits)
+            # None: the file is no document, but maybe a checkpoint.
             if documents is None:
                 return False
             self._page.drawn_from_document(path)
@@ -311,11 +325,12 @@ class _Documents:
         """Take the documents of each file. One that cannot be read does not stop the
         others.
         """
-        with (
+        reading = (
             output.progress("reading", len(items), "files")
             if len(items) > 1
-            else nullcontext() as progress
-        ):
+            else nullcontext()
+        )
+        with reading as progress:
             for item in items:
                 try:
                     with about(item.path):
@@ -333,6 +348,7 @@ class _Documents:
     def _opened(self, path: str) -> Checkpoint:
         checkpoint = opened(path, self._limits, tell=False)
         try:
+            # OUT must not replace what it is drawn from, which is known only now.
             self._page.drawn_from(checkpoint.checkpoint)
         except CkptError:
             checkpoint.close()
@@ -374,12 +390,13 @@ class _Documents:
             with self._opened(item.path) as checkpoint:
                 rows.extend(ls(checkpoint))
                 self.numbers[item.path] = numbers_of(checkpoint.survey)
+            # The path that `ls` shows, which is not always the one that was typed.
             read[rows[-1].path] = item
 
         self._take_each(items, take)
-        if not is_chosen and (
-            any(is_url(row.path) for row in rows) or not is_series(rows)
-        ):
+        # Reading all files of a folder takes long: it was asked for, or it is worth it.
+        is_far = any(is_url(row.path) for row in rows)
+        if not is_chosen and (is_far or not is_series(rows)):
             self.found += [row.to_json() for row in rows]
             return
         order = in_series(rows) if by_shell else rows
@@ -396,21 +413,25 @@ class _Documents:
         """The row of each file, its numbers, and its changes from the file before;
         `whole` compares all of two.
         """
-        sizes = {
-            path: size if isinstance(size := row["bytes"], int) else 0
-            for path, row in rows.items()
-        }
+        sizes: dict[str, int] = {}
+        for path, row in rows.items():
+            size = row["bytes"]
+            sizes[path] = size if isinstance(size, int) else 0
         read = [sizes[item.path] for item in items]
-        # Each is compared with both neighbours.
+        # Each is compared with both neighbours; its numbers are one more reading.
         total = sum(read) + sum(read[1:-1]) + (0 if whole else sum(read))
         with (
             ExitStack() as stack,
             output.progress_meter("comparing" if whole else "reading") as reach,
         ):
             bar = _Bar(reach, total)
+            # The file before, while it is open: (checkpoint, what closes it, bytes). It
+            # is empty at the start.
             last: list[tuple[Checkpoint, ExitStack, int]] = []
 
             def take(item: Found) -> None:
+                # A file that cannot be read is closed, and the next is compared with
+                # the one before.
                 with ExitStack() as inner:
                     checkpoint = inner.enter_context(
                         opened(item.path, self._limits, tell=False)
@@ -432,7 +453,9 @@ class _Documents:
                                     progress=progress,
                                 )
                             )
+                        # Two files are open at a time, however many there are.
                         last.pop()[1].close()
+                    # From here on the file stays open for its successor.
                     last.append(
                         (checkpoint, stack.enter_context(inner.pop_all()), size)
                     )
@@ -450,6 +473,7 @@ class _Documents:
         """The numbers of the model, or of all tensors where there are several
         models.
         """
+        # With several models no section is meant.
         several = self._section is None and len(checkpoint.survey.candidates) > 1
         return stats(
             checkpoint,
@@ -479,6 +503,7 @@ class _Documents:
             ).to_json()
         candidates = [side.survey.candidates for side in (before, after)]
         names = {models[0].name for models in candidates if len(models) == 1}
+        # One model in each, of one name: else all tensors are compared.
         both = all(len(models) == 1 for models in candidates)
         section = self._section or (names.pop() if both and len(names) == 1 else None)
         return diff(

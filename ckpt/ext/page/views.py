@@ -17,6 +17,7 @@ from ckpt.commands.ls.ls import LsRow, in_order
 from ckpt.evidence.survey import Survey
 from ckpt.model.errors import CkptError, UnreadableError
 from ckpt.model.names import findable_labels, natural_sort_key
+from ckpt.model.nodes import Node
 from ckpt.model.text import Json, counted_noun, show
 from ckpt.surface.reports import document_head
 from ckpt.tree.find import counter
@@ -24,9 +25,11 @@ from ckpt.tree.view import look
 
 _LONGEST = 2000
 """Characters of one value that a page shows."""
+# Fields of a change: numbers, pairs of numbers (before, after), and the two sides.
 _NUMBERS = ("differing", "other_bytes", "numel", "max_abs", "rms", "rel_l2")
 _PAIRS = ("nan", "inf", "at")
 _SIDES = ("before", "after")
+# Files of one run share all tensors; files of two models share some by chance.
 _KIN = 20
 """Two files are of one model if at least one tensor of so many is in both."""
 
@@ -55,6 +58,7 @@ def page_payload(
             unreadable.append(_failure_row(document))
         else:
             views[name].append(_DRAWN[name](document, name))
+    # A PATH that cannot be read is enough for a page: it says why.
     if not any(views.values()) and not unreadable:
         raise UnreadableError("no document to draw")
     return {
@@ -71,6 +75,8 @@ def checkpoint_paths(documents: Iterable[Document]) -> list[str]:
     paths: dict[str, None] = {}
     for document in documents:
         if not is_error(document):
+            # Documents of one file have `file` or `path`, those of two have `before`
+            # and `after`.
             sides = [
                 document,
                 *(document.get(name) for name in ("file", "before", "after")),
@@ -93,6 +99,8 @@ def in_series(rows: Iterable[LsRow]) -> list[LsRow]:
     places = [row.reached for row in out]
     if None in places:
         return out
+    # A run in several folders counts anew in each. Rows that record the same keep the
+    # order of `ls`.
     keyed = [
         (folder if is_run else (), place or (), row)
         for folder, place, row in zip(folders, places, out, strict=True)
@@ -118,6 +126,7 @@ def is_series(rows: Sequence[LsRow]) -> bool:
     """
     if len(rows) < 2 or any("rank" in os.path.basename(row.path) for row in rows):
         return False
+    # Saves of one run have as many parameters each.
     sizes = {(row.parameters, row.unknown) for row in rows}
     if len(sizes) > 1 or sizes == {(0, 0)}:
         return False
@@ -143,12 +152,12 @@ def numbers_of(survey: Survey) -> dict[str, float]:
     `loss`. They are read, so not behind a URL. Random states are none.
     """
     others = [section for section in survey.sections if section.kind == "other"]
-    single = [
-        (entry.name, entry.tensor)
-        for section in others
-        for entry in section.entries[:_MOST_SINGLE]
-        if entry.tensor.numel == 1 and not is_url(survey.checkpoint.path)
-    ]
+    # Scalar tensors in a model are weights, such as a temperature.
+    single: list[tuple[str, Node]] = []
+    for section in others if not is_url(survey.checkpoint.path) else ():
+        for entry in section.entries[:_MOST_SINGLE]:
+            if entry.tensor.numel == 1:
+                single.append((entry.name, entry.tensor))
     values = [
         (value.name, value.node)
         for value in survey.checkpoint.values
@@ -158,14 +167,15 @@ def numbers_of(survey: Survey) -> dict[str, float]:
     for name, node in (*values, *single):
         if len(found) >= _MOST_NUMBERS:
             break
-        if re.search("rng|random", name, re.IGNORECASE) is None:
-            number = counter(node)
-            if (
-                number is not None
-                and isfinite(number)
-                and not isinstance(look(node).value, bool)
-            ):
-                found[name] = number
+        # The state of a random generator is numbers too, which mean nothing as a curve.
+        if re.search("rng|random", name, re.IGNORECASE) is not None:
+            continue
+        number = counter(node)
+        # Infinity is no number of JSON, and has no place in a chart.
+        if number is None or not isfinite(number):
+            continue
+        if not isinstance(look(node).value, bool):
+            found[name] = number
     return found
 
 
@@ -184,6 +194,7 @@ def _list_curves(
         for row in listed
         if isinstance(row["counters"], Mapping)
     }
+    # The numbers that the file itself records, else the counters of its row.
     tables = [
         numbers[path] if path in numbers else counted.get(path, {}) for path in paths
     ]
@@ -192,6 +203,7 @@ def _list_curves(
     by_values: dict[tuple[float, ...], list[str]] = {}
     for name in tables[0]:
         column = [table.get(name) for table in tables]
+        # Python counts True as a number.
         values = tuple(
             value
             for value in column
@@ -199,10 +211,10 @@ def _list_curves(
         )
         if len(values) == len(paths):
             by_values.setdefault(values, []).append(name)
+    # Frameworks write one number under several names: they are one curve.
+    ordered = sorted(by_values.items(), key=lambda item: min(map(_curve_rank, item[1])))
     curves: list[Json] = []
-    for values, names in sorted(
-        by_values.items(), key=lambda item: min(map(_curve_rank, item[1]))
-    ):
+    for values, names in ordered:
         curves.append({"names": [*sorted(names, key=len)], "values": [*values]})
     return curves
 
@@ -210,14 +222,11 @@ def _list_curves(
 def _curve_rank(name: str) -> tuple[int, int]:
     """The place of a curve: loss and lr first, then metrics, and counters last."""
     last = name.rpartition(".")[2].lower()
-    first = next(
-        (
-            place
-            for place, word in enumerate(_FIRST)
-            if word in last.split("_") or word == last
-        ),
-        3,
-    )
+    first = len(_FIRST)
+    for place, word in enumerate(_FIRST):
+        if word == last or word in last.split("_"):
+            first = place
+            break
     is_counter = any(word in last for word in ("epoch", "step", "iter"))
     return (first + is_counter, len(name))
 
@@ -234,12 +243,11 @@ def _list_views(
         for document in compared
         if document["strangers"] is not None
     ]
+    # Files that share no tensor are no series: their changes would mean nothing.
     if len(listed) > 1 and 0 < len(compared) == len(strangers):
-        note = (
-            f"These files have {strangers[0]}."
-            if len(listed) == 2
-            else "These files have next to no tensor in common."
-        )
+        note = "These files have next to no tensor in common."
+        if len(listed) == 2:
+            note = f"These files have {strangers[0]}."
         yield {
             "kind": "folder",
             "title": "Files",
@@ -247,6 +255,7 @@ def _list_views(
             **_view_labels(listed, by_schema),
             **files,
         }
+        # These documents are drawn, and are not drawn once more below.
         measured, compared, listed = [], [], []
     elif len(measured) > 1 or len(compared) > 1:
         yield {
@@ -259,9 +268,9 @@ def _list_views(
             **files,
         }
         measured, compared, listed = [], [], []
-    is_pair = len(compared) == 1 and {
-        _side_path(compared[0], side) for side in _SIDES
-    } == {row["path"] for row in listed}
+    # The rows of two files that are compared stand in the view of the comparison.
+    sides = {_side_path(document, side) for document in compared[:1] for side in _SIDES}
+    is_pair = len(compared) == 1 and sides == {row["path"] for row in listed}
     if listed and not is_pair:
         yield {
             "kind": "folder",
@@ -273,6 +282,7 @@ def _list_views(
     for document in compared:
         title = " → ".join(_side_path(document, side) for side in _SIDES)
         yield {"kind": "diff", "title": title, **document, **(files if is_pair else {})}
+    # Numbers of a file stand in the view of the file, if it has one.
     unpaired = list(measured)
     for document in inspected:
         path = _side_path(document, "file")
@@ -306,11 +316,8 @@ def _in_order(measured: Sequence[Document], compared: Sequence[Document]) -> lis
     """
     if measured:
         return [_side_path(document, "file") for document in measured]
-    return list(
-        dict.fromkeys(
-            _side_path(document, side) for document in compared for side in _SIDES
-        )
-    )
+    paths = [_side_path(document, side) for document in compared for side in _SIDES]
+    return list(dict.fromkeys(paths))
 
 
 def _view_labels(
@@ -358,6 +365,7 @@ def _draw_document(
     """The fields that a page takes of a document, its lists as columns, in place of
     which some `rows` may stand.
     """
+    # Findings stay rows, for each has its own fields; all other lists become columns.
     tables = {
         name: rows[name] if name in rows else rows_of(document, name, columns)
         for name, columns in ROWS[schema].items()
@@ -373,6 +381,7 @@ def _draw_document(
 
 def _draw_inspect(document: Document, schema: str) -> dict[str, Json]:
     columns = ROWS[schema]
+    # The page shows how many tensors a storage has, and not which.
     storages: list[dict[str, Json]] = [
         {**row, "tensors": _count_items(row["tensors"])}
         for row in rows_of(document, "storages", columns["storages"])
@@ -387,6 +396,7 @@ def _count_items(value: Json) -> int:
 
 def _value_row(row: dict[str, Json]) -> dict[str, Json]:
     """A value as text: JSON, cut where it is long."""
+    # Exactly one of these says what the value is.
     if row["value_is"] is not None:
         text: Json = row["value_is"]
     elif row["same_as"] is not None:
@@ -435,6 +445,7 @@ def _judged_weights(document: Document) -> Json:
 
     Without it the page would call each of them changed, which the command does not.
     """
+    # One of the two is there where a side of the comparison is quantised.
     gguf, other = document.get("gguf"), document.get("quantised")
     if isinstance(gguf, Mapping):
         flags = [row.get("within") is True for row in _rows_in(gguf, "tensors")]
@@ -466,18 +477,18 @@ def _strangers_text(rows: Sequence[Document]) -> str | None:
     """Say that two files have next to no tensor in common. State of an optimizer is
     numbered alike in all files.
     """
+    # Else two optimizers alone would have all of their names in common.
     rows = [row for row in rows if row["role"] != "optimizer"] or rows
     met = sum(row["before"] is not None and row["after"] is not None for row in rows)
     least = min(
         (sum(row[side] is not None for row in rows) for side in _SIDES), default=0
     )
+    # Less than one tensor of twenty is in both.
     if met * _KIN >= least:
         return None
-    return (
-        f"{met:,} of {counted_noun(least, 'tensor')} in common"
-        if met
-        else "no tensor in common"
-    )
+    if not met:
+        return "no tensor in common"
+    return f"{met:,} of {counted_noun(least, 'tensor')} in common"
 
 
 def _flatten_change(row: dict[str, Json]) -> dict[str, Json]:
@@ -490,7 +501,11 @@ def _flatten_change(row: dict[str, Json]) -> dict[str, Json]:
         number = fields.get(name)
         kind = fields.get(f"{name}_is")
         is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
-        row[name] = number if is_number else kind if isinstance(kind, str) else None
+        if is_number:
+            row[name] = number
+        else:
+            # JSON has no NaN: `max_abs_is` is "nan", "inf" or null.
+            row[name] = kind if isinstance(kind, str) else None
     for name in _PAIRS:
         pair = fields.get(name)
         row[name] = pair if isinstance(pair, (list, tuple)) else None
@@ -505,7 +520,9 @@ def checked_histogram(value: Json) -> Json:
     if not isinstance(value, dict):
         return None
     low, high, counts = (value.get(name) for name in ("low", "high", "counts"))
-    numbers = [low, high, *(counts if isinstance(counts, (list, tuple)) else [None])]
+    # Anything that is no list makes the test below fail.
+    items = counts if isinstance(counts, (list, tuple)) else [None]
+    numbers = [low, high, *items]
     if not all(
         isinstance(number, (int, float)) and not isinstance(number, bool)
         for number in numbers
@@ -562,6 +579,7 @@ def pack_rows(rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
 
 
 def _pack_column(values: list[Json]) -> dict[str, Json]:
+    # (type, value) -> its number: 1 and True are equal in Python, and two values here.
     numbers: dict[tuple[type, object], int] = {}
     indices: list[int] = []
     of: list[Json] = []
@@ -571,6 +589,7 @@ def _pack_column(values: list[Json]) -> dict[str, Json]:
         if number == len(of):
             of.append(value)
         indices.append(number)
+    # A column of one value, or of a few, takes a fraction of the page's bytes.
     if len(of) == 1:
         return {"all": of[0]}
     if len(of) * _SHARE <= len(values):
@@ -793,6 +812,8 @@ def rows_of(
     expected.
     """
     rows = document.get(name)
+    # A document may come from anywhere: what the script would stumble over is refused
+    # here.
     if not isinstance(rows, Sequence) or not all(isinstance(row, dict) for row in rows):
         raise UnreadableError(
             f"invalid document: {name} is not as docs/json.md describes it"

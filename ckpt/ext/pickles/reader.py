@@ -67,6 +67,8 @@ class _Reader:
         is_inside = not is_pickle(probe.head) and is_packed(
             probe.head, probe.file, limits
         )
+        # A compressed stream may be the beginning of a pickle too: joblib looks at its
+        # first bytes, other loaders run it.
         if is_inside and is_early(probe.head, probe.file, limits):
             raise UnreadableError(
                 "two files in one: pickle.load and torch.load run a pickle that joblib "
@@ -77,9 +79,12 @@ class _Reader:
         self._source: Source = probe.file
         self._left = 0
         if self._packing is not None:
+            # The compressed bytes stay in memory beside what is unpacked.
             probe.budget.hold(probe.size)
             inside = unpack_all(probe.file, self._packing, probe.budget)
             self._source, self._left = Memory(inside.data), inside.left
+        # The cutter leaves long bytes in the file, so that weights do not go through
+        # memory.
         self._cutter = Cutter(self._source, limits, probe.budget)
         self._wrapped: dict[int, Node] = {}
         self._arrays = 0
@@ -89,17 +94,21 @@ class _Reader:
         cutter.cut()
         pickle = self._run_pickle()
         contents = Contents((), read_nested, probe.mark, budget)
+        # Nothing that the file names is called: the calls are records, which are
+        # judged.
         interpret_pickle(
             pickle, contents, self._limits, partial(self._bytes_of, cutter), 0
         )
+        # A pickle of Python 2 has its texts as bytes.
         contents.bytestrings = contents.bytestrings or any(
             run.code == BINSTRING for run in cutter.runs
         )
         tensors = dict(self._wrapped)
         for call in pickle.calls:
-            if call.class_name == "numpy.dtype" and pickle.fillings.is_filled_after(
-                call, call.offset
-            ):
+            # A dtype is read where it is used. A state that it gets later would give
+            # the array another type for a loader than here.
+            is_dtype = call.class_name == "numpy.dtype"
+            if is_dtype and pickle.fillings.is_filled_after(call, call.offset):
                 raise UnreadableError(
                     f"damaged pickle: the dtype at byte {call.offset:,} changes after "
                     "its use"
@@ -108,15 +117,15 @@ class _Reader:
             tensor = None if array is None else self._tensor(array)
             if tensor is not None:
                 tensors[id(call)] = tensor
-        root = SwapBytes(lambda node: tensors.get(id(node)), self._long_bytes).copy(
-            pickle.root
-        )
+        swap = SwapBytes(lambda node: tensors.get(id(node)), self._long_bytes)
+        root = swap.copy(pickle.root)
         if cutter.position < self._source.size:
             self._judge_following(pickle, contents)
         if self._packing is not None and self._left:
             text = f"{self._left:,} bytes follow the {self._packing.name} stream"
             contents.notices.append(Notice("trailing-data", text))
         traits = self._format_traits()
+        # joblib's arrays of texts are calls, no tensors.
         for node in tensors.values():
             if isinstance(node, TensorRef):
                 contents.storages[node.storage.id] = node.storage
@@ -163,6 +172,8 @@ class _Reader:
                 "calls are judged and whose values are not shown"
             )
             contents.notices.append(Notice("trailing-data", text))
+        # Readers of archives look at the end of a file first: they would see another
+        # file.
         if end < self._source.size:
             refuse_archive(self._source, end)
             text = f"{self._source.size - end:,} bytes follow the pickle"
@@ -178,6 +189,7 @@ class _Reader:
         cutter = Cutter(self._source, self._limits, self._probe.budget)
         cutter.skip_to(begin)
         try:
+            # These bytes may be anything, so a fault is no error yet.
             cutter.cut()
             pickle = machine.run_machine(
                 cutter.out, self._limits, 0, self._probe.budget
@@ -186,6 +198,8 @@ class _Reader:
                 raise cutter.fault
             return cutter, pickle
         except UnreadableError:
+            # A loader runs a broken pickle up to its fault: it is refused if it has
+            # called or imported something by then.
             rest = self._source.size - begin
             if runs_before_it_breaks(
                 self._source.read(begin, min(rest, LOOKED)), self._limits
@@ -199,13 +213,12 @@ class _Reader:
     def _format_traits(self) -> Traits:
         how = self._packing
         if self._wrapped:
-            return (
-                _JOBLIB
-                if how is None
-                else _JOBLIB._replace(label=f"joblib pickle ({how.name})")
-            )
+            if how is None:
+                return _JOBLIB
+            return _JOBLIB._replace(label=f"joblib pickle ({how.name})")
         if how is None:
             return FORMAT.traits
+        # pickle.load reads no compressed file by itself; joblib opens all kinds.
         load = f"pickle.load({how.opener}{{options}})" if how.opener else _JOBLIB.load
         return FORMAT.traits._replace(label=f"plain pickle ({how.name})", load=load)
 
@@ -219,6 +232,8 @@ class _Reader:
                 cutter.out, self._limits, 0, self._probe.budget, self._take_array
             )
         except MachineError as error:
+            # The machine counts in what is left of the pickle; people look into the
+            # file.
             moved = error.moved(cutter.original(error.offset))
             moved.hint = unknown_names(error.seen)
             raise moved from None
@@ -237,6 +252,8 @@ class _Reader:
         there once joblib was named.
         """
         cutter = self._cutter
+        # joblib's name was spelled in pieces if the cutter did not stop here: behind
+        # this BUILD come the raw bytes of an array, taken for opcodes.
         if position < len(cutter.out):
             if is_wrapper(call):
                 raise UnreadableError(
@@ -248,11 +265,15 @@ class _Reader:
             array, is_padded = describe_wrapper(call)
             begin = cutter.position
             if is_padded:
+                # One byte has the number of bytes of padding, so that arrays are
+                # aligned.
                 begin += 1 + self._source.read(begin, 1)[0]
             cutter.skip_to(begin + array.nbytes)
             place = Range(*underlying_file(self._source, begin), array.nbytes)
             tensor = self._tensor(array, place)
-            other = None if tensor else as_call(array, self._read(place), call.offset)
+            other = None
+            if tensor is None:
+                other = as_call(array, self._read(place), call.offset)
             self._wrapped[id(call)] = tensor or other
         cutter.cut()
 
@@ -260,12 +281,10 @@ class _Reader:
         self, array: Description, place: Range | None = None
     ) -> TensorRef | None:
         if place is None and type(array.raw) is PersistentId:
+            # Its bytes were cut out of the pickle: they stay in the file.
             meaning = array.raw.meaning
-            place = (
-                meaning.place
-                if type(meaning) is Storage and type(meaning.place) is Range
-                else None
-            )
+            if type(meaning) is Storage and type(meaning.place) is Range:
+                place = meaning.place
         self._arrays += 1
         self._probe.budget.claim(1)
         self._probe.budget.charge(_TENSOR, "an array")
@@ -285,6 +304,7 @@ class _Reader:
         data = self._read(Range(self._source, run.offset, run.size))
         if run.code == BYTEARRAY8:
             return bytearray(data)
+        # Python 2's text, which Python 3 decodes as the loader says.
         return ByteStr(data, "latin-1") if run.code == BINSTRING else data
 
     def _read(self, place: Range) -> bytes:
@@ -293,6 +313,7 @@ class _Reader:
 
 
 WRAPPER = ("joblib.numpy_pickle", "NumpyArrayWrapper")
+# dtypes of numpy by their codes. Others (texts, dates) are no tensors.
 _DTYPES = {
     "b1": "bool",
     "c8": "complex64",
@@ -310,21 +331,20 @@ def _may_be_magic(root: Node) -> bool:
     """Tell whether torch may take a value for its magic number: it asks `value !=
     MAGIC`, and goes on where that is false.
     """
+    # 1.0 == 1 in Python, so a float may be the number too.
     if type(root) in (int, float):
         return root == MAGIC
     if type(root) is not Opaque:
         return False
     array = describe_array(root)
     tensor = tensor_of(root)
-    if array is not None or tensor is not None:
-        numel = (
-            prod(array.shape)
-            if array is not None
-            else tensor.numel
-            if tensor is not None
-            else 0
-        )
-        return numel <= 1
+    # The comparison of an array is an array: `if` takes it for one element alone, or
+    # for none.
+    if array is not None:
+        return prod(array.shape) <= 1
+    if tensor is not None:
+        return tensor.numel <= 1
+    # An object may be equal to the number too, such as a Decimal.
     return is_own(root.class_name) and root.class_name not in _CONTAINERS
 
 
@@ -378,12 +398,12 @@ def describe_array(call: Opaque) -> Description | None:
         and len(call.args) == 4
         and not call.states
     ):
+        # Protocol 5: the bytes are an argument.
         raw, kind, size, order = call.args
-        return (
-            _make_description(kind, size, order == "F", raw)
-            if order in ("C", "F")
-            else None
-        )
+        if order not in ("C", "F"):
+            return None
+        return _make_description(kind, size, order == "F", raw)
+    # Protocols up to 4: an empty array is made, and BUILD fills it.
     if (
         name.endswith(".multiarray._reconstruct")
         and len(call.states) == 1
@@ -394,6 +414,7 @@ def describe_array(call: Opaque) -> Description | None:
         is_array = type(cls) is Global and cls.qualified == "numpy.ndarray"
         if is_array and type(state) is tuple and len(state) == 5:
             _, size, kind, fortran, raw = state
+            # Python takes 1 for True in the state of an array.
             if type(fortran) not in (bool, int) or fortran not in (0, 1):
                 return None
             return _make_description(kind, size, fortran is True or fortran == 1, raw)
@@ -414,6 +435,8 @@ def describe_wrapper(call: Opaque) -> tuple[Description, bool]:
     Raises UnreadableError.
     """
     state = call.states[-1] if len(call.states) == 1 else None
+    # Two fields of one name, or a name that is no text, would leave open which one
+    # joblib takes.
     if type(state) is not Dict or not all(isinstance(key, str) for key in state.keys):
         raise UnreadableError(
             "damaged pickle: joblib's description of an array is not a dict of names"
@@ -431,6 +454,7 @@ def describe_wrapper(call: Opaque) -> tuple[Description, bool]:
             "damaged pickle: joblib's description of an array lacks its shape, order "
             "or dtype"
         )
+    # Elements of objects are a further pickle in the place of the bytes.
     if description.dtype.code.startswith("O"):
         raise UnsupportedError(
             "joblib stored an array of objects in it, which ckpt does not read"
@@ -458,6 +482,7 @@ def tensor(array: Description, place: Range | None, id: str) -> TensorRef | None
         data = array.raw.raw if isinstance(array.raw, ByteStr) else as_bytes(array.raw)
         if data is None:
             return None
+        # Short bytes stand in the pickle itself.
         place = Range(Memory(data), 0, len(data))
     if place.size != needed:
         raise UnreadableError(
@@ -488,9 +513,8 @@ def _make_description(
     dtype = numpy_dtype(kind)
     if dtype is None or type(size) is not tuple or len(size) > DIMENSIONS:
         return None
-    shape = tuple(
-        [number for number in size if type(number) is int and 0 <= number < 2**63]
-    )
+    sizes = [number for number in size if type(number) is int and 0 <= number < 2**63]
+    shape = tuple(sizes)
     if len(shape) < len(size) or prod(shape) >= 2**63:
         return None
     return Description(shape, dtype, kind, fortran, raw)
@@ -502,6 +526,7 @@ def _torch_dtype(dtype: NumpyDType) -> DType | None:
 
 
 def _array_strides(array: Description) -> tuple[int, ...]:
+    # Fortran's order counts from the first dimension, C's from the last.
     sizes = array.shape if array.fortran else array.shape[::-1]
     steps, step = [], 1
     for size in sizes:
@@ -510,6 +535,8 @@ def _array_strides(array: Description) -> tuple[int, ...]:
     return tuple(steps if array.fortran else steps[::-1])
 
 
+# Weights are longer; keys and small values are shorter, and stay where the machine
+# reads them.
 KEPT = 255
 """The most bytes of a run that stays in the pickle."""
 JOBLIB = b"joblib.numpy_pickle"
@@ -562,10 +589,12 @@ class Cutter:
         self._source = source
         self._limits = limits
         self._budget = budget
+        # Operations that are left: the cutter counts them before the machine does.
         self._left = budget.operations
         self._data = b""
         self._base = 0
         self._at = 0
+        # Pairs of offsets, in `out` and in the file, where a piece of `out` begins.
         self._from: list[int] = []
         self._to: list[int] = []
         self._frame = 0
@@ -583,6 +612,7 @@ class Cutter:
 
     def original(self, offset: int) -> int:
         """The offset in the file of a byte of `out`."""
+        # The last piece that begins at or before the byte.
         index = bisect_right(self._from, offset) - 1
         return offset if index < 0 else self._to[index] + offset - self._from[index]
 
@@ -592,6 +622,8 @@ class Cutter:
         """
         if self._frame_end is not None and self.position >= self._frame_end:
             self._leave_frame(self._frame_end)
+        # joblib ends a frame before the bytes of an array. Else Python's unpickler
+        # would take them from the frame.
         elif self._frame_end is not None:
             self.fault = self.fault or MachineError(
                 "the bytes of an array lie inside a frame", self._frame
@@ -612,6 +644,7 @@ class Cutter:
         try:
             self._cut()
         finally:
+            # Bytes that a faulty pickle has added count too.
             added = len(self.out) - before
             self._budget.hold(added)
         self._budget.charge(2 * added, "a pickle")
@@ -619,19 +652,25 @@ class Cutter:
     def _cut(self) -> None:
         start = self._at
         for count in range(self._left):
+            # An opcode and its length are always in memory together.
             if self._at + _LONGEST > len(self._data) and self._has_more():
                 start = self._flush_bytes(start)
                 self._read_more(_LONGEST)
                 start = self._at
             if self._at >= len(self._data):
+                # The pickle lacks its end: the machine says so.
                 self._flush_bytes(start)
                 return
             if self._frame_end is not None and self.position >= self._frame_end:
                 self._leave_frame(self._frame_end)
             code = self._data[self._at]
             size = _FIXED.get(code)
+            # Most opcodes have a fixed size: they are skipped by a table, for this loop
+            # sees every one.
             if size is not None:
                 self._at = min(self._at + size, len(self._data))
+                # Behind BUILD the bytes of joblib's array may follow: the caller looks
+                # at what was built.
                 if code == op.STOP or (code == op.BUILD and self.has_joblib):
                     self._left -= count + 1
                     self._flush_bytes(start)
@@ -646,6 +685,7 @@ class Cutter:
                 )
                 raise UnreadableError(problem, hint=hint)
             elif code == op.FRAME:
+                # A frame has no meaning beyond its bounds, which are checked here.
                 self._flush_bytes(start)
                 self._enter_frame()
                 self._at = start = min(self._at + 9, len(self._data))
@@ -689,6 +729,7 @@ class Cutter:
         if head > len(self._data):
             self._at = len(self._data)
             return start
+        # Bytes that are longer are replaced by a persistent id, the number of a run.
         if code in _RUNS and size > KEPT:
             offset = self._base + head
             if offset + size > self._source.size:
@@ -699,10 +740,12 @@ class Cutter:
                 )
                 raise CutOffError(problem)
             self._flush_bytes(start)
+            # BININT of the number, then BINPERSID.
             self.out += b"J" + pack("<i", len(self.runs)) + b"Q"
             self.runs.append(Run(code, offset, size))
             self._seek_position(offset + size)
             return self._at
+        # The text does not end in the bytes that were read.
         if head + size > len(self._data):
             if self._base + head + size > self._source.size:
                 self._at = len(self._data)
@@ -711,6 +754,7 @@ class Cutter:
             start = self._flush_bytes(start)
             self._read_more(1 + width + size)
             start, head = self._at, self._at + 1 + width
+        # joblib may be named in a GLOBAL, or as a text before STACK_GLOBAL.
         if size == len(JOBLIB) and self._data[head : head + size] == JOBLIB:
             self.has_joblib = True
         self._at = head + size
@@ -722,6 +766,8 @@ class Cutter:
         """
         end = self._at + 1
         for _ in range(_LINES[code]):
+            # The search for the end of a line is bounded, as the machine bounds the
+            # line.
             newline = self._data.find(b"\n", end, end + LINE_BYTES)
             if (
                 newline < 0
@@ -769,6 +815,7 @@ class Cutter:
             and len(self._data) - inside >= least
             and inside < len(self._data)
         ):
+            # The position lies in the bytes that were read.
             self._at = inside
             return
         rest = self._source.size - position

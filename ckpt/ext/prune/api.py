@@ -75,8 +75,10 @@ def planned(
     )
     path = os.fsdecode(run)
     names = [best.name for best in rules.best]
+    # All names and identities first, then the judging, which may take long.
     found = find_saves(path, names, limits, plugins=plugins)
     judged = _judged(found.candidates, names, limits, plugins)
+    # A folder without weights is shown as passed over.
     foreign = [
         save.candidate._replace(passed_over=save.why)
         for save in judged
@@ -87,6 +89,7 @@ def planned(
         judged, rules, found, limits, plugins, progress, quick=quick
     )
     rows = [*_rows(verdicts), *_other_rows([*found.candidates, *foreign])]
+    # By series and place; within a place, and for what has none, in the order of names.
     order = {candidate.name: index for index, candidate in enumerate(found.candidates)}
     rows.sort(key=lambda row: order[os.path.basename(row.path)])
     verdict_places = {
@@ -99,6 +102,7 @@ def planned(
             verdict_places.get(row.path, ()),
         )
     )
+    # Removing asks once more for these: what goes, goes because they are whole.
     needed = [
         Victim(row.judged.name, row.judged.identity)
         for row in verdicts
@@ -142,14 +146,16 @@ def _verdicts(
             for row in verdicts
             if row.is_counted and row.judged.name not in checked
         ]
+        # A save that fails its checksums counts no more: the rules are applied anew,
+        # and may count on another one.
         if quick or not unchecked:
             return verdicts, warnings
-        judged = [
-            check_bytes(save, limits, plugins, progress)
-            if save.name in unchecked
-            else save
-            for save in judged
-        ]
+        rows: list[Judged] = []
+        for save in judged:
+            if save.name in unchecked:
+                save = check_bytes(save, limits, plugins, progress)
+            rows.append(save)
+        judged = rows
         checked.update(unchecked)
 
 
@@ -162,13 +168,8 @@ def _rows(verdicts: Sequence[Verdict]) -> list[PruneRow]:
         if verdict.goes is not None and save.others:
             why = (*why, f"with {counted_noun(save.others, 'other file')} in it")
         if verdict.goes is not None and links > 1:
-            why = (
-                *why,
-                (
-                    f"has {counted_noun(links, 'hard link')}, so its bytes stay on the "
-                    "disk"
-                ),
-            )
+            count = counted_noun(links, "hard link")
+            why = (*why, f"has {count}, so its bytes stay on the disk")
         rows.append(
             PruneRow(
                 save.candidate.path,
@@ -212,11 +213,13 @@ def deleted(report: PruneReport) -> PruneReport:
 
     Raises WriteError before anything is removed where the folder cannot be changed.
     """
+    # The folder is opened once, and compared with the one that was judged.
     folder = Folder(report.path, report.run.device, report.run.inode)
     rows: dict[str, PruneRow] = {}
     warnings = list(report.warnings)
     try:
         stop: str | None = None
+        # A link may have come since the report was made, as in the time of a question.
         pointers = find_pointers(
             report.run, [row.victim.name for row in report.may_go if row.victim]
         )
@@ -227,11 +230,12 @@ def deleted(report: PruneReport) -> PruneReport:
                     problem=f"{pointers[row.victim.name]} by now, and it stays"
                 )
                 continue
-            changed = (
-                []
-                if stop
-                else [kept.name for kept in report.needed if not folder.holds(kept)]
-            )
+            # Before each removal: what stays must still be there.
+            changed: list[str] = []
+            if stop is None:
+                changed = [
+                    kept.name for kept in report.needed if not folder.holds(kept)
+                ]
             if changed:
                 stop = (
                     f"{show(changed[0], 80)}, which stays, has changed or gone, so "
@@ -245,7 +249,8 @@ def deleted(report: PruneReport) -> PruneReport:
                 problem=outcome.problem, is_deleted=outcome.problem is None
             )
         problem = folder.sync() if rows else None
-        warnings += [] if problem is None else [problem]
+        if problem is not None:
+            warnings.append(problem)
     finally:
         folder.close()
     return PruneReport(

@@ -44,13 +44,14 @@ def command(
     if yes and not delete:
         raise UsageError("--yes goes with --delete")
     is_asking = delete and not yes
-    if is_asking and not (
-        sys.stdin.isatty() and sys.stdout.isatty() and not json and not null
-    ):
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    # JSON and -0 are for programs, which cannot answer.
+    if is_asking and not (is_terminal and not json and not null):
         raise UsageError(
             "--delete asks on a terminal, and there is none",
             hint="--yes deletes without asking",
         )
+    # Planning only reads: a fence keeps it from anything else.
     if not delete:
         fence_in([path], workers=True)
     schema = "ckpt.prune" if json else None
@@ -70,6 +71,7 @@ def command(
     for text in report.warnings:
         output.write_talk(f"ckpt: {show(path, None)}: {text}")
     is_table = (why or output.screen_width() is not None) and not null
+    # The question needs the rows; they are not written again behind it.
     if is_asking and report.may_go:
         output.write_lines(prune_lines(report, output.screen_width()))
         if not _is_confirmed(report):
@@ -116,6 +118,8 @@ def _write_paths(report: PruneReport, *, null: bool, only_deleted: bool) -> None
                 b"".join(os.fsencode(path) + b"\0" for path in paths)
             )
         return
+    # All names are tried before the first is written: half a list would be taken for a
+    # whole one.
     for path in paths:
         if show_line(show(path, None)) != path and not only_deleted:
             raise UsageError(

@@ -94,6 +94,7 @@ def find_saves(
     run = _run_at(path)
     candidates: list[Candidate] = []
     links: list[tuple[str, str]] = []
+    # Only what lies right in the folder is looked at, as only that may ever go.
     try:
         names = sorted(os.listdir(path), key=natural_sort_key)
     except OSError as error:
@@ -106,6 +107,7 @@ def find_saves(
             candidates.append(candidate)
         if os.path.islink(os.path.join(path, name)):
             links.append((os.path.join(path, name), name))
+    # Without any candidate the wrong folder was named.
     if not any(row.passed_over is None for row in candidates):
         raise _no_saves(path, limits, plugins)
     pointers = _pointers(run, names, links, candidates, limits)
@@ -119,6 +121,7 @@ def find_pointers(run: Run, saves: Iterable[str]) -> dict[str, str]:
     try:
         names = os.listdir(run.path)
     except OSError:
+        # The folder may have gone: then nothing can be removed from it.
         return {}  # the folder went away; its saves cannot be removed either
     paths = [(os.path.join(run.path, name), name) for name in names]
     links = [(path, name) for path, name in paths if os.path.islink(path)]
@@ -137,6 +140,7 @@ def _pointers(
     limits: Limits,
 ) -> tuple[tuple[str, str], ...]:
     """The candidates that links and texts point to, with what does."""
+    # `last.ckpt` beside the folder points into it as well.
     every, saves = [*links, *_links_above(run.path)], list(candidates)
     texts = [
         _Text(os.path.join(run.path, name), name) for name in names if _is_pointer(name)
@@ -153,19 +157,17 @@ def _run_at(path: str) -> Run:
         raise UsageError("ckpt prune works on folders of this machine", path=path)
     try:
         status = os.stat(path)
-    except (OSError, ValueError) as error:
-        problem = (
-            read_failure_reason(error)
-            if isinstance(error, OSError)
-            else "not a file name: it holds a NUL"
-        )
-        raise NotOpenedError(problem, path=path) from None
+    except OSError as error:
+        raise NotOpenedError(read_failure_reason(error), path=path) from None
+    except ValueError:
+        raise NotOpenedError("not a file name: it holds a NUL", path=path) from None
     if not stat.S_ISDIR(status.st_mode):
         raise UsageError(
             "not the folder of a run",
             path=path,
             hint="ckpt prune takes a folder of checkpoints",
         )
+    # The root of the disk, or of a user, is a mistake in the command.
     real = os.path.realpath(path)
     if real in (os.sep, os.path.realpath(os.path.expanduser("~"))):
         raise UsageError(
@@ -173,6 +175,7 @@ def _run_at(path: str) -> Run:
             path=path,
             hint="name the folder that holds the checkpoints",
         )
+    # Any folder above may be the one of the cache.
     above = real
     while above != os.path.dirname(above):
         if is_cached_model(above):
@@ -191,55 +194,53 @@ def _candidate_at(
     path = os.path.join(run.path, name)
     parsed = parse_name(name, wanted)
     try:
+        # Not `stat`: a link is told from what it leads to.
         status = os.lstat(path)
     except OSError:
         return None  # it went away while the folder was listed
     is_folder = stat.S_ISDIR(status.st_mode)
+    # A name that a removal has given.
     if is_hidden(name):
         return _left_over_at(path, name, parsed)
     if name.startswith("."):
         return None
+    # A number alone counts for a file. For a folder it counts only if it is the whole
+    # name, as in `run/500`.
     is_counted = bool(parsed.place) or (
         parsed.number is not None and (not is_folder or name.isdecimal())
     )
     if stat.S_ISLNK(status.st_mode):
-        is_save = is_counted and (
-            os.path.isdir(path) or name.lower().endswith(CHECKPOINTS)
-        )
-        return (
-            Candidate(name, path, parsed, passed_over="a link, which stays")
-            if is_save
-            else None
-        )
+        is_checkpoint = os.path.isdir(path) or name.lower().endswith(CHECKPOINTS)
+        if not (is_counted and is_checkpoint):
+            return None
+        return Candidate(name, path, parsed, passed_over="a link, which stays")
     if is_folder and not is_counted:
         return None
-    if not is_folder and not (
-        stat.S_ISREG(status.st_mode) and _is_checkpoint(path, name, limits, plugins)
-    ):
-        return None
+    if not is_folder:
+        # Pipes and devices are never opened.
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if not _is_checkpoint(path, name, limits, plugins):
+            return None
     why = _why_passed_over(run, path, name, status, is_counted)
     if why is not None:
         return Candidate(name, path, parsed, passed_over=why)
+    # The identity is taken before anything is read: a change from here on is seen.
     try:
         identity = identity_of(path)
     except CkptError as error:
         return Candidate(name, path, parsed, passed_over=error.problem)
     except OSError as error:
         return Candidate(name, path, parsed, passed_over=read_failure_reason(error))
+    why = None
     if any(member.device != run.device for member in identity.members):
-        return Candidate(
-            name, path, parsed, passed_over="another disk is mounted in it"
-        )
-    if _holds_run(identity):
-        return Candidate(
-            name,
-            path,
-            parsed,
-            passed_over="it holds several saves, as a run of its own",
-        )
-    return Candidate(
-        name, path, parsed, identity, links=1 if is_folder else status.st_nlink
-    )
+        why = "another disk is mounted in it"
+    elif _holds_run(identity):
+        why = "it holds several saves, as a run of its own"
+    if why is not None:
+        return Candidate(name, path, parsed, passed_over=why)
+    links = 1 if is_folder else status.st_nlink
+    return Candidate(name, path, parsed, identity, links=links)
 
 
 def _why_passed_over(
@@ -250,13 +251,11 @@ def _why_passed_over(
     """
     if is_in_work(name):
         return "by its name it is still being written"
+    # A file that is mounted over another one is not this run's.
     if status.st_dev != run.device:
         return "it lies on another disk"
-    if (
-        is_shard(name)
-        or is_one_of_several(name)
-        or name.lower().endswith(".index.json")
-    ):
+    is_index = name.lower().endswith(".index.json")
+    if is_shard(name) or is_one_of_several(name) or is_index:
         return "one of the files of a checkpoint in shards"
     if is_called(name):
         return "by its name it is kept apart from a series"
@@ -278,6 +277,7 @@ def _holds_run(identity: Identity) -> bool:
         above, _, name = member.path.rpartition("/")
         if not member.is_folder and not name.lower().endswith(CHECKPOINTS):
             continue
+        # By folder: DeepSpeed's inside of one save has one place.
         place = parse_name(name).place
         if place and places.setdefault(above, place) != place:
             return True
@@ -290,6 +290,7 @@ def _left_over_at(path: str, name: str, parsed: SaveName) -> Candidate | None:
         identity = identity_of(path)
     except (OSError, CkptError):
         return None
+    # The token in the name is of this very file: another one is not removed.
     if is_left_over(name, identity):
         return Candidate(name, path, parsed, identity, is_left_over=True)
     return Candidate(
@@ -305,6 +306,7 @@ def _is_checkpoint(path: str, name: str, limits: Limits, plugins: bool) -> bool:
         return True
     try:
         return formats.is_checkpoint_file(path, limits, plugins=plugins)
+    # A look into the first bytes may fail; then the file is no save.
     except CkptError:
         return False
 
@@ -336,6 +338,7 @@ def _folders_below(path: str, depth: int) -> Iterator[str]:
         with os.scandir(path) as entries:
             inner = sorted(
                 entry.path
+                # `zip` with a range ends the listing of a large folder early.
                 for entry, _ in zip(entries, range(_MOST_LOOKED), strict=False)
                 if entry.is_dir(follow_symlinks=False)
                 and not entry.name.startswith(".")
@@ -386,6 +389,7 @@ def _links_above(path: str) -> list[tuple[str, str]]:
     """The links beside the folder of a run: `last.ckpt` may lead into
     `checkpoints/`.
     """
+    # Not the path as it was typed, which may be a link itself.
     above = os.path.dirname(os.path.realpath(path))
     names = _names_above(above, is_link=True)
     return [(os.path.join(above, name), f"../{name}") for name in names]
@@ -407,7 +411,8 @@ def _names_above(above: str, *, is_link: bool) -> list[str]:
     try:
         with os.scandir(above) as entries:
             for entry, _ in zip(entries, range(_MOST), strict=False):
-                if entry.is_symlink() if is_link else entry.is_file():
+                is_wanted = entry.is_symlink() if is_link else entry.is_file()
+                if is_wanted:
                     names.append(entry.name)
     except OSError:
         return []
@@ -426,8 +431,10 @@ def _links_to(
     names = {candidate.name for candidate in candidates}
     for path, shown in links:
         target = os.path.realpath(path)
+        # The separator at the end keeps `run2` out of `run`.
         if not target.startswith(os.path.join(real, "")):
             continue
+        # A link may lead to a file inside of a save: the save is what is needed.
         first = target[len(real) :].lstrip(os.sep).partition(os.sep)[0]
         if first in names:
             yield first, f"{show(shown, 60)} links to it"
@@ -442,9 +449,9 @@ def _texts_to(
     every = list(candidates)
     names = {candidate.name for candidate in every}
     for pointer in texts:
-        if (pointer.run is None and pointer.shown in names) or not os.path.isfile(
-            pointer.path
-        ):
+        # A save with the name of a pointer is a save.
+        is_save = pointer.run is None and pointer.shown in names
+        if is_save or not os.path.isfile(pointer.path):
             continue
         try:
             if os.path.getsize(pointer.path) > _POINTER_BYTES:
@@ -457,6 +464,7 @@ def _texts_to(
             if _names(text, candidate.name, pointer.run):
                 yield candidate.name, why
         # Megatron writes the number alone.
+        # At most 18 digits: a longer number is no step.
         if text.strip().isdecimal() and len(text.strip()) < 19:
             for candidate in every:
                 if dict(candidate.parsed.place).get("step") == int(text):
@@ -471,15 +479,17 @@ def _names(text: str, name: str, run: str | None) -> bool:
     of another run.
     """
     stem = split_ending(name)[0]
-    for part in {name, name if stem.isdecimal() else stem}:
+    # A number alone would be found in any text.
+    parts = {name, name if stem.isdecimal() else stem}
+    for part in parts:
         if part not in text:
             continue
+        # Words of their own: `epoch_1` is not in `epoch_10`, nor in `my_epoch_1`. The
+        # group is the folder before it, if there is one.
         pattern = rf"(?<![\w.-])(?:([\w.-]+)[/\\])?{re.escape(part)}(?![\w-]|\.\w)"
-        if any(
-            run is None or _leads_into(match[1], run)
-            for match in re.finditer(pattern, text)
-        ):
-            return True
+        for match in re.finditer(pattern, text):
+            if run is None or _leads_into(match[1], run):
+                return True
     return False
 
 
@@ -487,10 +497,12 @@ def _leads_into(folder: str | None, run: str) -> bool:
     """Tell whether a path through a folder leads into the run, unless it is another
     folder beside it.
     """
-    beside = os.path.join(os.path.dirname(run), folder or "")
-    return (
-        folder is None or not os.path.isdir(beside) or os.path.realpath(beside) == run
-    )
+    if folder is None:
+        return True
+    beside = os.path.join(os.path.dirname(run), folder)
+    # A path of another machine may name a folder that is not here: that is no reason to
+    # let the save go.
+    return not os.path.isdir(beside) or os.path.realpath(beside) == run
 
 
 def best_of_trainer(path: str, limits: Limits) -> str | None:
@@ -499,11 +511,10 @@ def best_of_trainer(path: str, limits: Limits) -> str | None:
     """
     document = trainer_state(path, limits)
     best = None if document is None else document.get("best_model_checkpoint")
-    return (
-        best.replace("\\", "/").rstrip("/").rpartition("/")[2]
-        if isinstance(best, str)
-        else None
-    )
+    if not isinstance(best, str):
+        return None
+    # The path is the one on the machine of the run, which may be Windows.
+    return best.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 def trainer_state(path: str, limits: Limits) -> dict[str, object] | None:
@@ -511,6 +522,7 @@ def trainer_state(path: str, limits: Limits) -> dict[str, object] | None:
     is none that can be read.
     """
     file = os.path.join(path, TRAINER)
+    # A link may lead out of the save.
     if os.path.islink(file) or not os.path.isfile(file):
         return None
     try:

@@ -62,6 +62,7 @@ class Identity(NamedTuple):
         """The identity by content alone: another link to it, or another owner, changes
         nothing.
         """
+        # A hard link, or `chown`, touches the file and changes no byte.
         members = tuple(member._replace(touched=0) for member in self.members)
         return self._replace(touched=0, members=members)
 
@@ -75,6 +76,7 @@ class Identity(NamedTuple):
         """Nanoseconds of the last change of a file, or of the largest one in a folder:
         notes beside it come later.
         """
+        # (size, time) of each file: the largest is the weights, written in one go.
         files = [
             (member.size, member.changed)
             for member in self.members
@@ -87,9 +89,10 @@ class Identity(NamedTuple):
         """Twelve hexadecimal digits that tell it from others in its folder. Those of a
         folder hold while it is emptied.
         """
-        what = (
-            (self.inode,) if self.is_folder else (self.inode, self.size, self.changed)
-        )
+        what: tuple[int, ...] = (self.inode,)
+        # The size and the time of a folder change while it is emptied.
+        if not self.is_folder:
+            what = (self.inode, self.size, self.changed)
         return sha256(repr(what).encode()).hexdigest()[:12]
 
 
@@ -112,6 +115,7 @@ def identity_of(path: str, folder: int | None = None) -> Identity:
         )
     if not stat.S_ISDIR(status.st_mode):
         raise UnreadableError("not a regular file or folder", path=path)
+    # O_NOFOLLOW: a link may have taken the folder's place since `stat`.
     fd = os.open(
         path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
     )
@@ -119,12 +123,14 @@ def identity_of(path: str, folder: int | None = None) -> Identity:
         members: list[Member] = []
         for member in _members_of(fd, "", 1):
             members.append(member)
+            # Counted while it is listed: a folder of millions of files ends here.
             if len(members) > _MOST:
                 raise UnreadableError(
                     f"the folder holds over {_MOST:,} files", path=path
                 )
     finally:
         os.close(fd)
+    # An empty folder has nothing but its own time.
     changed = 0 if members else status.st_mtime_ns
     return Identity(
         True,
@@ -141,6 +147,7 @@ def _members_of(folder: int, above: str, depth: int) -> Iterator[Member]:
     """Yield what lies in an open folder and below it, in the order of the names."""
     if depth > _DEEPEST:
         raise UnreadableError(f"folders are nested more than {_DEEPEST} deep")
+    # By descriptor: no path can lead out of the folder, whatever is renamed above it.
     for name in sorted(os.listdir(folder)):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         path = f"{above}{name}"

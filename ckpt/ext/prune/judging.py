@@ -91,6 +91,7 @@ def judge(
     """Read one save. Raises nothing that its content causes."""
     path = candidate.path
     judged = Judged(candidate, "whole")
+    # Nothing of a save may end the command: it stays then, with the reason.
     try:
         with about(path), read(path, limits, plugins=plugins) as checkpoint:
             survey = Survey(checkpoint)
@@ -103,20 +104,21 @@ def judge(
                 best=tuple(_best_paths(survey)),
             )
             lack = checkpoint.account.first_lack
+            # A set that says itself that it is not finished is no damage.
             unfinished = checkpoint.account.messages(("unfinished",))
             if unfinished:
                 judged = judged._replace(state="unfinished", why=unfinished[0])
             elif lack is not None:
                 judged = judged._replace(state="damaged", why=lack)
+            # A change while it was read makes all of this void.
             checkpoint.check_unchanged()
     except FolderError:
         judged = _judge_files(judged, limits, plugins)
     except UnsupportedError as error:
-        judged = (
-            _judge_files(judged, limits, plugins)
-            if _is_folder(candidate)
-            else _failed(judged, error)
-        )
+        if _is_folder(candidate):
+            judged = _judge_files(judged, limits, plugins)
+        else:
+            judged = _failed(judged, error)
     except CkptError as error:
         judged = _failed(judged, error)
     if _is_folder(candidate):
@@ -151,6 +153,7 @@ def _judge_files(judged: Judged, limits: Limits, plugins: bool) -> Judged:
             others += 1
             continue
         label = show(os.path.relpath(item.path, path), 80)
+        # A file that cannot be opened may be the one that matters.
         if item.error is not None:
             return judged._replace(state="unread", why=f"{label}: {item.error.problem}")
         if item.skipped is not None:
@@ -160,6 +163,7 @@ def _judge_files(judged: Judged, limits: Limits, plugins: bool) -> Judged:
         try:
             with read(item.path, limits, plugins=plugins) as checkpoint:
                 lack = checkpoint.account.first_lack
+        # A file of a kind that ckpt does not read is none of the weights.
         except UnsupportedError:
             others += 1
             continue
@@ -172,6 +176,7 @@ def _judge_files(judged: Judged, limits: Limits, plugins: bool) -> Judged:
         is_save = os.path.isdir(item.path) or item.path.lower().endswith(CHECKPOINTS)
         count += is_save
         others += not is_save
+    # A folder without weights may be results of a step: it is no save at all.
     if not count:
         if judged.identity.members:
             return judged._replace(
@@ -191,6 +196,7 @@ def _highest(
     values = [
         value
         for name, value in counts
+        # Counters are named in many ways; a name without `epoch` counts steps.
         if value >= 0 and ("epoch" in name.rpartition(".")[2]) == is_epoch
     ]
     return max(values, default=None)
@@ -205,13 +211,15 @@ def _metrics(
     metrics: list[tuple[str, float]] = []
     checkpoint = survey.checkpoint
     for name in wanted:
-        roots = [
-            checkpoint.root,
-            *([] if checkpoint.beside is None else [checkpoint.beside]),
-        ]
-        nodes: list[Node] = [
-            node for root in roots for _, node in find(root, name, limits)
-        ]
+        roots: list[Node] = [checkpoint.root]
+        if checkpoint.beside is not None:
+            roots.append(checkpoint.beside)
+        # The whole path first, then its last step anywhere among values, tensors with
+        # one element, and the callbacks of Lightning. The first kind that has it
+        # counts.
+        nodes: list[Node] = []
+        for root in roots:
+            nodes += [node for _, node in find(root, name, limits)]
         if not nodes:
             nodes = [
                 value.node
@@ -228,6 +236,7 @@ def _metrics(
             nodes = _monitored(survey, name)
         numbers = [number for number in map(_number, nodes) if number is not None]
         texts = {repr(number) for number in numbers}
+        # Two different values under one name contradict each other: neither counts.
         if len(texts) == 1 and len(numbers) == len(nodes):
             metrics.append((name, numbers[0]))
     return metrics
@@ -273,6 +282,7 @@ def _count_of(value: object, otherwise: float | None) -> float | None:
     """The float of a number that counts something; for any other value what is known
     otherwise.
     """
+    # NaN and infinity count nothing.
     number = _float_of(value)
     return number if number is not None and 0 <= number < inf else otherwise
 
@@ -281,6 +291,7 @@ def _numbers(survey: Survey) -> list[str]:
     """Names of numbers near the root, for whoever mistypes a metric."""
     names = []
     for value in survey.checkpoint.values:
+        # Deep in the tree stand settings, by the thousand.
         if len(value.path) <= _NEAR and type(value.node) in (int, float):
             names.append(value.name)
         elif value.path and value.path[-1] == "monitor" and type(value.node) is str:
@@ -298,12 +309,9 @@ def _best_paths(survey: Survey) -> list[str]:
     """Names of the saves that a callback calls the best."""
     names = []
     for value in survey.checkpoint.values:
-        if (
-            value.path
-            and value.path[-1] in _BEST
-            and type(value.node) is str
-            and value.node
-        ):
+        is_best = bool(value.path) and value.path[-1] in _BEST
+        # Lightning has an empty text until there is a best one.
+        if is_best and type(value.node) is str and value.node:
             names.append(value.node.replace("\\", "/").rstrip("/").rpartition("/")[2])
     return names
 
@@ -315,6 +323,7 @@ def _with_trainer(judged: Judged, wanted: Sequence[str], limits: Limits) -> Judg
     path = judged.candidate.path
     document = trainer_state(path, limits)
     if document is None:
+        # A file that is there counts even if it cannot be read.
         return judged._replace(has_trainer=os.path.lexists(os.path.join(path, TRAINER)))
     best = best_of_trainer(path, limits)
     step, epoch = document.get("global_step"), document.get("epoch")
@@ -322,6 +331,7 @@ def _with_trainer(judged: Judged, wanted: Sequence[str], limits: Limits) -> Judg
     known = dict(judged.metrics)
     names: list[str] = []
     for row in history if isinstance(history, list) else ():
+        # The history has all steps; the save was made at this one.
         if not isinstance(row, dict) or row.get("step") != step:
             continue
         names += [key for key, value in row.items() if type(value) in (int, float)]
@@ -341,6 +351,7 @@ def _with_trainer(judged: Judged, wanted: Sequence[str], limits: Limits) -> Judg
 
 def _if_unchanged(judged: Judged) -> Judged:
     """The judgement, unless the save changed while it was read."""
+    # The judgement holds for what was there when it was listed.
     try:
         is_same = identity_of(judged.candidate.path) == judged.identity
     except (OSError, CkptError):
@@ -360,6 +371,7 @@ def check_bytes(
     """
     path = judged.candidate.path
     paths = [path]
+    # A folder that is no one checkpoint is checked file by file.
     if _is_folder(judged.candidate) and not _is_one(path, limits, plugins):
         items = found([path], plugins=plugins)
         paths = [
@@ -369,10 +381,9 @@ def check_bytes(
         report = verify(inner, limits=limits, plugins=plugins, progress=progress)
         if report.verdict == "intact":
             continue
-        if report.error is not None and report.error.code in (
-            UnsupportedError.code,
-            FolderError.code,
-        ):
+        # Files that ckpt does not read have no checksum to compare.
+        passed_over = (UnsupportedError.code, FolderError.code)
+        if report.error is not None and report.error.code in passed_over:
             continue
         why = report.problems[0].what if report.problems else str(report.error)
         label = "" if inner == path else f"{show(os.path.relpath(inner, path), 80)}: "

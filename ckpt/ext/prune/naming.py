@@ -113,15 +113,18 @@ def parse_name(name: str, wanted: Collection[str] = ()) -> SaveName:
     somebody asks for.
     """
     stem, ending = split_ending(name)
+    # A metric may be asked for by its path inside: its last step stands in names.
     wanted_labels = {
         label for text in wanted for label in (text, text.rpartition(".")[2])
     }
     series: list[str] = []
+    """The parts of the name, with `*` and `#` in the place of numbers."""
     counts: list[tuple[str, float]] = []
     metrics: list[tuple[str, float]] = []
     others: list[str] = []
     begin = 0
     for match in _NUMBER.finditer(stem):
+        # The words between the last number and this one.
         before = stem[begin : match.start()]
         label = before.strip(_MARKS)
         text = match[0]
@@ -129,11 +132,7 @@ def parse_name(name: str, wanted: Collection[str] = ()) -> SaveName:
         if kind is not None:
             counts.append((kind, float(text)))
             series += [before, _series_part(text)]
-        elif (
-            label
-            and (label in wanted_labels or metric_direction(label) is not None)
-            and before[-1] in _MARKS
-        ):
+        elif _is_metric(label, before, wanted_labels):
             if _is_negative(before):
                 before, text = before[:-1], f"-{text}"
             metrics.append((label, float(text)))
@@ -143,14 +142,12 @@ def parse_name(name: str, wanted: Collection[str] = ()) -> SaveName:
             series += [before, text]
         begin = match.end()
     series.append(stem[begin:])
-    counts.sort(key=lambda count: count[0] != "epoch")  # the order within a kind stays
+    # Epochs come first wherever they stand; the order within a kind stays.
+    counts.sort(key=lambda count: count[0] != "epoch")
     number = None
-    if (
-        not counts
-        and len(others) == 1
-        and others[0].isdecimal()
-        and len(others[0]) <= _LONGEST
-    ):
+    # One number without a word may count, if the save itself records that count.
+    is_alone = not counts and len(others) == 1
+    if is_alone and others[0].isdecimal() and len(others[0]) <= _LONGEST:
         number = int(others[0])
         series = ["*" if part == others[0] else part for part in series]
     return SaveName("".join(series) + ending, tuple(counts), tuple(metrics), number)
@@ -160,10 +157,12 @@ def split_ending(name: str) -> tuple[str, str]:
     """A name without its ending, and the ending: `.pth.tar` is one, the digits behind
     the point of a number are none.
     """
+    # The longer endings come first: `.tar` alone would leave `.pth` in the name.
     for ending in (".pth.tar", ".tar.gz", *CHECKPOINTS):
         if name.lower().endswith(ending) and len(name) > len(ending):
             return name[: -len(ending)], name[-len(ending) :]
     stem, ending = os.path.splitext(name)
+    # `epoch=1.5` has no ending: the digits belong to the number.
     if ending[1:].isdecimal() or not ending[1:].isalnum():
         return name, ""
     return stem, ending
@@ -194,14 +193,23 @@ def metric_direction(label: str) -> str | None:
     """Return `min` or `max` for the name of a metric, or None where its words do not
     say it, or say both.
     """
-    words = set(
-        re.findall(r"[a-z]+[0-9]*", label.lower().replace("_", " ").replace("@", " "))
-    )
+    plain = label.lower().replace("_", " ").replace("@", " ")
+    words = set(re.findall(r"[a-z]+[0-9]*", plain))
     is_lower = not words.isdisjoint(_LOWER)
     is_higher = not words.isdisjoint(_HIGHER)
+    # `loss_accuracy` says both, `score` says neither.
     if is_lower == is_higher:
         return None
     return "min" if is_lower else "max"
+
+
+def _is_metric(label: str, before: str, wanted: Collection[str]) -> bool:
+    """Tell whether the number behind a label is the value of a metric, and no part of
+    its name, such as the 1 of `top1`.
+    """
+    if not label or before[-1] not in _MARKS:
+        return False
+    return label in wanted or metric_direction(label) is not None
 
 
 def _series_part(text: str) -> str:
@@ -219,11 +227,14 @@ def _kind_of_count(label: str, text: str, after: str) -> str | None:
     """Return the kind of a count, by the word before the number, or None for another
     number, such as the 7 of `ckpt_7b`.
     """
+    # An exponent stands in metrics, never in counts.
     if len(text) > _LONGEST or "e" in text.lower():
         return None
     word_after = re.match(r"[A-Za-z]+", after)
+    # A unit, or a part of a word: `7b`, `2nd`.
     if word_after is not None and word_after[0].lower() not in _EPOCHS | _STEPS:
         return None
+    # The last word before the number: `model_epoch_` is an epoch.
     word = re.split(r"[^A-Za-z]+", label.lower())[-1]
     if word in _EPOCHS:
         return "epoch"

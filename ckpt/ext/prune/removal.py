@@ -83,11 +83,13 @@ class Folder:
                 f"cannot be opened: {write_failure_reason(error)}", path=path
             ) from None
         status = os.fstat(self._fd)
+        # The path may lead to another folder by now, such as a new mount.
         if (status.st_dev, status.st_ino) != (device, inode):
             self.close()
             raise WriteError(
                 "the folder is another one than the one that was judged", path=path
             )
+        # Renaming without replacing works by path: the real one is kept.
         self._real = os.path.realpath(path)
         if not os.access(self._real, os.W_OK | os.X_OK):
             self.close()
@@ -114,12 +116,15 @@ class Folder:
         name.
         """
         name, identity = victim
+        # First by all that the identity has; after the renaming without the time of
+        # that.
         if self._identity_of(name) != identity:
             return Removed(name, "it changed since it was judged, and stays")
         hidden = name
         if not is_left_over(name, identity):
             hidden = hidden_name(victim)
             try:
+                # Two saves of one token would be one: the second one stays.
                 if _is_there(hidden, self._fd):
                     return Removed(
                         name, f"{show(hidden, 80)} is there already, so it stays"
@@ -130,7 +135,7 @@ class Folder:
                     name, f"it cannot be renamed: {write_failure_reason(error)}"
                 )
             after = self._identity_of(hidden)
-            # It was replaced in the moment before.
+            # It was replaced in the moment between the look and the renaming.
             if after is None or after.renamed != identity.renamed:
                 return self._put_back(name, hidden)
             try:
@@ -138,6 +143,8 @@ class Folder:
                 # loss no half has the old name.
                 os.fsync(self._fd)
             except OSError as error:
+                # Some file systems have no fsync of folders; there nothing more can be
+                # done.
                 if error.errno not in (errno.EINVAL, errno.ENOTSUP):
                     return self._put_back(name, hidden, write_failure_reason(error))
         try:
@@ -154,6 +161,7 @@ class Folder:
         """Give what was renamed its name again, unless another file has it by now."""
         old, new = (os.path.join(self._real, part) for part in (hidden, name))
         try:
+            # Without replacing: a new save may have the name by now.
             is_back = rename_with_flags(old, new, NO_REPLACE)
             if not is_back and not _is_there(name, self._fd):
                 os.rename(hidden, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
@@ -169,6 +177,7 @@ class Folder:
         try:
             sync_folder(self._real)
         except OSError as error:
+            # The removal itself is done: this is a warning.
             return (
                 "removed files may come back after a power loss: "
                 f"{write_failure_reason(error)}"
@@ -193,6 +202,7 @@ def _remove_members(name: str, identity: Identity, folder: int) -> None:
     if not identity.is_folder:
         os.unlink(name, dir_fd=folder)
         return
+    # No link is followed, however quickly it comes.
     fd = os.open(
         name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
     )
@@ -200,6 +210,7 @@ def _remove_members(name: str, identity: Identity, folder: int) -> None:
         _empty(fd, "", identity.members)
     finally:
         os.close(fd)
+    # A folder that is not empty stays: something new lies in it.
     os.rmdir(name, dir_fd=folder)
 
 
@@ -207,6 +218,7 @@ def _empty(folder: int, above: str, members: Iterable[Member]) -> None:
     """Remove the members of an open folder; `above` is its path as their paths begin
     with it.
     """
+    # Name of a folder -> what was judged in it.
     below: dict[str, list[Member]] = {}
     own: list[Member] = []
     for member in members:
@@ -218,6 +230,7 @@ def _empty(folder: int, above: str, members: Iterable[Member]) -> None:
     for member in own:
         name = member.path[len(above) :]
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        # Another file under the name of a member was never judged.
         if (status.st_dev, status.st_ino) != (member.device, member.inode):
             raise OSError(errno.EBUSY, "another file")
         if not member.is_folder:

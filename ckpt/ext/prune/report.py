@@ -43,7 +43,9 @@ class PruneRow(NamedTuple):
     victim: Victim | None = None
 
     def __repr__(self) -> str:
-        word = "deleted" if self.is_deleted else "stays" if self.stays else "may go"
+        word = "stays" if self.stays else "may go"
+        if self.is_deleted:
+            word = "deleted"
         return f"<ckpt.PruneRow {show(self.path)}: {word}>"
 
     def to_json(self) -> dict[str, Json]:
@@ -58,6 +60,7 @@ class PruneRow(NamedTuple):
                 kind: int(count) if count.is_integer() else count
                 for kind, count in self.counts
             },
+            # JSON has no NaN and no infinity: such a value is null.
             "metrics": [
                 {"name": name, "value": value if isfinite(value) else None}
                 for name, value in self.metrics

@@ -63,6 +63,7 @@ def best_of(text: str) -> Best:
     """Read `NAME`, `NAME:min` or `NAME:max`. Raises UsageError where the name does not
     say which is the best.
     """
+    # The last colon: a metric's own name may have one.
     name, colon, way = text.rpartition(":")
     if colon and way in ("min", "max"):
         direction: str | None = way
@@ -98,26 +99,30 @@ def apply_rules(
     Raises UsageError for an unknown metric.
     """
     series: dict[str, list[Judged]] = {}
+    # A series counts for itself: the discriminator has saves beside the generator's.
     for save in judged:
         series.setdefault(save.candidate.parsed.series, []).append(save)
     series = {name: _with_unfinished(saves) for name, saves in series.items()}
     judged = [save for saves in series.values() for save in saves]
     _refuse_unknown_metrics(judged, rules, path)
     keeps: dict[str, list[str]] = {save.name: [] for save in judged}
+    """Name of a save -> the reasons why it stays. Whoever has none may go."""
     table = _Table(keeps)
     warnings: list[str] = []
     places: dict[str, Place] = {}
-    metrics = {
-        save.name: _metrics_of(save, series[save.candidate.parsed.series], rules)
-        for save in judged
-    }
+    metrics: dict[str, dict[str, float]] = {}
+    for save in judged:
+        saves = series[save.candidate.parsed.series]
+        metrics[save.name] = _metrics_of(save, saves, rules)
     for name, saves in series.items():
         placed = _placed(saves)
+        # A number without a meaning orders nothing: no save of such a series may go.
         if placed is None:
             for save in saves:
                 keeps[save.name].append(_NO_PLACE)
             continue
         places |= {save.name: placed[save.name] for save in saves}
+        # The newest save is not known then.
         if not _are_in_order(saves, placed):
             warnings.append(
                 f"{show(name, 80)}: names and recorded counts disagree, so all of it "
@@ -129,23 +134,27 @@ def apply_rules(
                 )
             continue
         warnings += _keep_in_series(name, saves, placed, rules, metrics, table, now)
+    # Pointers after the rules, for they add reasons to any save.
     for name, why in pointers:
         table.keep(name, why)
+    # Each save names the best one of its own time: only the newest of them counts.
     for save in judged:
+        if not save.best:
+            continue
+        newest = _newest(series[save.candidate.parsed.series], places)
         for best in save.best:
-            if save is _newest(series[save.candidate.parsed.series], places):
+            if save is newest:
                 table.keep(best, f"{show(save.name, 60)} calls it the best")
+    # Last, for it follows from all reasons of the other series.
     _keep_together(judged, places, metrics, rules, table)
     verdicts = []
     for save in judged:
         own = tuple(dict.fromkeys(keeps[save.name]))
         goes = None
-        if not own:
-            goes = (
-                "not needed"
-                if save.is_whole
-                else f"{save.state}: {save.why}, and a newer one is whole"
-            )
+        if not own and save.is_whole:
+            goes = "not needed"
+        elif not own:
+            goes = f"{save.state}: {save.why}, and a newer one is whole"
         verdicts.append(
             Verdict(
                 save,
@@ -196,6 +205,7 @@ def _placed(saves: Sequence[Judged]) -> dict[str, Place] | None:
     folds, sizes, ranks or versions.
     """
     if all(save.candidate.parsed.place for save in saves):
+        # `checkpoint_5` counts steps by its word, and epochs by what the save records.
         if _are_epochs([save for save in saves if save.is_whole]):
             return {
                 save.name: (("epoch", save.candidate.parsed.place[0][1]),)
@@ -205,17 +215,18 @@ def _placed(saves: Sequence[Judged]) -> dict[str, Place] | None:
     places: dict[str, Place] = {}
     for save in saves:
         number = save.candidate.parsed.number
-        kind = next(
-            (
-                kind
-                for kind, count in (("step", save.step), ("epoch", save.epoch))
-                if number is not None and count is not None and abs(count - number) <= 1
-            ),
-            None,
-        )
+        kind = None
+        # The number has no word before it: one of the recorded counts must be near it.
+        # Writers count from 0 or from 1.
+        for label, count in (("step", save.step), ("epoch", save.epoch)):
+            if number is None or count is None or abs(count - number) > 1:
+                continue
+            kind = label
+            break
         if kind is None or number is None:
             return None
         places[save.name] = ((kind, float(number)),)
+    # Numbers of one kind alone can be compared. A single save has no series.
     kinds = {place[0][0] for place in places.values()}
     return places if len(kinds) == 1 and len(places) > 1 else None
 
@@ -227,10 +238,12 @@ def _are_epochs(saves: Sequence[Judged]) -> bool:
     are_steps = True
     for save in saves:
         place = save.candidate.parsed.place
+        # Writers count from 0 or from 1.
         if len(place) != 1 or save.epoch is None or abs(save.epoch - place[0][1]) > 1:
             return False
         if save.step is None or abs(save.step - place[0][1]) > 1:
             are_steps = False
+    # A number that fits both may be a step as well as an epoch.
     return not are_steps
 
 
@@ -241,6 +254,8 @@ def _are_in_order(saves: Sequence[Judged], places: Mapping[str, Place]) -> bool:
     Files of ranks record one step under all their numbers, and slots that are used in
     turn record them in another order.
     """
+    # Rows of (place by the name, recorded epoch, recorded step), in the order of
+    # places.
     known = [
         (
             places[save.name],
@@ -261,6 +276,7 @@ def _are_in_order(saves: Sequence[Judged], places: Mapping[str, Place]) -> bool:
     are_sorted = by_epoch == sorted(by_epoch) or (
         steps == sorted(steps) and epochs == sorted(epochs)
     )
+    # Saves of several places that record one count are files of ranks, or copies.
     return are_sorted and len(set(by_epoch)) >= len(distinct)
 
 
@@ -291,6 +307,7 @@ def _keep_in_series(
         if places[save.name] in last:
             text = "the newest" if rules.last == 1 else f"one of the last {rules.last}"
             table.keep(save.name, text, counts=True)
+    # These may come from a run that was started anew.
     warnings += _keep_last_written(name, whole, places, last, table)
     for save in saves:
         if not save.is_whole:
@@ -308,14 +325,13 @@ def _with_unfinished(saves: Sequence[Judged]) -> list[Judged]:
     """
     if not any(save.has_trainer for save in saves):
         return list(saves)
-    return [
-        save
-        if save.has_trainer or not save.is_whole
-        else save._replace(
-            state="unfinished", why="no trainer_state.json, which is written last"
-        )
-        for save in saves
-    ]
+    rows: list[Judged] = []
+    for save in saves:
+        if save.is_whole and not save.has_trainer:
+            why = "no trainer_state.json, which is written last"
+            save = save._replace(state="unfinished", why=why)
+        rows.append(save)
+    return rows
 
 
 def _keep_last_written(
@@ -328,6 +344,7 @@ def _keep_last_written(
     """Keep the saves that were written last, where the order of the names says
     otherwise: an old run may lie in the folder.
     """
+    # The same number of saves by time as by count.
     in_last = [save.identity.last_change for save in whole if places[save.name] in last]
     by_time = sorted(whole, key=lambda save: save.identity.last_change, reverse=True)
     late = [
@@ -357,10 +374,13 @@ def _keep_in_doubt(
     now: float,
 ) -> None:
     """Keep a save that is not whole, where it may be needed or was never read."""
+    # A save that was never read may be anything.
     if save.state == "unread":
         table.keep(save.name, f"not read: {save.why}")
+    # It may be all that is left of the newest training.
     elif not whole or places[save.name] >= whole[0]:
         table.keep(save.name, f"{save.state}: {save.why}; nothing newer is whole")
+    # A run may be writing it now: it is damaged until it is whole.
     elif now - save.identity.last_change / 1e9 < _FRESH:
         table.keep(
             save.name, f"{save.state}: {save.why}; written in the last 10 minutes"
@@ -388,7 +408,9 @@ def _keep_best(
         return  # another series records it
     numbers = [value for value in values.values() if not isnan(value)]
     pick = min if best.direction == "min" else max
+    # NaN is neither the lowest nor the highest.
     finite = [value for value in numbers if isfinite(value)]
+    # Of all numbers, and of the finite ones: with infinity two saves stay.
     tops = {pick(some) for some in (numbers, finite) if some}
     word = "lowest" if best.direction == "min" else "highest"
     for save in whole:
@@ -398,16 +420,11 @@ def _keep_best(
                 save.name, f"records no {show(best.name, 60)}, so it may be the best"
             )
         elif value in tops:
-            table.keep(
-                save.name,
-                (
-                    f"{word} "
-                    f"{'finite ' * (value != pick(numbers))}{show(best.name, 60)}: "
-                    f"{value:.6g}"
-                ),
-                counts=True,
-            )
+            finite_word = "" if value == pick(numbers) else "finite "
+            why = f"{word} {finite_word}{show(best.name, 60)}: {value:.6g}"
+            table.keep(save.name, why, counts=True)
             table.by_best.add(save.name)
+        # All values are NaN: nothing says which save is the best.
         elif not tops:
             table.keep(save.name, f"no {show(best.name, 60)} of its series is a number")
 
@@ -424,6 +441,7 @@ def _keep_every(
     """
     is_hit = False
     for save in whole:
+        # The last count decides: the step, where the name has both.
         kind, count = places[save.name][-1]
         if count % every == 0:
             table.keep(
@@ -448,12 +466,13 @@ def _metrics_of(
     """
     metrics: dict[str, float] = {}
     for best in rules.best:
+        # Numbers inside have all their digits; those in names are rounded. They are not
+        # mixed.
         is_inside = any(other.metric(best.name) is not None for other in saves)
-        value = (
-            save.metric(best.name)
-            if is_inside
-            else save.candidate.parsed.metric(best.name)
-        )
+        if is_inside:
+            value = save.metric(best.name)
+        else:
+            value = save.candidate.parsed.metric(best.name)
         if value is not None:
             metrics[best.name] = value
     return metrics
@@ -472,10 +491,10 @@ def _refuse_unknown_metrics(judged: Sequence[Judged], rules: Rules, path: str) -
         ]
         if known:
             continue
-        names = {name for save in judged for name in save.names}
-        names |= {
-            label for save in judged for label, _ in save.candidate.parsed.metrics
-        }
+        names: set[str] = set()
+        for save in judged:
+            names.update(save.names)
+            names.update(label for label, _ in save.candidate.parsed.metrics)
         alike = nearest_names(best.name, sorted(names))
         listed = and_more([show(name, 60) for name in alike or sorted(names)], 5)
         hint = f"there are {listed}" if listed else None
@@ -502,11 +521,13 @@ def _keep_together(
 
     Where a save stays for its metric alone, only series without that metric follow.
     """
+    # Series in which any save has the metric.
     recording = {save.candidate.parsed.series for save in judged if metrics[save.name]}
     groups: dict[Place, list[Judged]] = {}
     for save in judged:
         if places.get(save.name):
             groups.setdefault(places[save.name], []).append(save)
+    # Saves of one place in several series, such as `G_100.pth` and `D_100.pth`.
     for group in groups.values():
         if len({save.candidate.parsed.series for save in group}) < 2:
             continue
@@ -523,6 +544,8 @@ def _keep_together(
                         save.name, f"saved with {show(other.name, 60)}, which stays"
                     )
                     break
+    # A series without the metric cannot be judged by it: what no other series decides
+    # stays.
     if not rules.best:
         return
     together = {

@@ -35,6 +35,7 @@ def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
     rows = report.rows
     names = shown_apart([os.path.basename(row.path) for row in rows])
     table = [[name, *_cells(row)] for name, row in zip(names, rows, strict=True)]
+    # A column that is empty in all rows is not drawn.
     kept = [
         i
         for i, head in enumerate(_HEADS)
@@ -44,6 +45,7 @@ def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
     whys = [
         "; ".join(row.why if row.problem is None else (row.problem,)) for row in rows
     ]
+    # The reasons get some room before names are cut for them.
     least = min(max(map(cells, whys), default=0), _LEAST)
     room = None if width is None else max(width - 2 - least, 0)
     shown, texts = narrow_columns(
@@ -54,6 +56,7 @@ def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
     for line, why, row in zip(lines, whys, rows, strict=True):
         text, _ = line[-1]
         line[-1] = (text, "" if row.stays else "removed")
+        # Further lines of the reasons begin below the first.
         indent = sum(cells(part) for part, _ in line) + 2
         begin, *more = wrap_text(
             why, None if width is None else max(width - indent, least), 0
@@ -70,6 +73,7 @@ def _cells(row: PruneRow) -> list[str]:
         word = "stays"
     if row.is_deleted:
         word = "deleted"
+    # A row that was passed over was not measured.
     size = size_text(row.nbytes) if row.state is not None or not row.stays else ""
     return [counts.get("epoch", ""), counts.get("step", ""), size, word]
 

@@ -21,6 +21,7 @@ _LONGEST = 20_000
 """The most characters of an expression. torch writes a few hundred."""
 _DEEPEST = 80
 """The most open brackets: Python's parser takes some more."""
+# sympy computes powers of numbers digit by digit.
 _POWERS = 64
 """The most that all exponents of an expression give when they are multiplied."""
 _ROOT = "2"
@@ -35,6 +36,7 @@ _COMPARED = 8
 """The most arguments of Max and Min. sympy compares each with each."""
 _DIVIDED = 32
 """The most terms of an argument of which the greatest common divisor is computed."""
+# The most digits of a number.
 _DIGITS = 40
 _ARGUMENT = 24
 """The most tokens of an argument that are kept."""
@@ -116,10 +118,12 @@ _CONSTANTS = frozenset(
         "IntInfinity",
     )
 )
+# Two underscores are left out of names, as they begin Python's own.
 _NAME = re.compile(
     r"(?:Identity|[a-z]{1,5})_?[0-9]{1,7}|[a-z](?:[a-z0-9]|_(?!_)){0,39}", re.ASCII
 )
 """The name of a symbol: `s0`, `u12`, `zuf3`."""
+# A sign that is not here, such as a dot or a bracket for an index, ends the reading.
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<name>[A-Za-z_][A-Za-z_0-9]*)
@@ -144,11 +148,13 @@ def is_expression(text: str) -> bool:
         return False
     reader = _Expression()
     position, end = 0, len(text.rstrip())
+    # One pass over the tokens, without recursion: the text may be hostile.
     while position < end:
         match = _TOKEN.match(text, position, end)
-        if match is None or not reader.take(
-            str(match.lastgroup), match[str(match.lastgroup)]
-        ):
+        if match is None:
+            return False
+        kind = str(match.lastgroup)
+        if not reader.take(kind, match[kind]):
             return False
         position = match.end()
     return reader.is_whole()
@@ -193,10 +199,13 @@ class _Open:
     def add_factor(self, terms: int) -> None:
         """Take the next factor of a product."""
         self.factor = terms
+        # Counts stop one above the bound: a number of thousands of digits is never
+        # made.
         self.product = min(self.product * terms, _TERMS + 1)
 
     def add_power(self, exponent: int) -> None:
         """Take the exponent of the last factor."""
+        # One factor at a time, so that the bound holds on the way.
         for _ in range(exponent - 1 if self.factor > 1 else 0):
             self.product = min(self.product * self.factor, _TERMS + 1)
 
@@ -235,6 +244,7 @@ class _Open:
         """Take a bracket that ended as a factor."""
         self.add_factor(inner.value())
         self.symbols += inner.symbols
+        # A rounded value is whole, whatever it was made of.
         if inner.function not in _ROUNDING:
             self.fractions += inner.fractions
 
@@ -246,6 +256,7 @@ class _Open:
             return sum(self.terms)
         if self.function == "Mul":
             return prod(self.terms)
+        # A power of a sum is multiplied out; a power of one term stays one term.
         if self.function in _EXPANDED and self.terms[0] > 1:
             return int(self.terms[0] ** min(self.exponent, _POWERS))
         return max(self.terms)
@@ -265,16 +276,18 @@ class _Expression:
 
     def take(self, kind: str, text: str) -> bool:
         """Take the next token. Return False where the grammar has no such token."""
+        # The checks look at two neighbours: the last token, and this one.
         follows_value = self._kind != "sign" or self._text == ")"
         if kind != "sign" and follows_value:
             return False
+        # Behind `**` stands a small number, and nothing else.
         if self._text == "**" and not (kind == "number" and self._is_small_power(text)):
             return False
         if self._kind == "name" and text != "(" and not _is_name(self._text, text):
             return False
-        if kind == "number" and len(text) > (
-            _DIGITS if self._text != "=" else _PRECISION
-        ):
+        if kind == "number" and self._text == "=" and len(text) > _PRECISION:
+            return False
+        if kind == "number" and self._text != "=" and len(text) > _DIGITS:
             return False
         if kind == "text" and not self._is_quoted(text):
             return False
@@ -282,10 +295,12 @@ class _Expression:
             return False
         if text == "(" and self._text == "sqrt" and not self._is_small_power(_ROOT):
             return False
+        # An exponent is known when its argument ends.
         if text == "," and self._open and not self._ends_argument(self._open[-1]):
             return False
         if not self._count_terms(kind, text, follows_value):
             return False
+        # Arguments that are longer than these tokens are never looked at.
         for bracket in self._open:
             if len(bracket.argument) <= _ARGUMENT:
                 bracket.argument.append((kind, text))
@@ -320,6 +335,7 @@ class _Expression:
         too many.
         """
         inner = self._open[-1] if self._open else self._all
+        # A name before a bracket is a function, one before `=` names an argument.
         inner.symbols += text not in ("(", "=") and self._is_symbol()
         if self._text == "**":
             inner.add_power(int(text))
@@ -335,6 +351,7 @@ class _Expression:
         if text == ")":
             if inner.is_odd():
                 return False
+            # A bracket that ends is one factor of the expression around it.
             outer = self._open[-2] if len(self._open) > 1 else self._all
             outer.take_inner(inner)
             inner = outer
@@ -342,16 +359,18 @@ class _Expression:
 
     def _is_sign(self, text: str, follows_value: bool) -> bool:
         if text == "(":
+            if self._kind == "name":
+                return self._text in FUNCTIONS
             # Behind a value that is no name, a bracket would call it.
-            return (
-                self._text in FUNCTIONS if self._kind == "name" else not follows_value
-            )
+            return not follows_value
         if text == ")":
             if not self._open or not (follows_value or self._text in ("(", ",")):
                 return False
             return self._ends_argument(self._open[-1])
         if text in ("-", "+", "~"):
             return True
+        # Only in the brackets of a function is it the name of an argument; else it is
+        # no sign.
         if text == "=":
             return self._kind == "name" and bool(self._open and self._open[-1].function)
         return follows_value
@@ -372,15 +391,14 @@ class _Expression:
         if not bracket.ended or not argument:
             return True
         if bracket.function in _POWER_FUNCTIONS:
-            return (
-                self._is_power(argument)
-                if bracket.ended == 1
-                else _is_named(argument, "evaluate")
-            )
+            # The second argument is the exponent, a third one can only be `evaluate=`.
+            if bracket.ended == 1:
+                return self._is_power(argument)
+            return _is_named(argument, "evaluate")
         if bracket.function == "Float":
-            return _is_places(
-                argument[2:] if _is_named(argument, "precision") else argument
-            )
+            if _is_named(argument, "precision"):
+                argument = argument[2:]
+            return _is_places(argument)
         if bracket.function == "RoundDecimal":
             return _is_places([token for token in argument if token[1] != "-"])
         return True
@@ -388,6 +406,7 @@ class _Expression:
     def _is_small_power(self, digits: str) -> bool:
         if not digits.isdigit() or len(digits) > 3:
             return False
+        # Powers of powers multiply.
         self._powers *= max(int(digits), 1)
         return self._powers <= _POWERS
 
@@ -402,16 +421,14 @@ class _Expression:
             return True
         if texts[:1] == ["Symbol"]:
             return texts.count("(") == 1 and texts[-1] == ")"
-        if (
-            texts[:1] in (["Integer"], ["Rational"])
-            and texts[1:2] == ["("]
-            and texts[-1] == ")"
-        ):
+        is_call = texts[1:2] == ["("] and texts[-1] == ")"
+        if texts[:1] in (["Integer"], ["Rational"]) and is_call:
             texts = texts[2:-1]
+        # A whole number, or numerator and denominator.
         numbers = [text for text in texts if text not in ("-", ",")]
-        if not 1 <= len(numbers) <= 2 or not all(
-            self._is_small_power(number) for number in numbers
-        ):
+        if not 1 <= len(numbers) <= 2:
+            return False
+        if not all(self._is_small_power(number) for number in numbers):
             return False
         self._open[-1].exponent = max(map(int, numbers))
         self._open[-1].fractions += len(numbers) - 1
@@ -557,6 +574,7 @@ def doubts_of(document: Json, budget: Budget) -> Doubts:
     LimitError.
     """
     doubts = Doubts([], [], [])
+    # A list of what is left, not calls of calls: JSON may be nested deep.
     todo: list[tuple[str, Json]] = [("", document)]
     while todo:
         key, node = todo.pop()
@@ -564,11 +582,10 @@ def doubts_of(document: Json, budget: Budget) -> Doubts:
         if isinstance(node, dict):
             # The names of a map are no fields, so nothing hides behind a tensor with
             # the name of a field.
-            todo += (
-                (("", inner) for inner in node.values())
-                if key in _MAPS
-                else node.items()
-            )
+            if key in _MAPS:
+                todo += (("", inner) for inner in node.values())
+            else:
+                todo += node.items()
         elif isinstance(node, list):
             todo += ((key, inner) for inner in node)
     return doubts
@@ -610,6 +627,7 @@ def _note_metadata(metadata: dict[str, Json], doubts: Doubts) -> None:
     """Note what torch looks up, or scans too long, in the metadata of a node."""
     for field in ("source_fn", "source_fn_stack"):
         functions = metadata.get(field)
+        # Several functions stand in one text, each as `name,path`.
         for function in functions.split(";") if isinstance(functions, str) else ():
             path = function.partition(",")[2]
             if _SOURCE.fullmatch(path) or _TARGETS.fullmatch(path):
@@ -648,6 +666,7 @@ def _note_spec(text: str, is_called: bool, doubts: Doubts, budget: Budget) -> No
     if is_called:
         for name in _keywords_of(text, budget):
             _note_argument(name, doubts)
+    # The context of a node is JSON in a text, which may hold such texts again.
     texts = [text]
     while texts:
         inner = texts.pop()
@@ -656,6 +675,7 @@ def _note_spec(text: str, is_called: bool, doubts: Doubts, budget: Budget) -> No
                 parse_json(inner.encode("utf-8", "replace"), "a tree of inputs", budget)
             ]
         except UnreadableError:
+            # Texts without a bracket are no JSON: they name a type.
             if "{" in inner:
                 _note_doubt(doubts.operators, "a tree of inputs that ckpt cannot read")
             continue
@@ -681,9 +701,10 @@ def _keywords_of(text: str, budget: Budget) -> Sequence[Json]:
         tree = parse_json(text.encode("utf-8", "replace"), "a tree of inputs", budget)
         root = tree[1] if isinstance(tree, list) and len(tree) > 1 else None
         children = root.get("children_spec") if isinstance(root, dict) else None
-        second = (
-            children[1] if isinstance(children, list) and len(children) > 1 else None
-        )
+        # The first child are the positional arguments, the second the keyword ones.
+        second = None
+        if isinstance(children, list) and len(children) > 1:
+            second = children[1]
         if not isinstance(second, dict) or second.get("type") != "builtins.dict":
             return ()
         context = second.get("context")
@@ -693,9 +714,9 @@ def _keywords_of(text: str, budget: Budget) -> Sequence[Json]:
             )
     except UnreadableError:
         return ()  # torch cannot read it either
-    return (
-        context if isinstance(context, list) else () if context is None else (context,)
-    )
+    if isinstance(context, list):
+        return context
+    return () if context is None else (context,)
 
 
 def _modules_of(node: dict[str, Json]) -> Iterator[str]:

@@ -164,17 +164,16 @@ class _Reader:
             for name in self._archive.records
             if name.startswith(start) and name != start
         ]
-        strange = next(
-            (name for name in below if flat is not None or not name.endswith(".json")),
-            None,
-        )
-        if strange is not None:
-            # torch cuts off the last five letters, whatever they are, and reads a
-            # program.
-            raise UnreadableError(
-                f"the PT2 archive holds {show(strange, 80)}, which is no program of "
-                "its kind"
-            )
+        # The flat layout of older versions has no folder of models.
+        for name in below:
+            if flat is not None or not name.endswith(".json"):
+                # torch cuts off the last five letters, whatever they are, and reads a
+                # program.
+                raise UnreadableError(
+                    f"the PT2 archive holds {show(name, 80)}, which is no program of "
+                    "its kind"
+                )
+        # One program without a name of its own.
         if flat is not None:
             yield (
                 "model",
@@ -229,6 +228,8 @@ class _Reader:
         return record
 
     def _program(self, tree: Dict, path: Path, parts: _Parts) -> None:
+        # Records that are read here are judged here; all others are judged as
+        # strangers.
         self._seen.update(record.name for record in parts if record is not None)
         program = program_of(self._read(parts.graph), parts.graph.name, self._budget)
         self._add_tensors(tree, path, parts.weights, _WEIGHTS, program)
@@ -241,31 +242,27 @@ class _Reader:
     def _add_tensors(
         self, tree: Dict, path: Path, record: Record, folder: str, program: Program
     ) -> None:
+        rows: list[tuple[str, Node, Kind]] = []
         if record.name.endswith("_config.json"):
-            rows = [
-                (
-                    row.name,
-                    self._payload(row, folder),
-                    Kind("parameter" if row.is_param else "buffer"),
-                )
-                for row in parse_payloads(self._read(record), record.name, self._budget)
-            ]
+            for row in parse_payloads(self._read(record), record.name, self._budget):
+                kind = Kind("parameter" if row.is_param else "buffer")
+                rows.append((row.name, self._payload(row, folder), kind))
         else:
+            # A file of torch.save: it does not say which tensors are parameters.
             tensors = look(self._read_saved(record))
             if tensors.kind != "mapping":
                 raise UnreadableError(
                     f"record {show(record.name, 80)} does not map names to tensors"
                 )
-            rows = [
-                (str(key), child, Kind("buffer"))
-                for key, child in zip(tensors.keys, tensors.children, strict=True)
-                if isinstance(key, str)
-            ]
+            for key, child in zip(tensors.keys, tensors.children, strict=True):
+                if isinstance(key, str):
+                    rows.append((str(key), child, Kind("buffer")))
         for name, node, kind in rows:
             if folder == _CONSTANTS:
                 kind = Kind(None)
             if (*path, name) in self._kinds:
                 raise UnreadableError(f"the PT2 archive holds {show(name, 80)} twice")
+            # The signature of the program knows the kinds for sure: it comes first.
             self._kinds[(*path, name)] = program.kinds.get(name, kind)
             tree.set([name], [node])
 
@@ -278,9 +275,12 @@ class _Reader:
                 f"{show(folder + row.record, 80)}"
             )
         self._seen.add(record.name)
+        # torch tells the kind of a constant by the beginning of its name, not by its
+        # row.
         if folder == _CONSTANTS and row.record.startswith(_OPAQUE):
             return self._read_pickled(record)  # whatever its row says
         if folder == _CONSTANTS and row.record.startswith(_CUSTOM):
+            # TorchScript's own classes are saved so that C++ reads them.
             node = self._read_saved(record, "torch.export.load")
         elif row.geometry is not None:
             return make_view(
@@ -302,11 +302,13 @@ class _Reader:
         id = f"{self._contents.mark}{folder.removeprefix('data/')}{row.record}"
         storage = self._storages.get(id)
         if storage is None:
+            # A record whose size is no multiple of the dtype's has no dtype as a whole.
             dtype, device = row.geometry.dtype, row.geometry.device
             whole = dtype if record.size * 8 % dtype.bits == 0 else None
             place = record.place(self._archive.source)
             storage = Storage(id, device, whole, record.size, place, record.crc)
             self._storages[id] = self._contents.storages[id] = storage
+        # Another dtype over the same bytes would show other values than torch gives.
         if self._dtypes.setdefault(id, row.geometry.dtype) != row.geometry.dtype:
             first = (
                 f"torch reads its record as {self._dtypes[id].name}, as another row "
@@ -353,6 +355,7 @@ class _Reader:
         compiled, extra = Dict(), Dict()
         native: list[str] = []
         for name, record in self._archive.records.items():
+            # A record outside of the root is refused by `check_paths`.
             inner = name.removeprefix(f"{self._archive.root}/")
             if inner.startswith(_AOTI):
                 self._budget.charge(_ROW, "the PT2 archive")
@@ -370,6 +373,7 @@ class _Reader:
             self._contents.notices.append(Notice("code-inside", text))
 
     def _extra_node(self, record: Record) -> Node:
+        # Metadata of the user is mostly a short text.
         if record.size <= _TEXT:
             try:
                 return self._read(record).decode("utf-8")
@@ -388,6 +392,7 @@ class _Reader:
         module.
         """
         kind = self._kinds.get(entry.path)
+        # A constant of the graph, or a tensor of the sample inputs.
         if kind is None or kind.role is None:
             return entry._replace(kind=None, source=FORMAT.name, registered=False)
         return entry._replace(
@@ -402,6 +407,7 @@ class _Reader:
 
     def _text(self, name: str) -> str:
         record = self._archive.find(name)
+        # The format is a few letters: anything longer is none.
         data = self._read(record) if record is not None and record.size <= 64 else b""
         return data.decode("latin-1").strip()
 
@@ -436,7 +442,9 @@ _DTYPES = {
     35: "uint64",
 }
 """torch/_export/serde/schema.py `ScalarType`."""
+# `Layout.Strided` of the same file.
 _STRIDED = 7
+# torch counts in 64 signed bits.
 _MOST = 2**63
 
 
@@ -479,6 +487,7 @@ def parse_payloads(data: bytes, what: str, budget: Budget) -> list[Payload]:
 
 def _payload(name: str, row: dict[str, Json]) -> Payload:
     record, meta = row["path_name"], row.get("tensor_meta")
+    # The name becomes a path inside of the archive.
     if not isinstance(record, str) or record in ("", ".", "..") or "/" in record:
         raise UnreadableError(
             f"tensor {show(name, 80)}: its record {show(str(record), 80)} is not a "
@@ -501,14 +510,13 @@ def _parse_geometry(name: str, meta: dict[str, Json]) -> Geometry:
         raise UnreadableError(
             f"tensor {show(name, 80)}: unknown dtype {show(str(number)[:40], 40)}"
         )
+    # Other layouts have no plain bytes.
     if meta["layout"] != _STRIDED:
         raise UnreadableError(
             f"tensor {show(name, 80)}: its bytes have an unknown layout"
         )
-    shape, stride = (
-        _parse_numbers(name, meta["sizes"]),
-        _parse_numbers(name, meta["strides"]),
-    )
+    shape = _parse_numbers(name, meta["sizes"])
+    stride = _parse_numbers(name, meta["strides"])
     if len(shape) != len(stride) or len(shape) > DIMENSIONS or prod(shape) >= _MOST:
         raise UnreadableError(
             f"tensor {show(name, 80)}: its sizes and strides do not fit"
@@ -521,6 +529,7 @@ def _parse_geometry(name: str, meta: dict[str, Json]) -> Geometry:
         raise UnreadableError(
             f"tensor {show(name, 80)} is on meta: torch.export.load gives it no values"
         )
+    # The tags are those of torch.save: `cpu`, `cuda:0`.
     tag = kind if type(index) is not int or kind == "cpu" else f"{kind}:{index}"
     offset = _parse_number(name, meta["storage_offset"])
     return Geometry(
@@ -563,6 +572,7 @@ def make_view(name: str, geometry: Geometry, storage: Storage) -> TensorRef:
     """
     dtype, shape, stride, offset, _, requires_grad = geometry
     ref = tensor_ref(storage, dtype, shape, stride, offset, requires_grad)
+    # `extent` is (first byte, end) of all elements that the view reaches.
     if ref.extent[1] > storage.nbytes:
         raise UnreadableError(
             f"tensor {show(name, 80)} needs {ref.extent[1]:,} bytes, its record has "
@@ -619,6 +629,7 @@ def program_of(data: bytes, what: str, budget: Budget) -> Program:
     document = parse_json(data, show(what, 80), budget, constants=True)
     try:
         return _program(json_object(document), doubts_of(document, budget))
+    # Fields of other types raise one of these on the way down.
     except (KeyError, TypeError, ValueError):
         raise UnreadableError(
             f"damaged {show(what, 80)}: it is not an exported program"
@@ -631,6 +642,7 @@ def _program(document: dict[str, Json], doubts: Doubts) -> Program:
     kinds: dict[str, Kind] = {}
     inputs: list[Node] = []
     for spec in json_list(json_object(module["signature"])["input_specs"]):
+        # Each input has one kind: a parameter, a buffer, a constant, or the user's.
         for kind, fields in json_object(spec).items():
             if kind == "user_input":
                 inputs += _input_names(fields)
@@ -642,6 +654,7 @@ def _program(document: dict[str, Json], doubts: Doubts) -> Program:
             if kind == "parameter":
                 kinds[name] = Kind("parameter")
             elif kind == "buffer":
+                # A file without the field has persistent buffers only.
                 kinds[name] = Kind("buffer", fields.get("persistent") is not False)
             elif kind == "tensor_constant":
                 kinds[name] = Kind(None)

@@ -67,6 +67,7 @@ class _Room:
     most = ROOM
 
 
+# A fork copies locks in whatever state they are.
 def forget_pieces() -> None:
     """Begin anew in a copy of the process, where no piece comes."""
     global _changed, _wide
@@ -144,16 +145,14 @@ class Piece:
         data: list[memoryview] = []
         try:
             data = self.source.exactly(self.begin, self.end)
-        except (
-            BaseException
-        ) as failure:  # an interrupt too: nobody may wait for what does not come
+        # An interrupt too: nobody may wait for what does not come.
+        except BaseException as failure:
             error = failure
         with _changed:
-            self.data, self.error = (
-                data,
-                error if isinstance(error, Exception) else None,
-            )
+            self.data = data
+            self.error = error if isinstance(error, Exception) else None
             self.state = _State.HERE
+            # No group needs it any more, or it failed: whoever reads it asks anew.
             if error is not None or not self.users:
                 self.drop(_State.IDLE if self.users else _State.GONE)
             _changed.notify_all()
@@ -167,11 +166,15 @@ class Piece:
         with _changed:
             while self.state is _State.COMING:
                 _changed.wait()
+            # Raised once: the next read asks for the bytes itself.
             if self.error is not None:
                 error, self.error = self.error, None
                 raise error
+            # No thread has begun it: the reader does so at once, over the room that
+            # there is.
             is_ours = self.state is _State.IDLE
             if is_ours:
+                # Pieces that were read through go first.
                 _let_go(self.end - self.begin)
                 self.take()
         if is_ours:
@@ -181,10 +184,12 @@ class Piece:
             if self.state is not _State.HERE:
                 return None
             part = self._part(position, end)
+            # A read that goes on from the last one; a little may be left out.
             if position <= self.until + _LOOSE:
                 self.until = max(self.until, position + len(part))
                 if self.in_turn and self.until >= self.end:
                     self.drop()
+                # Its only group may read it again, so it stays while there is room.
                 elif len(self.users) == 1 and self.until + _LOOSE >= self.end:
                     _done[self] = None
             return part
@@ -199,6 +204,7 @@ class Piece:
 
     def leave(self, user: int) -> None:
         """Note that a group has ended. `_changed` is held."""
+        # A piece on its way is dropped when it arrives.
         self.users.discard(user)
         if not self.users and self.state is not _State.COMING:
             self.drop()
@@ -245,14 +251,15 @@ class Ahead:
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
         """Read a group in the block."""
+        # Groups are made in their order, whoever comes first.
         while number >= self._made and not self._is_all:
             self._make(number)
         with _changed:
             pieces = self._of.get(number, ())
-            is_wide = (
-                len(pieces) > _FEW
-                and sum(each.end - each.begin for each in pieces) > _Room.most // 2
-            )
+            nbytes = sum(piece.end - piece.begin for piece in pieces)
+            # A group that fills half of the room: two of them would wait for each
+            # other.
+            is_wide = len(pieces) > _FEW and nbytes > _Room.most // 2
         try:
             with _wide if is_wide else nullcontext():
                 yield
@@ -277,6 +284,7 @@ class Ahead:
         with self._making:
             if self._is_all or 0 <= number < self._made:
                 return
+            # (first byte, end, number of the group) by source.
             ranges: dict[Ranges, list[tuple[int, int, int]]] = {}
             total = made = 0
             for group in self._groups:
@@ -291,11 +299,10 @@ class Ahead:
                     break
             else:
                 self._is_all = True
-            pieces = [
-                piece
-                for source, rows in ranges.items()
-                for piece in join_ranges(source, sorted(rows))
-            ]
+            pieces: list[Piece] = []
+            for source, rows in ranges.items():
+                pieces += join_ranges(source, sorted(rows))
+            # In the order of the groups that need them first.
             pieces.sort(key=attrgetter("first"))
             with _changed:
                 for piece in () if self._is_closed else pieces:
@@ -307,39 +314,42 @@ class Ahead:
                 idle = len(self._queue)
         # The reader asks for it; else one more makes the next pieces.
         alone = idle == 1 and self._is_all
-        for _ in range(
-            0
-            if alone
-            else min(REQUESTS - len(self._threads), idle + (not self._is_all))
-        ):
+        wanted = 0
+        if not alone:
+            wanted = min(REQUESTS - len(self._threads), idle + (not self._is_all))
+        for _ in range(wanted):
             thread = threading.Thread(target=self._fetch, name="ahead", daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def _fetch(self) -> None:
-        while (piece := self._next_piece()) is not None:
+        while True:
+            piece = self._next_piece()
+            if piece is None:
+                return
             piece.fetch()
 
     def _next_piece(self) -> Piece | None:
         """Mark the next piece as coming, once there is room for it."""
         while True:
             with _changed:
+                # A reader may have taken the piece before.
                 while self._queue and self._queue[0].state is not _State.IDLE:
                     self._queue.popleft()
                 if self._is_closed:
                     return None
                 if self._queue:
                     piece = self._queue[0]
-                    if (
-                        not _Room.used
-                        or _Room.used + piece.end - piece.begin <= _Room.most
-                    ):
+                    size = piece.end - piece.begin
+                    # One piece is always taken, even if it is larger than the room.
+                    if not _Room.used or _Room.used + size <= _Room.most:
                         piece.take()
                         return self._queue.popleft()
                     _changed.wait()
                     continue
                 if self._is_all:
                     return None
+            # Outside of the lock: finding the ranges may take long.
             self._make()
 
 
@@ -350,6 +360,7 @@ def is_worth(readings: Sequence[Reading]) -> bool:
     rows = list(_far_readings(readings))
     if all(_is_foreseen(*row) for row in rows):
         return False
+    # A single range that one request brings is read when it is needed.
     return len(rows) > 1 or rows[0][2] - rows[0][1] > PIECE
 
 
@@ -369,6 +380,7 @@ def _far_readings(group: Iterable[Reading]) -> Iterator[tuple[Ranges, int, int]]
     """
     try:
         for given, first, last in group:
+            # A source may be a part of another one: the outermost is asked.
             outer, begin = underlying_file(given, first)
             if outer.far is not None:
                 source = cast("Ranges", outer.far)
@@ -388,6 +400,7 @@ def join_ranges(
     begin = end = 0
     users: set[int] = set()
     for first, last, user in rows:
+        # Close ranges of several groups are one request, up to 8 MiB.
         if users and first <= end + GAP and max(end, last) - begin <= PIECE:
             end = max(end, last)
             users.add(user)
@@ -395,6 +408,7 @@ def join_ranges(
         if users:
             yield Piece(source, begin, end, users, in_turn=False)
         users = set()
+        # Even pieces: the last one would else be small, and as slow.
         count = -(-(last - first) // PIECE)
         if count > 1:
             cuts = [

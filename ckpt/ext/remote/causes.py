@@ -65,10 +65,12 @@ def cause_of(error: Exception, scheme: str, verb: str) -> Cause:
     """The cause of an error of obstore, from the store of a scheme. `verb` says what
     was not allowed.
     """
+    # The last part alone: the texts before it may quote anything.
     tree = str(error).rpartition("\n\nDebug source:\n")[2]
     found = _STATUS.search(tree)
     status = int(found[1]) if found else None
     server = (_URI.search(tree) or ("", "", "the object store"))[2]
+    # obstore asks the machine's cloud for credentials last: nothing else was there.
     if server.partition(":")[0] in _METADATA or "MissingAccount" in tree:
         what = "no account" if "MissingAccount" in tree else "no credentials"
         return Cause(what, f"looked at {looked_at(scheme)}")
@@ -77,6 +79,7 @@ def cause_of(error: Exception, scheme: str, verb: str) -> Cause:
         (pattern.search(body) or ("", ""))[1] for pattern in (_CODE, _REGION)
     )
     said = f"{status or ''} {code}".strip()
+    # A wrong region has several answers, some without a body.
     if region or code in _ELSEWHERE or "inner: BareRedirect," in tree:
         hint = f"AWS_REGION={region}" if region else "AWS_REGION names its region"
         return Cause("the bucket lies in another region", hint, status, code)
@@ -88,6 +91,7 @@ def cause_of(error: Exception, scheme: str, verb: str) -> Cause:
         return Cause(
             f"no such {'container' if scheme == 'az' else 'bucket'}", None, status, code
         )
+    # Without a status the class of the error says it.
     if status in (401, 403) or (status is None and type(error).__name__ in _REFUSED):
         hint = f"credentials come from {looked_at(scheme)}"
         return Cause(
@@ -102,6 +106,7 @@ def cause_of(error: Exception, scheme: str, verb: str) -> Cause:
         return Cause(
             problem, None, status, code, may_pass, is_overload=status in (429, 503)
         )
+    # No answer: a line of the tree says how far the request came.
     for line, problem, is_final in _SILENCE:
         if line in tree:
             return Cause(problem.format(server=server), may_pass=not is_final)

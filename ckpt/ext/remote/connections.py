@@ -69,6 +69,7 @@ class Server(NamedTuple):
     @property
     def name(self) -> str:
         """Its name for people."""
+        # A port that is usual for the scheme is left out, as in a URL.
         is_usual = self.port == (443 if self.scheme == "https" else 80)
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if is_usual else f"{host}:{self.port}"
@@ -88,6 +89,7 @@ def server_of(url: str) -> Server:
     if not host:
         raise ValueError("no host")
     proxy = urllib.request.getproxies().get(scheme, "")
+    # `no_proxy` and the like.
     if proxy and urllib.request.proxy_bypass(f"{host}:{port}"):
         proxy = ""
     # Its password would go there in the clear.
@@ -116,6 +118,7 @@ class _Received(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int | None:
+        # The socket has a timeout for each read; this is one for the whole answer.
         if time.monotonic() > self.until:
             raise BusyError("the server answers too slowly")
         return self._inner.readinto(buffer)
@@ -177,6 +180,7 @@ class Reply:
         """
         self._is_begun = True
         response = self._response
+        # The slowest server still has to bring 10 kB a second.
         response.received.until = time.monotonic() + within + most / _SLOWEST
         length = response.length
         size = most if length is None else min(most, length)
@@ -197,6 +201,7 @@ class Reply:
         return view[:count]
 
     def close(self) -> None:
+        # An answer nobody needs must not cost its connection, nor raise anything.
         """Be done with it."""
         with suppress(Exception):
             length = self._response.length
@@ -229,6 +234,7 @@ def allocate_disk(size: int) -> memoryview:
 
     with TemporaryFile() as file:
         file.truncate(size)
+        # The file has no name, so that nothing of it is left after a crash.
         return memoryview(mmap(file.fileno(), size))
 
 
@@ -242,12 +248,15 @@ class _Links:
 
     def take(self, server: Server) -> http.client.HTTPConnection | None:
         with self._lock:
+            # Two processes must never write to one connection.
             if self._pid != os.getpid():  # the original keeps its own
                 self._close_idle(time.monotonic())
                 self._pid = os.getpid()
             idle = self._idle.get(server, [])
             while idle:
                 link, since = idle.pop()
+                # An old connection may be closed by the server at any moment: it is not
+                # tried.
                 if time.monotonic() - since < _REST and _is_quiet(link):
                     return link
                 link.close()
@@ -282,6 +291,7 @@ def _is_quiet(link: http.client.HTTPConnection) -> bool:
     """Tell whether nothing came since the last answer: no end, and no bytes that nobody
     has asked for.
     """
+    # Bytes without a request are no answer to the next one.
     assert link.sock is not None
     with selectors.DefaultSelector() as selector:
         selector.register(link.sock, selectors.EVENT_READ)
@@ -302,6 +312,7 @@ def request_path(
     BROKEN.
     """
     link = _links.take(server)
+    # The server may have closed it since: then a new one is opened, once.
     if link is not None:
         try:
             return _request_on_link(server, link, path, headers, is_public=is_public)
@@ -324,17 +335,24 @@ def _request_on_link(
     is_public: bool,
 ) -> tuple[Reply, bool | None]:
     try:
+        # Behind a proxy the address of the server is not known here.
         is_private = None if server.proxy else _is_private(link)
         if is_public and is_private:
+            # A server on the internet must not lead into this network.
             raise NotOpenedError("the server leads to a private address")
         more = {}
         if server.proxy and server.scheme == "http":
+            # A proxy for http is asked for the whole URL.
             path, more = f"http://{server.name}{path}", _proxy_login(server.proxy)
         with waiting(server.name):
             link.request(
-                "GET", path, headers={"Accept-Encoding": "identity", **headers, **more}
+                # Compressed bytes would have other offsets.
+                "GET",
+                path,
+                headers={"Accept-Encoding": "identity", **headers, **more},
             )
             response = link.getresponse()
+    # A connection with half an answer serves nothing else.
     except BaseException:
         link.close()
         raise
@@ -345,6 +363,7 @@ def _request_on_link(
 def _is_private(link: http.client.HTTPConnection) -> bool:
     """Tell whether a connection leads to this machine or into a private network."""
     assert link.sock is not None
+    # An IPv6 address may carry the name of an interface behind a `%`.
     return not ip_address(str(link.sock.getpeername()[0]).partition("%")[0]).is_global
 
 
@@ -360,6 +379,7 @@ def _open_connection(server: Server) -> http.client.HTTPConnection:
             host, port, timeout=TIMEOUT, context=_tls_context()
         )
         if server.proxy:
+            # https goes through the proxy in a tunnel, which sees nothing of it.
             link.set_tunnel(server.host, server.port, _proxy_login(server.proxy))
     else:
         link = http.client.HTTPConnection(host, port, timeout=TIMEOUT)
@@ -383,6 +403,7 @@ def basic_login(user: str) -> str:
     return "Basic " + b64encode(unquote(user).encode()).decode()
 
 
+# Made once: it reads all certificates of the system.
 @cache
 def _tls_context() -> ssl.SSLContext:
     return ssl.create_default_context()

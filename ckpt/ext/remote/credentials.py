@@ -96,18 +96,19 @@ def _aws_files() -> tuple[str, str]:
 
 
 def _short_path(path: str) -> str:
+    # A home of `/` would shorten every path.
     home = os.path.expanduser("~")
-    return (
-        f"~{path[len(home) :]}"
-        if home != "/" and path.startswith(f"{home}{os.sep}")
-        else path
-    )
+    if home == "/" or not path.startswith(f"{home}{os.sep}"):
+        return path
+    return f"~{path[len(home) :]}"
 
 
 def _of_profile() -> dict[str, object]:
     """The options that the profile of the AWS tools gives. Raises CkptError where it
     cannot be used.
     """
+    # A profile that was named wins over the keys of the environment, as in the AWS
+    # tools.
     named = next(filter(None, map(os.environ.get, _PROFILE)), None)
     if named is None and any(map(os.environ.get, _OWN)):
         return {}
@@ -119,11 +120,14 @@ def _of_profile() -> dict[str, object]:
             f"there is no profile {show(name, 60)}",
             hint=f"AWS_PROFILE; looked at {places}",
         )
+    # The file of credentials wins over the one of settings.
     every = {**settings, **keys}
     options: dict[str, object] = {}
-    if not (
+    # obstore reads the environment itself: only what it lacks is added.
+    is_region_set = bool(
         os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    ) and every.get("region"):
+    )
+    if not is_region_set and every.get("region"):
         options["region"] = every["region"]
     is_endpoint_set = any(
         map(os.environ.get, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"))
@@ -134,6 +138,7 @@ def _of_profile() -> dict[str, object]:
     if "access_key_id" in found and "secret_access_key" in found:
         return {**options, **found}
     login = next((setting for setting in _LOGIN if setting in every), None)
+    # Neither keys nor a login: obstore looks for the role of the machine.
     if login is None:
         return options
     try:
@@ -146,6 +151,7 @@ def _of_profile() -> dict[str, object]:
         ) from None
     try:
         return {**options, "credential_provider": provider(session(profile_name=name))}
+    # The text of an error of a login may hold a secret.
     except Exception as error:
         problem = (
             f"the profile {show(name, 60)} gives no credentials "
@@ -158,6 +164,7 @@ def _profile_settings(path: str, name: str) -> dict[str, str]:
     """The settings of a profile in a file. The settings file writes `[profile
     NAME]`.
     """
+    # `%` stands in passwords and is no interpolation.
     parser = ConfigParser(interpolation=None, strict=False)
     try:
         parser.read(os.path.expanduser(path), encoding="utf-8")
@@ -173,6 +180,7 @@ def _profile_settings(path: str, name: str) -> dict[str, str]:
 
 def _azure_cli() -> str | None:
     """The Azure CLI, where nothing else says how to log in."""
+    # Any of these variables says how to log in; obstore reads them.
     names = (
         key for key, value in os.environ.items() if key.startswith("AZURE_") and value
     )

@@ -66,25 +66,23 @@ class HttpObject:
         self._target = self._first
 
     def get(self, begin: int | None, count: int, etag: str) -> Answer:
-        headers = {
-            "Range": f"bytes=-{count}"
-            if begin is None
-            else f"bytes={begin}-{begin + count - 1}"
-        }
+        span = f"bytes=-{count}"
+        if begin is not None:
+            span = f"bytes={begin}-{begin + count - 1}"
+        headers = {"Range": span}
+        # Another server may not know the ETag, so `RangeSource` alone compares it.
         if etag.startswith('"') and self._target.is_first:
-            headers["If-Match"] = (
-                # another server may not know the ETag, so `RangeSource` alone compares
-                # it
-                etag
-            )
+            headers["If-Match"] = etag
         reply = self._ask_server(headers)
         try:
+            # An empty file has no range: the server says 416 and its size.
             if reply.status == 416 and not etag:
                 size = reply.headers.get("Content-Range", "").replace(" ", "")
                 if size == "bytes*/0":
                     return Answer(
                         memoryview(b""), 0, 0, reply.headers.get("ETag") or ""
                     )
+            # The file has become shorter.
             if reply.status == 416 and etag:
                 raise ChangedError
             _refuse_status(reply, self._target)
@@ -101,6 +99,7 @@ class HttpObject:
         reply = self._ask_server({})
         try:
             _refuse_status(reply, self._target)
+            # Long lists come in pages.
             more = re.search(r'<([^>]+)>;\s*rel="next"', reply.headers.get("Link", ""))
             return bytes(reply.read(LISTING)), more and more[1]
         except BROKEN as error:
@@ -113,17 +112,21 @@ class HttpObject:
         it, the first one is asked.
         """
         target = self._target
+        # The target of a redirect is asked right away: a signed URL holds for a while.
         if not target.is_first:
             try:
                 reply = self._follow_redirects(target, headers)
+                # 412 and 416 are answers about the file, 429 is one about the server.
                 if reply.status < 400 or reply.status in (412, 416, 429):
                     return reply
                 reply.close()
             except (BusyError, NotOpenedError):
                 pass
+            # The first server may have another ETag for the file.
             headers = {
                 name: value for name, value in headers.items() if name != "If-Match"
             }
+        # From here on the redirects are followed anew.
         self._target = self._first
         return self._follow_redirects(self._first, headers)
 
@@ -136,6 +139,7 @@ class HttpObject:
                     self._target = target
                     return reply
                 reply.close()
+                # A server with a public address may not lead to a private one.
                 target = _redirected_target(
                     target, urljoin(target.url, where), is_public=is_private is False
                 )
@@ -146,6 +150,7 @@ class HttpObject:
                     )
             except BROKEN as error:
                 raise translate_error(error, target.url) from None
+            # The next server may not know the ETag.
             if "If-Match" in headers:
                 headers = {
                     name: value for name, value in headers.items() if name != "If-Match"
@@ -156,14 +161,14 @@ class HttpObject:
         self, target: _Target, headers: Mapping[str, str]
     ) -> tuple[Server, bool | None, Reply]:
         server = server_of(target.url)
-        if self._login is not None and _scheme_and_server(
-            target.url
-        ) == _scheme_and_server(self._first.url):
+        is_same = _scheme_and_server(target.url) == _scheme_and_server(self._first.url)
+        # A login goes to no other server.
+        if self._login is not None and is_same:
             headers = {**headers, "Authorization": self._login}
         parts = urlsplit(target.url)
-        path = quote(parts.path or "/", safe=_SAFE) + (
-            f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
-        )
+        path = quote(parts.path or "/", safe=_SAFE)
+        if parts.query:
+            path += f"?{quote(parts.query, safe=_SAFE)}"
         reply, is_private = request_path(
             server, path, headers, is_public=target.is_public
         )
@@ -192,8 +197,10 @@ def _redirected_target(target: _Target, url: str, *, is_public: bool) -> _Target
             "the server leads to a "
             f"{'file' if scheme in ('file', 'ftp', 'data') else 'program'}"
         )
+    # A secret in the URL would go on in the clear.
     if scheme == "http" and target.url.lower().startswith("https:"):
         raise NotOpenedError("the server leads from https to http")
+    # A redirect's user is not sent: it is the server's, not ours.
     plain = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
     return _Target(plain, is_first=False, is_public=is_public or target.is_public)
 
@@ -202,9 +209,8 @@ def _split_login(url: str) -> tuple[str, str | None]:
     """A URL without its user, and what a server is told of the user."""
     parts = urlsplit(url)
     user, separator, server = parts.netloc.rpartition("@")
-    return parts._replace(netloc=server).geturl(), basic_login(
-        user
-    ) if separator else None
+    login = basic_login(user) if separator else None
+    return parts._replace(netloc=server).geturl(), login
 
 
 def _read_answer(reply: Reply, begin: int | None, count: int) -> Answer:
@@ -212,6 +218,7 @@ def _read_answer(reply: Reply, begin: int | None, count: int) -> Answer:
     length = reply.headers.get("Content-Length", "")
     if length and not _SIZE.fullmatch(length):
         raise NotOpenedError("the server's answer is no HTTP")
+    # Ranges of compressed bytes would be other bytes.
     encoding = reply.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
         raise NotOpenedError(
@@ -225,6 +232,7 @@ def _read_answer(reply: Reply, begin: int | None, count: int) -> Answer:
                 f"the server ignores Range, and the file has {size:,} bytes"
             )
         with _whole:
+            # One byte more than the limit shows a file that is too long.
             data = reply.read(WHOLE + 1, spooled=True)
         if len(data) > WHOLE:
             raise NotOpenedError(
@@ -237,11 +245,13 @@ def _read_answer(reply: Reply, begin: int | None, count: int) -> Answer:
     if match is None:
         raise NotOpenedError("the server does not say which bytes it sends")
     first, last, size = map(int, match.groups())
+    # Fewer bytes than asked for are an answer, other ones are not.
     wanted = max(0, size - count) if begin is None else begin
     if first != wanted or not first <= last < min(first + count, size):
         raise NotOpenedError(
             "the server sends other bytes than those that were asked for"
         )
+    # One byte more than it says, to see that the body ends there.
     data = reply.read(last - first + 2)
     if len(data) != last - first + 1:
         raise BusyError("the server cuts its answers off")
@@ -254,10 +264,11 @@ def _refuse_status(reply: Reply, target: _Target) -> None:
     if 200 <= status < 300:
         return
     reason = http.client.responses.get(status, "")
-    said = (
-        f"{'the server' if target.is_first else _server_in(target.url)} answers "
-        f"{status}"
-    ) + (f" {reason}" if reason else "")
+    server = "the server" if target.is_first else _server_in(target.url)
+    said = f"{server} answers {status}"
+    if reason:
+        said += f" {reason}"
+    # These may pass: the request is tried again.
     if status in _PASSING or status >= 500:
         raise BusyError(
             said,
@@ -280,12 +291,10 @@ def _retry_seconds(text: str) -> float:
     """The seconds of a header Retry-After: a number, or a date. 0 without one."""
     if _SIZE.fullmatch(text.strip()):
         return float(text)
+    if not text:
+        return 0.0
     try:
-        return (
-            max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-            if text
-            else 0.0
-        )
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError):
         return 0.0
 
@@ -317,8 +326,6 @@ def translate_error(error: Exception, url: str) -> Exception:
         return NotOpenedError("the server's answer is no HTTP")
     if isinstance(error, TimeoutError):
         return BusyError(f"{server} does not answer")
-    return BusyError(
-        f"{server} does not answer"
-        if isinstance(error, OSError)
-        else "the server's answer is no HTTP"
-    )
+    if isinstance(error, OSError):
+        return BusyError(f"{server} does not answer")
+    return BusyError("the server's answer is no HTTP")

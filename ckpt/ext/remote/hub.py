@@ -32,14 +32,9 @@ def _hub_parts(url: Url) -> tuple[str, str, str, str | None]:
 def _find_token() -> str | None:
     """The token of the environment, else the one that `hf auth login` has stored."""
     token = os.environ.get("HF_TOKEN")
-    if token is not None or os.environ.get(
-        "HF_HUB_DISABLE_IMPLICIT_TOKEN", ""
-    ).upper() in (
-        "1",
-        "ON",
-        "YES",
-        "TRUE",
-    ):
+    disabled = os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper()
+    # An empty variable asks without a token, as in huggingface_hub.
+    if token is not None or disabled in ("1", "ON", "YES", "TRUE"):
         return token or None
     try:
         with open(token_path()) as file:
@@ -78,6 +73,7 @@ def names_in(url: Url) -> dict[str, Known | None]:
     try:
         for row in rows_of(url, url.path.strip("/")):
             name = str(row["path"]).rpartition("/")[2]
+            # A size that is no size leaves the file without one: it is asked for.
             is_folder, size = row["type"] == "directory", row.get("size")
             names[name + "/" if is_folder else name] = None
             if not is_folder and type(size) is int and 0 <= size < 1 << 63:
@@ -94,10 +90,12 @@ def rows_of(
     BusyError, NotOpenedError, UnreadableError.
     """
     server, model, revision, token = _hub_parts(url)
-    page = f"{server}/api/models/{model}/tree/{revision}" + (
-        f"/{escape_name(path)}" if path else ""
-    )
-    page += "?recursive=true" if recursive else ""
+    page = f"{server}/api/models/{model}/tree/{revision}"
+    if path:
+        page += f"/{escape_name(path)}"
+    if recursive:
+        page += "?recursive=true"
+    # A server could send pages without end.
     for _ in range(_PAGES):
         data, more = HttpObject(typed_url(page), token).document()
         try:

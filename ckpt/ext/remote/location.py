@@ -65,6 +65,7 @@ class RemotePath:
             or not self._url.path
         ):
             return True
+        # A server without lists has files only.
         if not self._url.server.lists or self._known is not None or self.is_file():
             return False
         try:
@@ -85,8 +86,10 @@ class RemotePath:
         ):
             return False
         try:
+            # Opening is the question: a request for the head alone would be one more.
             opened = self.begin()
             opened.result()
+            # Whoever opens it next gets it, without a second request.
             _handed.put(self.name, opened)
         except NotOpenedError as error:
             if not error.problem.startswith("no such"):
@@ -100,9 +103,11 @@ class RemotePath:
     def parent(self) -> Location:
         folder = self._url.path.rstrip("/").rpartition("/")[0]
         url = self._url.with_path(f"{folder}/" if folder else "")
+        # The password that was typed goes to the neighbours too.
         return RemotePath(url, share_login(self.name, str(url)))
 
     def child(self, name: str, links: Links = "file") -> Location:
+        # A name from an index must not lead out of the folder.
         if not is_plain_name(name):
             raise UnreadableError(
                 f"{show(name, 80)} is not a file in this folder", path=self.name
@@ -113,8 +118,10 @@ class RemotePath:
 
     def _child_location(self, name: str) -> Location:
         folder = self._url.path.rstrip("/")
+        # On a web server the name becomes a part of a URL: it is escaped.
         part = name if self._url.server.lists else escape_name(name)
         url = self._url.with_path(f"{folder}/{part}" if folder else part)
+        # Names that are known save the request whether it is there.
         if self._names is None:
             return RemotePath(url, share_login(self.name, str(url)))
         if f"{name}/" in self._names:
@@ -184,6 +191,7 @@ class _Handed:
     def put(self, name: str, opened: Future[RangeSource]) -> None:
         with self._lock:
             self._opened[name] = opened, self._clock()
+            # The oldest first: Python's dicts keep their order.
             while len(self._opened) > _BEFORE:
                 del self._opened[next(iter(self._opened))]
 
@@ -214,10 +222,10 @@ def begun(folder: RemotePath, names: Iterable[str]) -> Iterator[str]:
     try:
         later: deque[str] = deque()
         for name in names:
+            parts = name.split("/")
             place: Location = folder
-            for part in (
-                name.split("/") if all(map(is_plain_name, name.split("/"))) else ()
-            ):
+            # A path with `..` in it is left to whoever opens it, and refuses it.
+            for part in parts if all(map(is_plain_name, parts)) else ():
                 place = place.child(part)
             if isinstance(place, RemotePath) and place is not folder:
                 place.begin(pool.submit)
@@ -226,6 +234,7 @@ def begun(folder: RemotePath, names: Iterable[str]) -> Iterator[str]:
                 yield later.popleft()
         yield from later
     finally:
+        # Files that nobody opened are not waited for.
         pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -77,20 +77,18 @@ class StoredObject:
         span: object = {"suffix": count} if begin is None else (begin, begin + count)
         try:
             with waiting(self.server):
-                result = _import_obstore().get(
-                    self._store,
-                    self._path,
-                    options={"range": span, "if_match": etag}
-                    if etag
-                    else {"range": span},
-                )
+                options = {"range": span}
+                # The request fails if the object is another one by now.
+                if etag:
+                    options["if_match"] = etag
+                result = _import_obstore().get(self._store, self._path, options=options)
             first, last = result.range
             data = _receive_bytes(result, last - first)
-            size, tag = (
-                result.meta["size"],
-                result.meta["e_tag"] or str(result.meta["last_modified"]),
-            )
+            size = result.meta["size"]
+            # Without an ETag the time of the last change tells two states apart.
+            tag = result.meta["e_tag"] or str(result.meta["last_modified"])
         except Exception as error:
+            # A range of an empty object is an error of its own in each store.
             missing = isinstance(error, FileNotFoundError)
             if not (etag or missing) and _is_empty(self._store, self._path):
                 return Answer(memoryview(b""), 0, 0, "")
@@ -132,12 +130,13 @@ def translate_read_error(error: Exception, scheme: str) -> Exception:
     if name in ("PreconditionError", "NotModifiedError"):
         return ChangedError()
     cause = cause_of(error, scheme, "read")
-    if (
-        isinstance(error, FileNotFoundError) or name == "NotFoundError"
-    ) and cause.status in (None, 404):
+    is_missing = isinstance(error, FileNotFoundError) or name == "NotFoundError"
+    # A missing bucket has the same class: the cause tells them apart.
+    if is_missing and cause.status in (None, 404):
         return NotOpenedError(
             cause.problem if cause.problem.startswith("no such") else "no such object"
         )
+    # An answer that may pass is tried again by `RangeSource`.
     if cause.may_pass and (name == "GenericError" or isinstance(error, OSError)):
         return BusyError(cause.problem, is_overload=cause.is_overload)
     if cause.status is None and cause.may_pass:
@@ -148,6 +147,7 @@ def translate_read_error(error: Exception, scheme: str) -> Exception:
 def _known_object(row: _Meta, scheme: Scheme) -> Known:
     """The size of an object, and the ETag that a request for it gives."""
     return Known(
+        # Some stores list other ETags than their answers have.
         row["size"],
         row["e_tag"] or str(row["last_modified"]) if scheme.lists_etags else "",
     )
@@ -164,6 +164,7 @@ def names_in(url: Url) -> dict[str, Known | None]:
     Raises BusyError, NotOpenedError.
     """
     store = open_bucket(url.scheme, url.host)
+    # obstore gives the names below a prefix, without those in folders below.
     prefix = url.path.strip("/")
     try:
         with waiting(f"{url.scheme}://{url.host}"):

@@ -28,6 +28,7 @@ def published_files(text: str) -> dict[str, Published]:
         raise UsageError(
             "not a Hugging Face URL", path=name, hint="hf://ORG/MODEL[@REVISION]"
         )
+    # The whole list each time: half a list would miss files in silence.
     every = retried(lambda: _listed(url), name, time.sleep)
     path = url.path.strip("/")
     if path in every:
@@ -62,6 +63,7 @@ def _listed(url: Url) -> dict[str, Published]:
 
 def _published(lfs: object, oid: object, size: object) -> Published:
     """Return what a row says of a file. Raises ValueError."""
+    # A file in LFS has the SHA-256 of its bytes, any other the SHA-1 of git's blob.
     if isinstance(lfs, dict):
         oid, size = lfs.get("oid"), lfs.get("size", size)
     form = _SHA256 if isinstance(lfs, dict) else _SHA1

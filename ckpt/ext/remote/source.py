@@ -111,6 +111,7 @@ class _Kept:
     """The blocks of all sources of the process."""
 
     def __init__(self) -> None:
+        # One lock for both shelves: a block moves between them.
         self.begin()
 
     def begin(self) -> None:
@@ -123,6 +124,8 @@ class _Kept:
         with self._lock:
             block.of.add(block)
             (self._held if block.held else self._loose).put(block)
+            # Blocks that find no room among the held ones are kept like others, while
+            # there is room for these.
             for other in self._held.overflow():
                 self._loose.put(other)
             for other in self._loose.overflow():
@@ -192,10 +195,11 @@ class RangeSource(BaseSource):
         self._etag = ""
         self.size = -1
         if state is None:
+            # Zip archives have their directory at the end. Where a server cannot give
+            # the end without knowing the size, the beginning gives the size.
             tail = store.tails and not name.endswith(_HEADED)
-            self._keep_answer(
-                self._ask_range(None if tail else 0, TAIL if tail else HEAD)
-            )
+            begin, count = (None, TAIL) if tail else (0, HEAD)
+            self._keep_answer(self._ask_range(begin, count))
         else:
             self.size, self._etag = state
         if ahead and self.size > TAIL and not name.endswith(_HEADED):
@@ -211,6 +215,7 @@ class RangeSource(BaseSource):
         """Read what opening a zip archive is going to need, in as few requests as that
         takes.
         """
+        # Without counting: looking here is no reading.
         tail = kept.read(self._blocks, self.size - TAIL, self.size, count=False)
         if tail is None or len(tail) < TAIL:
             tail = self._hold(self.size - TAIL, self.size)
@@ -229,10 +234,12 @@ class RangeSource(BaseSource):
             else:
                 head = first.data
                 kept.drop(first)
+            # The first eight bytes are the length of the header.
             end = min(8 + int.from_bytes(head[:8], "little"), self.size)
-            kept.add(
-                _Block(self._blocks, 0, head, max(1, 9 * min(end, len(head)) // 10))
-            )
+            # Nine tenths of it: a reader that leaves some bytes out would else hold
+            # them for ever.
+            held = max(1, 9 * min(end, len(head)) // 10)
+            kept.add(_Block(self._blocks, 0, head, held))
             if len(head) < end <= _MOST:
                 self._hold(len(head), end)
 
@@ -260,11 +267,13 @@ class RangeSource(BaseSource):
 
     @property
     def identity(self) -> Identity:
+        # A state without an ETag: the first byte asks for it.
         if not self._etag and not self.requests and self.size:
             self.exactly(0, 1)
         return (self.size, self._etag)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        # Pickled as its address: a worker opens the source anew.
         from ckpt.bytes.source import reopened
 
         return reopened, (self.address, self.identity)
@@ -279,17 +288,16 @@ class RangeSource(BaseSource):
         return _join_parts(self._read(offset, count))
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
+        # Checked as a whole, so that nothing is written for a range that ends too late.
         self._check_range(offset, len(buffer), self.name)
-        with (
-            self._foresee_ranges([(offset, len(buffer))])
-            if len(buffer) > PIECE
-            else nullcontext()
-        ):
+        foreseeing: AbstractContextManager[None] = nullcontext()
+        if len(buffer) > PIECE:
+            foreseeing = self._foresee_ranges([(offset, len(buffer))])
+        with foreseeing:
             position = 0
             while position < len(buffer):
-                for part in self._read(
-                    offset + position, min(len(buffer) - position, STEP)
-                ):
+                count = min(len(buffer) - position, STEP)
+                for part in self._read(offset + position, count):
                     buffer[position : position + len(part)] = part
                     position += len(part)
 
@@ -320,13 +328,15 @@ class RangeSource(BaseSource):
 
         def near(begin: int, count: int) -> bytes:
             if lead <= begin and begin + count <= end:
-                return bytes(
-                    memoryview(_join_parts(parts))[begin - lead : begin - lead + count]
-                )
+                whole = memoryview(_join_parts(parts))
+                return bytes(whole[begin - lead : begin - lead + count])
             return _join_parts(self._collect_parts(begin, begin + count))
 
+        # A claim is what another file says about these bytes: they are compared before
+        # anybody gets them.
         for claim in self._claims.between(lead, end):
             claim.check(offset, end, near)
+        # The bytes before the offset were read for the claims alone.
         while parts and lead < offset:
             rest = parts[0][offset - lead :]
             lead += len(parts[0]) - len(rest)
@@ -359,18 +369,24 @@ class RangeSource(BaseSource):
     def _read_unforeseen(self, position: int, end: int) -> memoryview:
         """The first of the bytes, at least one, without what is foreseen."""
         with self._lock:
-            while (part := kept.read(self._blocks, position, end)) is None and any(
-                begin <= position < last for begin, last in self._coming
-            ):
+            while True:
+                part = kept.read(self._blocks, position, end)
+                if part is not None:
+                    return part
+                # Another thread may have asked for these bytes: its answer is waited
+                # for.
+                is_coming = any(
+                    begin <= position < last for begin, last in self._coming
+                )
+                if not is_coming:
+                    break
                 self._arrived.wait()
-            if part is not None:
-                return part
             run = (position, self._request_end(position, end))
             self._coming.append(run)
         try:
-            return self._keep_answer(self._ask_range(run[0], run[1] - run[0]))[
-                : end - position
-            ]
+            answer = self._ask_range(run[0], run[1] - run[0])
+            return self._keep_answer(answer)[: end - position]
+        # Also after an error: who waits asks for the bytes itself then.
         finally:
             with self._lock:
                 self._coming.remove(run)
@@ -386,8 +402,11 @@ class RangeSource(BaseSource):
             (many for last, many in self._ends if 0 <= position - last <= _NEAR),
             default=0,
         )
+        # Reading that goes on gets faster: each request is four times the last one, up
+        # to a piece.
         if before and not self.pieces:
             end = max(end, position + min(max(_FASTER * before, _LEAST), PIECE))
+        # The head of a file is asked for by several formats.
         if not position:
             end = max(end, HEAD)
         coming = (begin for begin, _ in self._coming if begin > position)
@@ -401,6 +420,7 @@ class RangeSource(BaseSource):
         while begin < end:
             part = kept.read(self._blocks, begin, end, count=False)
             if part is None:
+                # Bytes at the end that are kept are not asked for again.
                 last = self._blocks.at(end - 1)
                 stop = end if last is None else max(begin + 1, last.begin)
                 # Fewer bytes where a server gives no more at once.
@@ -417,6 +437,7 @@ class RangeSource(BaseSource):
         """
         answer = retried(lambda: self._request(begin, count), self.name, self._sleep)
         with self._lock:
+            # The first answer says which state is read; all others must be of the same.
             if self.size < 0:
                 self.size, self._etag = answer.size, answer.etag
             elif not self._etag and answer.size == self.size:
@@ -424,6 +445,8 @@ class RangeSource(BaseSource):
             elif (answer.size, answer.etag) != (self.size, self._etag):
                 raise ChangedError(self.name)
             self.bytes_read += len(answer.data)
+            # The last sixteen ends, so that several streams through one file are told
+            # apart.
             self._ends = [
                 *self._ends[-15:],
                 (answer.begin + len(answer.data), len(answer.data)),
@@ -431,6 +454,8 @@ class RangeSource(BaseSource):
         begin = max(0, answer.size - count) if begin is None else begin
         if answer.begin == begin and len(answer.data) <= count:
             return answer
+        # More than was asked for: the whole file. It is held until the source is
+        # closed.
         self._blocks.add(_Block(self._blocks, answer.begin, answer.data, 1 << 62))
         first = begin - answer.begin
         return Answer(
@@ -444,6 +469,8 @@ class RangeSource(BaseSource):
 
     def _request(self, begin: int | None, count: int) -> Answer:
         with self._lock:
+            # The gate bounds the requests to one server, whatever number of threads
+            # asks.
             self.requests += 1
         with gate_of(self._store.server).request():
             return self._store.get(begin, count, self._etag)
@@ -458,11 +485,13 @@ def _begin_copy() -> None:
     """
     forget_traffic()
     forget_ahead()
+    # Locks of the original may be held by threads that do not exist here.
     kept.begin()
     RangeSource._lock = threading.Lock()
     RangeSource._arrived = threading.Condition(RangeSource._lock)
     for source in list(_sources):
         source._forget_bytes()
+        # A copy, as its lock may be held too.
         source._claims = source._claims.copy()
 
 
@@ -485,6 +514,7 @@ def retried(step: Callable[[], _T], name: str, sleep: Sleep) -> _T:
         try:
             return step()
         except BusyError as error:
+            # A longer wait is for whoever started the command to decide.
             if error.after > _PATIENCE:
                 problem = (
                     f"{error}, and asks to come back in {error.after:,.0f} seconds"
@@ -538,13 +568,17 @@ def first_ranges(
         return
     offset, count = place
     first = max(0, offset - _BEFORE)
+    # Small records of torch lie before the directory, and are read with it.
     if first < size - len(tail):
         yield first, size - len(tail) - first
+    # The names of the records are searched for as bytes: the archive is parsed, and
+    # checked, when it is opened.
     directory = _join_parts(read(offset, offset + count))
     position = directory.find(b"/data.pkl")
     entry = directory.rfind(b"PK\1\2", 0, position) if position >= 0 else -1
     if entry < 0 or entry + _CENTRAL.size > len(directory):
         return
+    # Bytes of the record, of its name, and the offset of its local header.
     fields = _CENTRAL.unpack_from(directory, entry)
     stored, names, header = fields[4], fields[6], fields[11]
     begin = 0 if header <= _FRONT else header
@@ -555,10 +589,12 @@ def first_ranges(
 
 def _find_directory(tail: bytes, size: int) -> tuple[int, int] | None:
     """Return (offset, bytes) of the directory of an archive with this end, or None."""
+    # The end of the archive without a comment: torch writes none.
     position = len(tail) - _END.size
     if position < 0 or tail[position : position + 4] != b"PK\5\6":
         return None
     count, offset = _END.unpack_from(tail, position)[5:7]
+    # A zip64 archive has a locator (20 bytes) and a longer record before the end.
     if (
         0xFFFFFFFF in (count, offset)
         or tail[position - 20 : position - 16] == b"PK\6\7"
@@ -567,8 +603,7 @@ def _find_directory(tail: bytes, size: int) -> tuple[int, int] | None:
         if position < 0 or tail[position : position + 4] != b"PK\6\6":
             return None
         count, offset = _END64.unpack_from(tail, position)[8:10]
-    return (
-        (offset, count)
-        if offset + count == size - len(tail) + position and count <= _MOST
-        else None
-    )
+    # The directory must end right before this record. Else it is not read ahead.
+    if offset + count != size - len(tail) + position or count > _MOST:
+        return None
+    return offset, count

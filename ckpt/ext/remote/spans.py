@@ -28,8 +28,10 @@ _begin = attrgetter("begin")
 class Spans(Generic[S]):
     """The spans of one source. They may overlap."""
 
+    # In the order of their first bytes.
     def __init__(self) -> None:
         self._rows: list[S] = []
+        # The most bytes of a span, so that `between` knows how far back to look.
         self._longest = 0
         self._lock = threading.Lock()
 
@@ -58,6 +60,8 @@ class Spans(Generic[S]):
             while index >= 0 and self._rows[index].begin == span.begin:
                 if self._rows[index] is span:
                     del self._rows[index]
+                    # The longest is not looked for anew: a bound that is too high costs
+                    # some steps.
                     self._longest = self._longest if self._rows else 0
                     return
                 index -= 1

@@ -37,6 +37,7 @@ def file_target(url: str, *, force: bool) -> Target:
     if not place.path or place.path.endswith("/"):
         raise UsageError("a folder, not an object to write to", path=url)
     with about(url):
+        # One request before hours of work.
         etag = object_to_write(place).look()
         if etag is not None and not force:
             raise UsageError("already exists", hint="--force to replace")
@@ -72,6 +73,7 @@ def names(url: str) -> list[str]:
     try:
         return locate_url(f"{url.rstrip('/')}/").names()
     except NotOpenedError as error:
+        # The class of the error is the same for a server that refuses.
         if error.problem.startswith("no such"):
             return []
         raise
@@ -95,10 +97,12 @@ def file(
     """
     sink = _make_sink(to, size, progress)
     try:
+        # Parts that are sent need memory, which reading gives up meanwhile.
         with lend_room(_LENT):
             yield sink
             with about(to.path):
                 sink.complete()
+    # An interrupt too must leave no half of a folder.
     except BaseException as error:
         _undo_object(sink, to, error)
         raise
@@ -110,6 +114,7 @@ def _make_sink(to: Target, size: int, progress: Progress | None) -> ObjectSink:
     create = to.etag is None
 
     def look() -> None:
+        # Once more at the end: another one may have written the name meanwhile.
         if create and place.look() is not None:
             raise UsageError("already exists", path=to.path, hint="--force to replace")
 
@@ -132,6 +137,8 @@ def _undo_object(sink: ObjectSink, to: Target, error: BaseException) -> None:
     if sink.etag is None:
         return
     sink.is_placed = True
+    # An interrupt came after the old object was replaced: the new one is whole, and the
+    # old one cannot come back.
     if to.etag is not None and not isinstance(error, Exception):
         return
     problems = _remove_object(
@@ -145,6 +152,7 @@ def _undo_object(sink: ObjectSink, to: Target, error: BaseException) -> None:
 def _remove_object(place: Writable, url: str, etag: str | None) -> list[str]:
     """Remove an object, if its ETag is still this one. What failed, in a line."""
     try:
+        # The ETag tells whether it is still what was written here.
         now = None if etag is None else place.look()
         if etag is not None and now is not None and now.strip('"') != etag.strip('"'):
             return [f"{show(url, None)} is another object by now, and is kept"]
@@ -195,6 +203,7 @@ class ObjectFolder(FolderSink):
         """Remove what was written, the last object first: without it the others are no
         checkpoint.
         """
+        # In reverse: an index comes last, and goes first.
         for to, sink in reversed(self._made):
             if sink.is_placed:
                 _undo_object(sink, to, error)
@@ -239,6 +248,7 @@ def part_bytes(size: int) -> int:
     """Bytes of each part of an object of `size` bytes: 16 MiB, and more only where
     10,000 parts would not do.
     """
+    # Rounded up to whole MiB: all parts but the last have one size, as S3 asks.
     return max(PART, -(-size // (_MOST_PARTS << 20)) << 20)
 
 
@@ -252,7 +262,7 @@ class Upload:
         self._url = url
         # True: that is all; False: nothing of it.
         self._given: SimpleQueue[mmap | bool] = SimpleQueue()
-        # True: all that was given is there; False: the thread ends
+        # True: all that was given is there; False: the thread has ended.
         self._told: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._ended = False
@@ -266,8 +276,10 @@ class Upload:
                 self.etag = put()
             except StoppedError:
                 pass
+            # Errors of any kind end up where the caller hands something over.
             except BaseException as error:
                 self._error = error
+            # Also after an error, or the caller would wait for ever.
             finally:
                 self._told.put(False)
 
@@ -294,6 +306,7 @@ class Upload:
             assert not isinstance(group, bool)
             yield group
             del group  # its memory is free as soon as it is sent
+            # obstore takes an empty group only after the one before was sent.
             yield b""
             self._told.put(True)
 
@@ -331,6 +344,7 @@ class Upload:
         for what is on its way.
         """
         self._given.put(False)
+        # `stop` may come between `Thread(…)` and `start`.
         # A signal came before it began.
         if self._thread is None or self._thread.ident is None:
             return
@@ -376,6 +390,8 @@ class ObjectSink(Sink):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write bytes."""
+        # The view of the room is closed at once: an mmap with open views cannot be
+        # released.
         view = memoryview(data)
         while view:
             with memoryview(self._unfilled_space()) as space:
@@ -405,16 +421,20 @@ class ObjectSink(Sink):
         assert self._at == self._size, (
             f"{self._at} bytes were written, {self._size} were planned"
         )
+        # A small object is one request, without the three of an upload in parts.
         if self._size <= self._part:
             self._upload = Upload(self._to, self.path)
             self._upload.whole(self._room or b"", create=self._create)
         else:
             self._wait_for_parts()
+            # An upload in parts has no `create`: the name is looked at right before the
+            # end.
             self._look()
             assert self._upload is not None
             self._upload.finish()
         self._room = None
         self.is_placed = True
+        # The store says which bytes it has: a proxy or a disk may have changed them.
         if self._sums is not None and self.etag is not None:
             self._sums.check(self.path, self.etag)
 
@@ -435,6 +455,7 @@ class ObjectSink(Sink):
         )
         if self._room is None:
             unsent = self._size - self._sent
+            # Three parts together, but no more than 48 MiB of them; one at least.
             whole = min(FLYING, max(1, _HELD // self._part)) * self._part
             self._room = mmap(-1, min(whole, unsent))
             self._used = 0
@@ -451,6 +472,7 @@ class ObjectSink(Sink):
         self._used += count
         if self._progress is not None:
             self._progress(count)
+        # Up to 8 MiB are filled while others are sent: more would be too much memory.
         if self._used > _AHEAD:
             self._wait_for_parts()
         assert self._room is not None
@@ -544,6 +566,7 @@ class StoredTarget:
             )
         except Exception as error:
             raise translate_write_error(error, self._scheme) from None
+        # A store without ETags: an empty text stands for one.
         return done["e_tag"] or ""
 
     def put_parts(self, groups: Iterator[Bytes], part_bytes: int) -> str:
@@ -570,6 +593,7 @@ class StoredTarget:
             raise
         except Exception as error:
             problem = translate_write_error(error, self._scheme)
+            # The last part has failed: obstore leaves the upload open.
             if is_passed and " PUT " in str(error):
                 problem.hint = LEFT
             raise problem from None
@@ -582,11 +606,13 @@ class StoredTarget:
             return None
         except Exception as error:
             raise translate_write_error(error, self._scheme) from None
+        # Without an ETag the time of the last change tells two states apart.
         return record["e_tag"] or str(record["last_modified"])
 
     def remove(self) -> None:
         try:
             _import_obstore().delete(self._store, self._path)
+        # Gone already, as was wanted.
         except FileNotFoundError:
             pass
         except Exception as error:
@@ -676,16 +702,18 @@ class Sums:
         """Raise WriteError where an object with this ETag does not hold these bytes,
         UnreadableError as reading does.
         """
+        # The last part is mostly shorter than the others; an empty object has one empty
+        # part.
         if self._left < self._part or not self._done:
             self._begin_part()
         count = len(self._done)
-        whole = (
-            self._done[0].hex()
-            if self._size <= self._part
-            else f"{_digest_of_parts(self._done).hex()}-{count}"
-        )
+        # S3 gives the MD5 of one part, or the MD5 of all MD5s and their number.
+        whole = f"{_digest_of_parts(self._done).hex()}-{count}"
+        if self._size <= self._part:
+            whole = self._done[0].hex()
         if etag.strip('"') == whole:
             return
+        # A store may count its ETags in another way: then the bytes are read back.
         source = open_address(url)
         try:
             if str(source.identity[1]).strip('"') != etag.strip('"'):
@@ -694,9 +722,8 @@ class Sums:
                 begin, digest = number * self._part, _new_hash()
                 end = min(begin + self._part, source.size)
                 for position in range(begin, end, BLOCK):
-                    digest.update(
-                        memoryview(source.read(position, min(BLOCK, end - position)))
-                    )
+                    data = source.read(position, min(BLOCK, end - position))
+                    digest.update(memoryview(data))
                 if digest.digest() != sum:
                     raise WriteError(
                         (

@@ -35,6 +35,7 @@ class Gate:
     @contextmanager
     def request(self) -> Iterator[None]:
         """Wait for a place, and keep it for the block."""
+        # The place is taken before the request, and given back whatever becomes of it.
         with self._changed:
             while self._busy >= self.limit:
                 self._changed.wait()
@@ -52,6 +53,8 @@ class Gate:
                 self._changed.notify_all()
 
     def _adjust_limit(self, error: BaseException | None) -> None:
+        # Halved at once, and raised by one after twenty good answers, so that a server
+        # is not overloaded again and again.
         if isinstance(error, BusyError) and error.is_overload:
             self.limit, self._answers = max(1, self.limit // 2), 0
         elif error is None and self.limit < self.most:
@@ -66,6 +69,7 @@ _lock = threading.Lock()
 
 def gate_of(server: str) -> Gate:
     """The gate of a server, one for the whole process."""
+    # One gate for each server, for all sources of the process.
     with _lock:
         return _gates.setdefault(server, Gate(AT_ONCE))
 
@@ -104,6 +108,7 @@ class SilentServers:
             self._next += 1
             number = self._next
             self._since[number] = server, self._clock()
+            # The thread is needed only while somebody listens.
             if far.Told.tell is not None and self._thread is None:
                 self._thread = threading.Thread(
                     target=self._tell_overdue, name="waiting", daemon=True
@@ -124,6 +129,7 @@ class SilentServers:
                 if self._clock() - since >= _SILENCE
             }
             found = sorted(late - self._named)
+            # A server is named once.
             self._named |= late
         return found
 

@@ -66,6 +66,7 @@ def shown(text: str) -> str:
     try:
         parts = urlsplit(text)
     except ValueError:
+        # Nothing of the text is shown that may be a secret.
         scheme, _, rest = text.partition("?")[0].partition("://")
         raise UsageError(
             "not a URL", path=f"{scheme}://{rest.rpartition('@')[2]}"
@@ -86,9 +87,10 @@ def shown(text: str) -> str:
         return plain
     if SCHEMES[scheme].lists:
         problem = "a user or a query in the URL: credentials come from the environment"
+        # Object stores get their credentials from the environment alone.
         raise UsageError(problem, path=plain)
+    # Two files that differ in the query only get a number behind their names.
     name, number = plain, 1
-    # Two files that differ in the query only.
     while _KEPT.setdefault(name, text) != text:
         number += 1
         name = f"{plain}#{number}"
@@ -99,6 +101,7 @@ def share_login(name: str, other: str) -> str:
     """The shown URL of a file beside another one: with its user and password, and
     without its query.
     """
+    # The query may be a signature of the one file.
     login = urlsplit(_KEPT.get(name, name)).netloc.rpartition("@")[0]
     if not login:
         return other
@@ -124,5 +127,6 @@ _SAFE = "/:@!$&'()*+,;=~-._"
 def typed_url(name: str) -> str:
     """The URL to ask for, of a shown one. Keep it out of every text."""
     parts = urlsplit(_KEPT.get(name, name))
+    # `%` stays: the path may be escaped already.
     path = quote(parts.path, safe=f"%{_SAFE}")
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))

@@ -40,6 +40,7 @@ def salvage(
     .metadata are named. The other keywords are in `Writing`. `report.lost` is empty
     where nothing is lost. Raises CkptError.
     """
+    # here: writing is loaded only when the function is called
     from ckpt.elements.audit import unsound
     from ckpt.ext.salvage.salvage import salvage as job
 
@@ -51,6 +52,7 @@ def salvage(
             path,
             options.limits,
             plugins=options.plugins,
+            # `salvage` reads what is whole: the input is always opened as partial.
             partial=True,
             names_from=names,
             keep_damaged=options.keep_damaged,
@@ -69,6 +71,8 @@ def salvage(
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
             checkpoint = survey.checkpoint
+            # All bytes are read for this: the checksums of the records tell what is
+            # damaged.
             damaged = unsound(checkpoint, current_executor())
             keep = options.keep_damaged
             report = job(
@@ -85,11 +89,9 @@ def _format_of(checkpoint: Checkpoint, options: WriteOptions) -> str:
     the format of the ending.
     """
     if options.out is None or options.is_folder:
-        return (
-            checkpoint.format
-            if save.can_keep_format(checkpoint)
-            else save.own_format(checkpoint)
-        )
+        if save.can_keep_format(checkpoint):
+            return checkpoint.format
+        return save.own_format(checkpoint)
     try:
         return save.same_format(options.out, checkpoint)
     except UsageError:

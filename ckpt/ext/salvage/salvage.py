@@ -50,25 +50,29 @@ def salvage(
     where no tensor is whole.
     """
     checkpoint = survey.checkpoint
+    # `damaged` is what `verify` found in the bytes, which the reader has not looked at.
     found = dict(damaged or {})
     kept = {name: why for name, why in found.items() if keep_damaged and why == DAMAGED}
+    # Reasons by name: tensors that the reader lost, then those that are damaged.
     whys = dict.fromkeys(checkpoint.account.lost_names, NOT_WHOLE)
     whys |= {name: why for name, why in found.items() if name not in kept}
     values = dict(checkpoint.account.left_out)
-    count = len(checkpoint.tensors) + len(
-        whys.keys() - {entry.name for entry in checkpoint.tensors}
-    )
+    # A lost tensor may have no place in the tree any more: it counts all the same.
+    gone = whys.keys() - {entry.name for entry in checkpoint.tensors}
+    count = len(checkpoint.tensors) + len(gone)
     current = checkpoint
     fills: tuple[Filled, ...] = ()
     if other is not None and (whys or values):
         current, whys, values, fills = _fill_losses(
             checkpoint, other.checkpoint, whys, values, limits
         )
+    # Lost tensors go last, once they were sought in the other save.
     result, rows = without_lost(current, whys, limits)
     if rows:
         # The other precision may have what is lost.
         result = replace(result, copies=())
     is_damaged = checkpoint.account.is_damaged
+    # Code whose tensors are missing cannot run: the rest is a state dict.
     if checkpoint.traits.names_are_code and (rows or is_damaged):
         result = _state_dict(result, limits)
     rows += tuple(Leftover(name, why) for name, why in values.items())
@@ -79,11 +83,14 @@ def salvage(
         if entry.name not in taken and entry.name not in kept
     ]
     nbytes = sum(entry.tensor.nbytes for entry in own)
-    sizes = [row.nbytes for row in rows if row.name not in values] + [
-        row.nbytes for row in fills
-    ]
+    sizes = [row.nbytes for row in rows if row.name not in values]
+    sizes += [row.nbytes for row in fills]
     sizes += [entry.tensor.nbytes for entry in result.tensors if entry.name in kept]
-    of_bytes = None if None in sizes else nbytes + sum(size or 0 for size in sizes)
+    # The size of a tensor that has no place in the tree is not known: then there is no
+    # share of the bytes.
+    of_bytes = None
+    if None not in sizes:
+        of_bytes = nbytes + sum(size or 0 for size in sizes)
     changes = [
         Change(
             "filled",
@@ -169,6 +176,8 @@ def _fill_losses(
             del rest[name]
         else:
             rest[name] = f"{whys[name]}, and {why}"
+    # Tensors with a place in the tree keep it, and get the bytes of their namesakes.
+    # The others become new branches below.
     root = Restored(_make_filling(taken).storage).copy(checkpoint.root)
     names = [pair.theirs.name for pair in taken]
     tree = Branches(root)
@@ -176,6 +185,7 @@ def _fill_losses(
         if pair.mine is None:
             tree.put(pair.theirs.path, pair.theirs.tensor)
     lost_values = dict(values)
+    # A value has its place only if the other save has exactly one of this name.
     for name in values:
         matches = find(other.root, name, limits)
         if len(matches) == 1 and tree.put(*matches[0]):
@@ -212,6 +222,7 @@ def _misfit_reason(mine: Entry | None, theirs: Entry | None, path: str) -> str |
     where = show(path, 60)
     if theirs is None:
         return f"not in {where}"
+    # Without a tensor to compare with, the name alone decides.
     if mine is None:
         return None
     one, two = mine.tensor, theirs.tensor
@@ -221,8 +232,10 @@ def _misfit_reason(mine: Entry | None, theirs: Entry | None, path: str) -> str |
         return f"{list(two.shape)} in {where}, not {list(one.shape)}"
     parts = (parts_of(one), parts_of(two))
     alike = one.layout == two.layout and len(parts[0]) == len(parts[1])
+    # A tensor on meta has a shape and no bytes.
     if any(part.numel and part.storage.place is None for part in parts[1]):
         return f"without data in {where}"
+    # A conjugate or a transposed view would need another order of the bytes.
     if any(part.conj or part.neg or not lies_close(part) for part in parts[0]):
         return "not contiguous, which is not filled"
     if isinstance(one, TensorRef) and isinstance(two, TensorRef):
@@ -245,6 +258,8 @@ def _make_filling(taken: Iterable[_Taken]) -> Filling:
             parts_of(own.tensor), parts_of(namesake.tensor), strict=True
         ):
             if mine.numel:
+                # The namesake's bytes are read in the order in which the lost tensor
+                # lies in memory.
                 filling.put(mine, place_of(permute_dims(theirs, memory_order(mine))))
     return filling
 

@@ -73,25 +73,19 @@ def warmstart(
     CkptError; LossError where too little would be loaded and `check` is set. Without it
     the report says so.
     """
+    # here: `import ckpt` loads no work of a command
     from ckpt.commands.rename.rename import substitution
     from ckpt.ext.warmstart.warmstart import Options
     from ckpt.ext.warmstart.warmstart import warmstart as job
 
     text_only(section=section, into_section=into_section, into_model=into_model)
+    # For these two PRETRAINED is changed first, and then fits.
     resized = on_mismatch if on_mismatch in _RESIZED else None
-    way = next(
-        (
-            way_name
-            for way_name in _MISMATCH
-            if way_name == ("keep" if resized else on_mismatch)
-        ),
-        None,
-    )
+    kept = "keep" if resized else on_mismatch
+    way = next((word for word in _MISMATCH if word == kept), None)
     if way is None:
-        raise UsageError(
-            f"--on-mismatch {on_mismatch}: not one of "
-            f"{' '.join((*_MISMATCH, *_RESIZED))}"
-        )
+        known = " ".join((*_MISMATCH, *_RESIZED))
+        raise UsageError(f"--on-mismatch {on_mismatch}: not one of {known}")
     if fill is not None and resized is None:
         raise UsageError("--fill goes with --on-mismatch pad")
     if grid is not None and resized is None:
@@ -116,9 +110,8 @@ def warmstart(
     request = Options(
         way,
         [substitution(text).apply for text in keyword_texts(sub)],
-        None
-        if recipe is not None
-        else section,  # what a recipe makes is the model alone
+        # A recipe makes the model alone.
+        None if recipe is not None else section,
         into_section,
         align=align,
         by_shape=by_shape,
@@ -130,8 +123,10 @@ def warmstart(
         min_coverage=min_coverage,
     )
     options = options_of(writing, pretrained, "warmstart")
+    # Nothing is written, but all checks of writing are made.
     options = options._replace(dry_run=options.dry_run or print_code)
     check_options(options, path_of(pretrained), None if into is None else path_of(into))
+    # A model that a factory builds has no file, and so no format of its own.
     if into_model is not None:
         options = options._replace(
             open=_state_opener(into_model, keyword_texts(arg), init=init)
@@ -141,6 +136,7 @@ def warmstart(
                 format=save.format_for(options.out, None, endings=save.ENDINGS)
             )
     talk = Talk(options.tell)
+    # A recipe may need further files: they are opened with PRETRAINED.
     open_input = at_hand if recipe is None else load_hook("layouts").opened_side
     with open_input(pretrained, options.limits, plugins=options.plugins) as given:
         for line in doubt_lines(given.checkpoint):
@@ -155,6 +151,8 @@ def warmstart(
             )
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
+            # Tensors of other shapes are made to fit before the plan, which then sees
+            # them fit.
             if resized is None:
                 report = job(weights, survey, limits, request)
             else:
@@ -171,6 +169,7 @@ def warmstart(
             return report
 
         report = rewrite_checkpoint(into_model or into or "", make, options)
+    # The command line asks without `check`, and prints the plan before its refusal.
     if check and report.coverage is not None and report.coverage.refusal:
         raise LossError(
             report.coverage.refusal,
@@ -184,6 +183,8 @@ def _state_opener(into_model: str, arguments: list[str], *, init: bool) -> Open:
     """Return the way to open the state of the model that a factory builds."""
 
     def build_state(path: str, partial: bool) -> Checkpoint:
+        # On meta no memory is taken for the model; with its own first values it is
+        # built whole.
         device = "cpu" if init else "meta"
         model = load_hook("live model").build(
             into_model, arguments, device=device, option="--into-model"

@@ -46,6 +46,8 @@ def code_lines(
             path=given.path,
             way=("weights",),
         )
+    # `torch.distributed.checkpoint.load` fills a state dict that must have the names of
+    # the file.
     if _FILLS in load.expression:
         out = path_beside(given.path, ".slim", (".pth",), other=False)
         raise UnsupportedError(
@@ -57,20 +59,23 @@ def code_lines(
             way=("weights",) if out is None else ("slim", "-o", out),
         )
     expression = load.expression
-    if (
-        given.checkpoint.traits.names_are_code or theirs.is_module
-    ) and not expression.endswith(_STATE):
+    expression = load.expression
+    # A module or a program in the file: the lines work with its state dict.
+    is_module = given.checkpoint.traits.names_are_code or theirs.is_module
+    if is_module and not expression.endswith(_STATE):
         expression += _STATE
 
     def names(row: Pairing) -> tuple[str, str]:
         assert row.target is not None and row.source is not None
         return mine.relative(row.target.name), theirs.relative(row.source.name)
 
+    # A tied tensor has its values under another name, which is in the lines already.
     rows = [
         row
         for row in coverage.of(*LOADED)
         if row.source is not None and row.status != "tied"
     ]
+    # Tensors that are loaded as they are; the others have lines of their own.
     whole = dict(
         names(row) for row in rows if row.rows is None and row.status != "sliced"
     )
@@ -81,17 +86,16 @@ def code_lines(
     own = {
         mine.relative(entry.name): tuple(entry.tensor.shape) for entry in mine.entries
     }
-    rules = next(
-        (
-            rules
-            for rules in _substitution_rules(coverage)
-            if _rename_by_rules(rules, shapes, own) == whole
-        ),
-        None,
-    )
-    modules = {"torch", *re.findall(_MODULES, expression)} | (
-        {"re"} if rules else set()
-    )
+    # Rules are tried on all names: a rule that says less, or more, than the plan is not
+    # written.
+    rules = None
+    for tried in _substitution_rules(coverage):
+        if _rename_by_rules(tried, shapes, own) == whole:
+            rules = tried
+            break
+    modules = {"torch", *re.findall(_MODULES, expression)}
+    if rules:
+        modules.add("re")
     some, number = coverage.tensors
     what = (
         f"{some:,} of {counted_noun(number, 'tensor')}, "
@@ -117,6 +121,8 @@ def _substitution_rules(coverage: Coverage) -> Iterator[list[tuple[str, str]]]:
     first, second = coverage.aligned
     start = [begin_pattern(first, second)] if first or second else []
     yield [*start, *words]
+    # Both prefixes at once, or first the one that goes and at last the one that comes:
+    # words of a rule may begin where a name begins.
     if first and second:
         yield [begin_pattern(first, ""), *words, begin_pattern("", second)]
 
@@ -134,6 +140,8 @@ def _rename_by_rules(
         new = name
         for pattern, text in rules:
             new = re.sub(pattern, text, new)
+        # The same test as in the lines that are written: a name of the model, with its
+        # shape.
         if own.get(new) == shape:
             if new in chosen:
                 return None
@@ -156,6 +164,7 @@ def _by_rules(rules: Sequence[tuple[str, str]]) -> list[str]:
 
 def _raw_literal(text: str) -> str:
     """A literal of a regular expression, raw where that is the same text."""
+    # A raw literal cannot end in a backslash, and cannot escape a quote.
     is_raw = (
         text.isascii()
         and text.isprintable()
@@ -183,6 +192,7 @@ def _part_lines(row: Pairing, own: str, name: str) -> list[str]:
     a part.
     """
     assert row.target is not None and row.source is not None
+    # The names of a file are strangers' texts: as literals they are only texts.
     mine, other = string_literal(own), string_literal(name)
     if row.status == "sliced":
         sizes = zip(row.target.tensor.shape, row.source.tensor.shape, strict=True)

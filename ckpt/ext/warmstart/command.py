@@ -39,6 +39,7 @@ def command(
         raise UsageError(
             "what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY"
         )
+    # `FILE.py:FACTORY` where a path should be.
     refuse_factory(into or "", "--into-model")
     asked = {
         "into": into,
@@ -54,6 +55,7 @@ def command(
             into=into,
             into_model=into_model,
             print_code=print_code,
+            # The refusal is printed here, behind the rows of the plan.
             check=False,
             **own,
             **written,
@@ -75,6 +77,7 @@ def command(
                 command = _merge_command(pretrained, asked)
             elif plan.way is not None:
                 command = _command_with_options(pretrained, asked, plan.way)
+            # On stderr, so that what `--print-code` prints stays code.
             text = (
                 f"{show(into or done.source.path, None)}: "
                 f"{show_literal(plan.refusal)}: nothing was written"
@@ -108,6 +111,7 @@ def _command_with_options(
     shell takes it.
     """
     words = typed_options("warmstart", asked)
+    # The options stand before OUT, as people write them.
     out = words.index("-o") if "-o" in words else len(words)
     path = pasted_path(pretrained)
     rest = [shell_word(word) for word in (*words[:out], *way, *words[out:])]

@@ -45,7 +45,7 @@ from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.model.places import Place
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Storage, TensorRef, tensor_ref, unwrap_dtensor
+from ckpt.model.tensors import Storage, Tensor, TensorRef, tensor_ref, unwrap_dtensor
 from ckpt.model.text import and_more, counted_noun, show, show_folded_names
 from ckpt.tree.find import children_of, node_at
 from ckpt.tree.literals import brief_text
@@ -102,36 +102,29 @@ def warmstart(
     target = wanted.checkpoint
     mine = wanted.only_model(options.into_section, "--into-section")
     taken = coverage.of("loaded", "cast", "sliced")
-    old = (
-        []
-        if options.keep_optimizer or target.traits.is_live
-        else old_state(wanted, mine)
-    )
+    # A live model has no optimizer in its state, and loses nothing.
+    old: list[OldState] = []
+    if not (options.keep_optimizer or target.traits.is_live):
+        old = old_state(wanted, mine)
     result = target
     if taken or target.traits.is_live:
         result = _fill_target(target, taken, [row.path for row in old], limits)
-    changes = [
-        Change(
-            kind,
-            label,
-            None,
-            len(rows),
-            "tensor",
-            sum(row.target.tensor.nbytes for row in rows if row.target),
-        )
-        for kind, label in (
-            ("loaded", "loaded"),
-            ("cast", "cast"),
-            ("sliced", "in part"),
-        )
-        if (rows := coverage.of(kind))  # type: ignore[arg-type]
-    ]
-    here = {entry.name for entry in result.tensors}
-    lost = [
-        entry
-        for entry in target.tensors
-        if target.traits.is_live and entry.name not in here
-    ]
+    changes: list[Change] = []
+    labels: tuple[tuple[Literal["loaded", "cast", "sliced"], str], ...] = (
+        ("loaded", "loaded"),
+        ("cast", "cast"),
+        ("sliced", "in part"),
+    )
+    for kind, label in labels:
+        rows = coverage.of(kind)
+        if rows:
+            nbytes = sum(row.target.tensor.nbytes for row in rows if row.target)
+            changes.append(Change(kind, label, None, len(rows), "tensor", nbytes))
+    # A model that was built on meta has values for what was loaded, and no others.
+    lost: list[Entry] = []
+    if target.traits.is_live:
+        here = {entry.name for entry in result.tensors}
+        lost = [entry for entry in target.tensors if entry.name not in here]
     if lost:
         text = (
             f"{len(lost):,} of {counted_noun(len(target.tensors), 'tensor')} of the "
@@ -142,6 +135,7 @@ def warmstart(
         absent = tuple(entry.name for entry in lost)
         coverage = coverage._replace(absent=absent, notes=(*coverage.notes, text))
     odd = [Leftover(name, why) for name, why in target.account.left_out]
+    # One hint is enough: the option keeps all of them.
     hints = ["--keep-optimizer", *[None] * len(old)]
     dropped = [
         Leftover(row.name, row.what, None, hint)
@@ -150,14 +144,15 @@ def warmstart(
     gone = tuple(f"{row.name}." for row in old)
     rest = [] if target.traits.is_live else rest_of(wanted, mine)
     stays = [row for row in rest if not f"{row.name}.".startswith(gone)]
+    absent_rows = [
+        Leftover(entry.name, "the model has no value for it") for entry in lost
+    ]
     return RewriteReport(
         "warmstart",
         source,
         result,
         tuple(changes),
-        tuple(Leftover(entry.name, "the model has no value for it") for entry in lost)
-        + tuple(odd)
-        + tuple(dropped),
+        (*absent_rows, *odd, *dropped),
         tuple(stays),
         unchanged_bytes=False,
         nothing="nothing to load",
@@ -178,6 +173,8 @@ def _plan_sides(
     """Both sides, with the tensors that are tied, and the plan. Raises UsageError for
     tensors that may not differ in shape.
     """
+    # Each refusal comes before the plan, which would speak of tensors that are not
+    # there.
     refuse_script(wanted.checkpoint)
     given, wanted = with_ties(given, limits), with_ties(wanted, limits)
     theirs = given.only_model(options.section)
@@ -186,9 +183,9 @@ def _plan_sides(
     refuse_incomplete(wanted.checkpoint)
     refuse_emptied(given, theirs)
     refuse_emptied(wanted, mine)
-    coverage = _with_refusal(
-        _plan_coverage(given, theirs, wanted, mine, options), options
-    )
+    plan = _plan_coverage(given, theirs, wanted, mine, options)
+    coverage = _with_refusal(plan, options)
+    # A tensor that is kept although it has a namesake differs in shape, dtype or kind.
     wrong = [row for row in coverage.of("kept") if row.source is not None]
     if options.mismatch == "error" and wrong:
         rows = and_more([f"{show(row.name, 60)}: {row.why}" for row in wrong], 5, "; ")
@@ -205,10 +202,12 @@ def _plan_coverage(
     source: Survey, theirs: Section, wished: Survey, mine: Section, options: Options
 ) -> Coverage:
     pretrained, target = source.checkpoint, wished.checkpoint
+    # Rules rename the pretrained side; the names of the target are what they are.
     sides = (
         Alignment(theirs, pretrained.path, in_turn(options.rules), _is_saved),
         Alignment(mine, target.path, keep=_is_saved),
     )
+    # Whoever gives rules has decided: no others are suggested.
     suggest = not options.rules
     names = pair_tensors(
         *sides,
@@ -217,40 +216,36 @@ def _plan_coverage(
         by_shape=options.by_shape,
         layouts=True,
     )
-    given, wanted = (
-        _entries_by_name(pretrained, names.one),
-        _entries_by_name(target, names.two),
-    )
+    given = _entries_by_name(pretrained, names.one)
+    wanted = _entries_by_name(target, names.two)
+    # Name of the target -> the names of its query, key and value; or the name of the
+    # whole, and which third of it.
     joins = names.match.joins if options.fuse else {}
     cuts = names.match.cuts if options.split else {}
-    rows = []
+    rows: list[Pairing] = []
     for name, entry in wanted.items():
         partner = names.partners.get(name)
         if name in joins:
-            rows += _fused_rows(
-                name, entry, [given[part] for part in joins[name]], options
-            )
+            parts = [given[part] for part in joins[name]]
+            rows += _fused_rows(name, entry, parts, options)
         elif name in cuts:
-            rows += _split_rows(
-                name, entry, given[cuts[name][0]], cuts[name][1], options
-            )
+            whole, third = cuts[name]
+            rows += _split_rows(name, entry, given[whole], third, options)
         elif partner is None:
             rows.append(Pairing("missing", name, entry, None))
         else:
-            rows.append(
-                _pair_tensor(
-                    name, entry, given[partner], options, target.traits.is_live
-                )
-            )
+            is_live = target.traits.is_live
+            rows.append(_pair_tensor(name, entry, given[partner], options, is_live))
     taken = set(names.partners.values())
-    taken |= {part for parts in joins.values() for part in parts} | {
-        whole for whole, _ in cuts.values()
-    }
+    for names_of_parts in joins.values():
+        taken.update(names_of_parts)
+    taken.update(whole for whole, _ in cuts.values())
     rows += [
         Pairing("unexpected", name, None, entry)
         for name, entry in given.items()
         if name not in taken
     ]
+    # The order matters: scales decide what is loaded, and ties look at what is loaded.
     rows, unscaled = _with_scales(rows, source, wished)
     rows = _with_ties(rows)
     notes = [
@@ -259,6 +254,7 @@ def _plan_coverage(
         *(rename.note for rename in names.renames if rename.note),
     ]
     head = head_of([row for row in rows if row.target is not None])
+    # A class of the new task that gets a row of the old one knows nothing.
     if not options.count_sliced:
         grown = _resized_vocabularies(rows, head)
         sliced = {
@@ -276,6 +272,7 @@ def _plan_coverage(
                 "the last layer of another task "
                 "and does not count as loaded (--count-sliced counts it)."
             )
+    # A GGUF has a layout of its own, for which there is an option that helps.
     reason, way = ("", ()) if options.ignore_layout else _gguf_reason(source, wanted)
     coverage = Coverage(
         tuple(rows),
@@ -290,6 +287,7 @@ def _plan_coverage(
         unscaled=unscaled,
         shift=_find_shift(names, sides) if options.align else None,
     )
+    # Further ways are planned last, for each pairs all names once more.
     return coverage._replace(ways=tuple(_better_ways(coverage, names, sides, options)))
 
 
@@ -309,6 +307,7 @@ def _resized_vocabularies(
     Where both have the same two shapes, the last layer answers the same task for more
     tokens or for fewer.
     """
+    # Pairs of shapes, (pretrained, target), of the last layer and of all else.
     shapes = {name: set[tuple[tuple[int, ...], ...]]() for name in ("head", "body")}
     for row in rows:
         if not _has_other_outputs(row) or row.source is None or row.target is None:
@@ -343,27 +342,24 @@ def _better_ways(
         yield ("--split",)
     # A tensor of another dtype meets and is not loaded.
     loaded = max(coverage.elements[0], _count_met(names, sides))
+    # (elements that would meet, options) of each other way.
     found: list[tuple[int, tuple[str, ...]]] = []
     if not options.align:
-        found.append(
-            (_count_met(pair_tensors(*sides, suggest=False, layouts=True), sides), ())
-        )
+        other = pair_tensors(*sides, suggest=False, layouts=True)
+        found.append((_count_met(other, sides), ()))
     for rename in coverage.suggested:
         renamed = sides[0].then(rename.rule)
         other = pair_tensors(renamed, sides[1], suggest=False)
-        found.append(
-            (_count_met(other, (renamed, sides[1])), ("--sub", rename.substitution))
-        )
-    if (
-        options.align
-        and not options.by_shape
-        and 2 * coverage.elements[0] < coverage.elements[1]
-    ):
+        met = _count_met(other, (renamed, sides[1]))
+        found.append((met, ("--sub", rename.substitution)))
+    # Shapes are a weak reason: they are tried only where names leave most of the model.
+    loaded_elements, all_elements = coverage.elements
+    has_few = 2 * loaded_elements < all_elements
+    if options.align and not options.by_shape and has_few:
         other = pair_tensors(*sides, suggest=False, by_shape=True, layouts=True)
         found.append((_count_met(other, sides), ("--by-shape",)))
-    yield from (
-        way for met, way in sorted(found, key=lambda row: -row[0]) if met > loaded
-    )
+    found.sort(key=lambda row: -row[0])
+    yield from (way for met, way in found if met > loaded)
 
 
 def _find_shift(names: Paired, sides: tuple[Alignment, Alignment]) -> Shift | None:
@@ -385,9 +381,11 @@ def _count_met(names: Paired, sides: tuple[Alignment, Alignment]) -> int:
 
 def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
     """The plan with the reason why nothing should be written, if there is one."""
+    # The first reason counts: wrong values come before few values.
     way = coverage.ways[0] if coverage.ways else None
     least = options.min_coverage
     halves = any(way in (("--fuse",), ("--split",)) for way in coverage.ways)
+    # A GGUF names its own way, a recipe for example.
     if coverage.way and not options.ignore_layout:
         return coverage._replace(refusal=coverage.layout)
     if coverage.layout and not options.ignore_layout:
@@ -399,12 +397,13 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
             way=("--ignore-layout",),
         )
     if coverage.shift is not None and not options.ignore_layout:
-        subs = [
-            word for text in coverage.shift.substitutions for word in ("--sub", text)
-        ]
+        subs: list[str] = []
+        for text in coverage.shift.substitutions:
+            subs += ["--sub", text]
         return coverage._replace(
             refusal=coverage.shift.reason, way=tuple(subs) or ("--ignore-layout",)
         )
+    # From here on a share that was asked for is enough.
     if coverage.unscaled and least is None:
         way = ("--min-coverage", "0") if coverage.of(*LOADED) else None
         return coverage._replace(refusal=coverage.unscaled, way=way)
@@ -443,52 +442,47 @@ def _left_layers(coverage: Coverage) -> int:
     """The number of layers whose adapter (LoRA, LoHa, LoKr) finds no place in the
     target.
     """
-    names = [
-        row.source.name for row in coverage.of("unexpected") if row.source is not None
-    ]
-    pieces = [piece_of(name) for name in names]
-    return len(
-        {
-            piece.module
-            for piece in pieces
-            if piece is not None and piece.part not in ("alpha", "magnitude")
-        }
-    )
+    modules: set[str] = set()
+    for row in coverage.of("unexpected"):
+        piece = None if row.source is None else piece_of(row.source.name)
+        # These two are no weights of the adapter: a scale and a norm.
+        if piece is not None and piece.part not in ("alpha", "magnitude"):
+            modules.add(piece.module)
+    return len(modules)
 
 
 def _adapter_strength_notes(rows: Sequence[Pairing]) -> Iterator[str]:
     """Yield the scale of an adapter that only one side keeps: the same tensors act
     stronger or weaker without it.
     """
-    loaded = [
-        (row, piece_of(row.source.name))
-        for row in rows
-        if row.status in LOADED and row.source is not None
-    ]
+    # The rank of each adapter is the number of rows of its `down` matrix.
     ranks: dict[str, int] = {}
     theirs: set[str] = set()
-    for row, piece in loaded:
-        if (
-            piece is not None
-            and piece.part == "down"
-            and row.source is not None
-            and row.source.tensor.shape
-        ):
-            ranks[piece.module] = row.source.tensor.shape[0]
-            other = piece_of(row.target.name) if row.target is not None else None
-            theirs |= {other.module} if other is not None else set()
+    """The same modules by their names in the target."""
+    for row in rows:
+        if row.status not in LOADED or row.source is None:
+            continue
+        piece = piece_of(row.source.name)
+        if piece is None or piece.part != "down" or not row.source.tensor.shape:
+            continue
+        ranks[piece.module] = row.source.tensor.shape[0]
+        other = piece_of(row.target.name) if row.target is not None else None
+        if other is not None:
+            theirs.add(other.module)
     if not ranks:
         return
-    for status, modules in (("unexpected", ranks.keys()), ("missing", theirs)):
-        found = [row for row in rows if row.status == status]
-        alphas = [
-            entry.tensor
-            for row in found
-            if (entry := row.source or row.target) is not None
-            and (piece := piece_of(entry.name)) is not None
-            and piece.part == "alpha"
-            and piece.module in modules
-        ]
+    sides = (("unexpected", ranks.keys()), ("missing", theirs))
+    for status, modules in sides:
+        alphas: list[Tensor] = []
+        for row in rows:
+            entry = row.source or row.target
+            if row.status != status or entry is None:
+                continue
+            piece = piece_of(entry.name)
+            if piece is None or piece.part != "alpha":
+                continue
+            if piece.module in modules:
+                alphas.append(entry.tensor)
         if not alphas:
             continue
         text = scales_of(alphas, tuple(sorted(set(ranks.values())))).text or "alpha"
@@ -513,6 +507,7 @@ def _gguf_reason(source: Survey, wanted: Iterable[str]) -> tuple[str, tuple[str,
     """The reason why a GGUF file does not fit a model of transformers as it is, or ``,
     and the option that helps.
     """
+    # Only a GGUF has metadata of its own.
     if not source.checkpoint.traits.has_own_metadata:
         return "", ()
     found: tuple[str, tuple[str, ...]] = load_hook("gguf").layout_reason(
@@ -547,21 +542,16 @@ def _caffe_reason(pretrained: Checkpoint, rows: Sequence[Pairing]) -> str:
         ),
         None,
     )
-    if (
-        first is None
-        or first.status not in LOADED
-        or first.source is None
-        or first.source.tensor.shape[1] != 3
-    ):
+    if first is None or first.status not in LOADED or first.source is None:
+        return ""
+    # The first convolution of an image model is [outputs, 3, height, width].
+    if first.source.tensor.shape[1] != 3:
         return ""
     keys = {str(key): child for key, child in children_of(pretrained.root)}
     author = keys.get("__author__")
     name = pretrained.path.replace("\\", "/").rpartition("/")[2].lower()
-    if (
-        "caffe" in str(author).lower()
-        or "matching_heuristics" in keys
-        or "caffe" in name
-    ):
+    is_of_caffe = "caffe" in str(author).lower() or "caffe" in name
+    if is_of_caffe or "matching_heuristics" in keys:
         return (
             "a model of Caffe reads images as BGR, so the channels of "
             f"{show(first.name, 60)} are reversed"
@@ -573,28 +563,24 @@ def _transposed_reason(rows: Sequence[Pairing]) -> str:
     """The reason why square matrices are probably transposed, or ``: their neighbours
     are, as Conv1D of GPT-2 keeps them.
     """
+    # Module -> a matrix in it whose shape is the reverse of the target's.
     turned: dict[str, str] = {}
     for row in rows:
-        if row.status == "kept" and row.source is not None and row.target is not None:
-            shape = row.target.tensor.shape
-            if (
-                len(shape) == 2
-                and shape[0] != shape[1]
-                and row.source.tensor.shape == shape[::-1]
-            ):
-                for module in row.name.rsplit(".", 3)[:-1][1:]:
-                    turned.setdefault(module, row.name)
+        if row.status != "kept" or row.source is None or row.target is None:
+            continue
+        shape = row.target.tensor.shape
+        is_oblong = len(shape) == 2 and shape[0] != shape[1]
+        if is_oblong and row.source.tensor.shape == shape[::-1]:
+            for module in _inner_modules(row.name):
+                turned.setdefault(module, row.name)
+    # A square matrix has the same shape in both layouts: its neighbours tell.
     for row in rows:
         shape = row.target.tensor.shape if row.target is not None else ()
         if row.status in LOADED and len(shape) == 2 and shape[0] == shape[1]:
-            other = next(
-                (
-                    turned[part]
-                    for part in row.name.rsplit(".", 3)[:-1][1:]
-                    if part in turned
-                ),
-                None,
+            names = (
+                turned[part] for part in _inner_modules(row.name) if part in turned
             )
+            other = next(names, None)
             if other is not None:
                 return (
                     f"{show(other, 60)} is transposed, as Conv1D of transformers keeps "
@@ -602,6 +588,13 @@ def _transposed_reason(rows: Sequence[Pairing]) -> str:
                     f"so {show(row.name, 60)} is too"
                 )
     return ""
+
+
+def _inner_modules(name: str) -> list[str]:
+    """Return the last two modules in a name: `attn` and `c_attn` of
+    `h.0.attn.c_attn.weight`.
+    """
+    return name.rsplit(".", 3)[:-1][1:]
 
 
 # --- query, key and value -------------------------------------------------------------
@@ -617,17 +610,14 @@ def _fused_rows(
         why = f"{shapes} → {list(target.tensor.shape)}"
         return [Pairing("kept", name, target, parts[0], why=why)]
     starts = [0, rows[0], rows[0] + rows[1]]
-    return [
-        _with_rows(
-            _pair_tensor(
-                name, _rows_of(target, start, count), part, options, is_live=True
-            ),
-            "target",
-            start,
-            count,
-        )
-        for part, start, count in zip(parts, starts, rows, strict=True)
-    ]
+    fused: list[Pairing] = []
+    for part, start, count in zip(parts, starts, rows, strict=True):
+        # Some rows of the target are a tensor of their own, that the part is loaded
+        # into.
+        own = _rows_of(target, start, count)
+        row = _pair_tensor(name, own, part, options, is_live=True)
+        fused.append(_with_rows(row, "target", start, count))
+    return fused
 
 
 def _split_rows(
@@ -639,14 +629,8 @@ def _split_rows(
         why = f"a third of {list(whole.tensor.shape)} → {list(target.tensor.shape)}"
         return [Pairing("kept", name, target, whole, why=why)]
     part = _rows_of(whole, third * count, count)
-    return [
-        _with_rows(
-            _pair_tensor(name, target, part, options, is_live=True),
-            "pretrained",
-            third * count,
-            count,
-        )
-    ]
+    row = _pair_tensor(name, target, part, options, is_live=True)
+    return [_with_rows(row, "pretrained", third * count, count)]
 
 
 def _with_rows(
@@ -670,6 +654,7 @@ def _is_made_of_parts(whole: Entry, rows: int, parts: Sequence[Entry]) -> bool:
 def _rows_of(entry: Entry, start: int, count: int) -> Entry:
     """Some rows of a tensor."""
     ref = entry.tensor
+    # A view of the same storage: the offset counts elements.
     assert isinstance(ref, TensorRef)
     shape = (count, *ref.shape[1:])
     view = tensor_ref(
@@ -692,6 +677,7 @@ def _entries_by_name(
     found = {name: checkpoint.tensors[index] for name, index in indices.items()}
     for name, entry in found.items():
         tensor = unwrap_dtensor(entry.tensor)
+        # A DTensor of which its rank holds all is the tensor inside of it.
         if tensor is not entry.tensor:
             found[name] = entry._replace(tensor=tensor)
     return found
@@ -702,86 +688,65 @@ def _pair_tensor(
 ) -> Pairing:
     """Decide what becomes of a tensor of the target that has a namesake."""
     mine, other = target.tensor, source.tensor
-    for side, entry in (("the pretrained", source), ("the target's", target)):
-        tensor = entry.tensor
-        if not isinstance(tensor, TensorRef):
-            return Pairing(
-                "kept", name, target, source, why=f"{side} tensor is {tensor.layout}"
-            )
-    assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
-    if other.numel and other.storage.place is None:
-        return Pairing(
-            "kept",
-            name,
-            target,
-            source,
-            why="the pretrained tensor is on meta, without data",
-        )
-    if mine.numel and mine.storage.place is None and not is_live:
-        return Pairing(
-            "kept",
-            name,
-            target,
-            source,
-            why="the target's tensor is on meta, without data",
-        )
-    if mine.numel and (mine.conj or mine.neg):
-        return Pairing(
-            "kept",
-            name,
-            target,
-            source,
-            why="the target's tensor is a conjugate or negative view",
-        )
-    if mine.numel and not lies_close(mine):
-        return Pairing(
-            "kept", name, target, source, why="the target's tensor is not contiguous"
-        )
-    if mine.dtype != other.dtype and not can_cast(other.dtype, mine.dtype):
-        return Pairing(
-            "kept",
-            name,
-            target,
-            source,
-            why=f"ckpt does not cast {other.dtype.name} to {mine.dtype.name}",
-        )
+    if not isinstance(other, TensorRef):
+        why = f"the pretrained tensor is {other.layout}"
+        return Pairing("kept", name, target, source, why=why)
+    if not isinstance(mine, TensorRef):
+        why = f"the target's tensor is {mine.layout}"
+        return Pairing("kept", name, target, source, why=why)
+    reason = _unfit_reason(mine, other, is_live)
+    if reason is not None:
+        return Pairing("kept", name, target, source, why=reason)
     if mine.shape == other.shape:
-        return Pairing(
-            "loaded" if mine.dtype == other.dtype else "cast",
-            name,
-            target,
-            source,
-            mine.numel,
-        )
+        status: Literal["loaded", "cast"] = "cast"
+        if mine.dtype == other.dtype:
+            status = "loaded"
+        return Pairing(status, name, target, source, mine.numel)
     shapes = f"{list(other.shape)} → {list(mine.shape)}"
-    if (
-        options.mismatch == "slice"
-        and len(mine.shape) == len(other.shape)
-        and mine.storage.place is not None
-    ):
-        copied = 1
-        for one, two in zip(mine.shape, other.shape, strict=True):
-            copied *= min(one, two)
+    # A slice leaves the rest of the target as it is, so the target needs values.
+    may_slice = options.mismatch == "slice" and mine.storage.place is not None
+    if may_slice and len(mine.shape) == len(other.shape):
+        sizes = zip(mine.shape, other.shape, strict=True)
+        copied = prod(min(pair) for pair in sizes)
+        # Two elements in one byte cannot be written apart.
         if copied and mine.dtype.bits >= 8:
             return Pairing("sliced", name, target, source, copied, shapes)
     return Pairing("kept", name, target, source, why=shapes)
+
+
+def _unfit_reason(mine: TensorRef, other: TensorRef, is_live: bool) -> str | None:
+    """Return why no value of a pretrained tensor can be written into the target's, or
+    None. Shapes are not compared.
+    """
+    if other.numel and other.storage.place is None:
+        return "the pretrained tensor is on meta, without data"
+    # A live model may be built on meta: what is loaded gets memory.
+    if mine.numel and mine.storage.place is None and not is_live:
+        return "the target's tensor is on meta, without data"
+    if mine.numel and (mine.conj or mine.neg):
+        return "the target's tensor is a conjugate or negative view"
+    if mine.numel and not lies_close(mine):
+        return "the target's tensor is not contiguous"
+    if mine.dtype != other.dtype and not can_cast(other.dtype, mine.dtype):
+        return f"ckpt does not cast {other.dtype.name} to {mine.dtype.name}"
+    return None
 
 
 def _with_ties(rows: list[Pairing]) -> list[Pairing]:
     """The rows, those tied that get their values under another name: they look at the
     same memory.
     """
+    # The memory of the target -> the first row that loads it.
     loaded: dict[tuple[object, ...], Pairing] = {}
     for row in rows:
         if row.status in ("loaded", "cast", "sliced"):
             loaded.setdefault(_target_memory(row), row)
     out = []
     for row in rows:
-        twin = (
-            loaded.get(_target_memory(row))
-            if row.status in ("missing", "kept")
-            else None
-        )
+        twin = None
+        if row.status in ("missing", "kept"):
+            twin = loaded.get(_target_memory(row))
+        # An empty tensor has no memory to share.
         if twin is not None and row.target is not None and _target_memory(row):
             why = f"tied to {twin.name}"
             row = row._replace(
@@ -801,13 +766,16 @@ def _with_scales(
     scales of another.
     """
     sides = [(survey.scaled, survey) for survey in (given, wanted)]
+    # Most checkpoints have no codes: their rows stay as they are.
     if not any(scaled.codes or scaled.unpaired or scaled.beside for scaled, _ in sides):
         return list(rows), ""
     places = [
         {entry.name: index for index, entry in enumerate(survey.tensors)}
         for _, survey in sides
     ]
+    # [row][side] is the word for a tensor of codes or scales, or None.
     whats: list[list[str | None]] = []
+    # (side, owner) -> the rows of a tensor of codes and of what belongs to it.
     groups: dict[tuple[int, int], list[int]] = {}
     for number, row in enumerate(rows):
         labels: list[str | None] = []
@@ -819,6 +787,7 @@ def _with_scales(
             if owner is not None:
                 groups.setdefault((side, owner), []).append(number)
         whats.append(labels)
+    # Row -> why it is kept; reason -> the names it is about.
     stays: dict[int, str] = {}
     met: dict[str, list[str]] = {}
     for number, row in enumerate(rows):
@@ -830,13 +799,10 @@ def _with_scales(
             met.setdefault(stays[number], []).append(row.name)
         elif row.status in LOADED and theirs is not None and row.status != "loaded":
             stays[number] = f"{theirs}, which are not cast or cut"
+    # From each tensor that stays, all that belongs to it stays too, and so on.
     todo = [*stays]
-    todo += [
-        number
-        for numbers in groups.values()
-        for number in numbers
-        if rows[number].status not in LOADED
-    ]
+    for numbers in groups.values():
+        todo += [number for number in numbers if rows[number].status not in LOADED]
     of_row: dict[int, list[list[int]]] = {}
     for numbers in groups.values():
         for number in numbers:
@@ -847,12 +813,11 @@ def _with_scales(
                 if other not in stays and rows[other].status in LOADED:
                     stays[other] = "codes and scales are loaded together or not at all"
                     todo.append(other)
-    kept = [
-        row._replace(status="kept", copied=0, why=stays[number])
-        if number in stays
-        else row
-        for number, row in enumerate(rows)
-    ]
+    kept: list[Pairing] = []
+    for number, row in enumerate(rows):
+        if number in stays:
+            row = row._replace(status="kept", copied=0, why=stays[number])
+        kept.append(row)
     labels = [
         what[0]
         for row, what in zip(rows, whats, strict=True)
@@ -871,11 +836,10 @@ def _with_scales(
     texts = [f"{why}: {show_folded_names(names)}" for why, names in met.items()]
     if not texts:
         return kept, ""
-    way = (
-        "; ckpt convert --dequantize makes values of PRETRAINED first"
-        if decoded
-        else ""
-    )
+    # Only what ckpt decodes has a command that helps.
+    way = ""
+    if decoded:
+        way = "; ckpt convert --dequantize makes values of PRETRAINED first"
     return kept, texts[0] + way
 
 
@@ -897,10 +861,11 @@ def _end_of(name: str) -> str:
 
 def _has_one_shape(row: Pairing) -> bool:
     """Tell whether the tensors of both sides have the same shape."""
-    sides = (row.source, row.target)
-    return (
-        len({entry.tensor.shape if entry is not None else None for entry in sides}) == 1
-    )
+    shapes = {
+        entry.tensor.shape if entry is not None else None
+        for entry in (row.source, row.target)
+    }
+    return len(shapes) == 1
 
 
 def _target_memory(row: Pairing) -> tuple[object, ...]:
@@ -913,6 +878,7 @@ def _shared_memory_notes(rows: Sequence[Pairing]) -> list[str]:
     """Tensors that share memory in the target and get values of their own: the last one
     wins, as in load_state_dict.
     """
+    # Storage -> ((first byte, end), row) of each view that is loaded.
     by_storage: dict[Storage, list[tuple[tuple[int, int], int]]] = {}
     for number, row in enumerate(rows):
         ref = row.target.tensor if row.target is not None else None
@@ -924,10 +890,13 @@ def _shared_memory_notes(rows: Sequence[Pairing]) -> list[str]:
             by_storage.setdefault(ref.storage, []).append((ref.extent, number))
     notes = []
     for views in by_storage.values():
+        # Sorted by their first byte, so that one pass finds all that overlap.
         views.sort()
         far, last = views[0]  # the view that reaches farthest so far
         for extent, number in views[1:]:
             if extent[0] < far[1]:
+                # The order of the rows is the order of load_state_dict: the later one
+                # wins.
                 first, second = (rows[index] for index in sorted((last, number)))
                 if not _same_values(first, second):
                     what = "are tied" if extent == far else "share memory in part"
@@ -956,6 +925,7 @@ def _same_values(one: Pairing, two: Pairing) -> bool:
     first, second = one.source.tensor, two.source.tensor
     assert isinstance(first, TensorRef) and isinstance(second, TensorRef)
     alike = first.shape == second.shape and first.dtype == second.dtype
+    # The bytes are read only here, for two names of one memory.
     return alike and same_bytes(elements(first), elements(second))
 
 
@@ -978,7 +948,10 @@ def _make_filling(taken: Sequence[Pairing]) -> Filling:
     for row in taken:
         assert row.target is not None and row.source is not None
         mine, other = row.target.tensor, row.source.tensor
+        # Both sides of a row that is loaded are strided: `_pair_tensor` keeps all
+        # others.
         assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
+        # A slice is put over what other rows have written to the same memory before.
         if mine.numel:  # a block is put over what is there by then
             base = filling.current(mine) if row.status == "sliced" else mine
             filling.put(mine, _target_bytes(row, base, other))
@@ -1053,47 +1026,47 @@ def old_state(wanted: Survey, mine: Section) -> list[OldState]:
         for part in wanted.sections
         if part is not mine and part.kind in _OLD_KINDS and part.path
     ]
+    # The levels of the tree above the model, and above each optimizer: what lies beside
+    # it goes with it.
     levels = [mine.path[:depth] for depth in range(max(len(mine.path), 1))]
-    for part in parts:  # what lies beside an optimizer goes with it
-        levels += [
-            part.path[:depth] for depth in range(len(part.path)) if part.kind != "ema"
-        ]
+    for part in parts:
+        # Averages lie inside of models too, whose counters they are not.
+        if part.kind != "ema":
+            levels += [part.path[:depth] for depth in range(len(part.path))]
     for above in dict.fromkeys(levels):
         if any(row.path == above[: len(row.path)] for row in rows):
             continue
         for key, child in children_of(node_at(root, above)):
             path = (*above, key)
+            # The way down to the model itself.
             if mine.path and path == mine.path[: len(path)]:
                 continue
             name = str(key).lower()
+            # A counter beside tensors of the model at the root may be a buffer of it.
             is_number = type(child) in (int, float) or name == "loops"
             is_number = is_number or (tensor_of(child) is not None and bool(mine.path))
             kind = _kind_of(key, child)
             if (name in _COUNTERS or name.startswith("best_")) and is_number:
-                rows.append(
-                    OldState(
-                        dotted_name(path),
-                        f"{brief_text(child, 40)}, of the old weights",
-                        path,
-                    )
-                )
+                text = f"{brief_text(child, 40)}, of the old weights"
+                rows.append(OldState(dotted_name(path), text, path))
             elif kind is not None:
                 inside = sum(
                     part.tensors for part in parts if part.path[: len(path)] == path
                 )
-                rows.append(
-                    OldState(dotted_name(path), _kind_text(kind, name, inside), path)
-                )
+                text = _kind_text(kind, name, inside)
+                rows.append(OldState(dotted_name(path), text, path))
+    # Sections that no level has met, such as one deep inside of another part.
     covered = [row.path for row in rows]
     rest = [
         part
         for part in parts
         if not any(part.path[: len(path)] == path for path in covered)
     ]
-    return [
+    deep = [
         OldState(part.name, _kind_text(part.kind, part.name, part.tensors), part.path)
         for part in rest
-    ] + rows
+    ]
+    return deep + rows
 
 
 def _kind_of(key: object, node: Node) -> str | None:
@@ -1104,6 +1077,7 @@ def _kind_of(key: object, node: Node) -> str | None:
         return None
     if isinstance(key, (str, int)) and kind_of_key((key,)) in _OLD_KINDS:
         return kind_of_key((key,))
+    # Several schedulers stand in a list: the first one is looked at.
     first = node[0] if type(node) is list and node else node
     # A file may hold keys that Python cannot hash.
     keys = (
@@ -1121,6 +1095,8 @@ def _kind_text(kind: str, name: str, tensors: int) -> str:
 
 def without_paths(root: Node, gone: Sequence[Path]) -> Node:
     """The tree without the nodes at some paths."""
+    # The keys that go at this level; the paths of the others, one step shorter, by
+    # their first step.
     here = {path[0] for path in gone if len(path) == 1}
     below: dict[object, list[Path]] = {}
     for path in gone:
@@ -1135,6 +1111,7 @@ def without_paths(root: Node, gone: Sequence[Path]) -> Node:
             if index not in here
         ]
     assert isinstance(root, (Dict, Opaque))
+    # A copy: the tree of the target stays whole for the report.
     tree = copy(root)
     tree.keys = []
     values: list[Node] = []
@@ -1164,6 +1141,7 @@ def _from_live(target: Checkpoint, filling: Filling, limits: Limits) -> Checkpoi
         if isinstance(ref, TensorRef):
             new = filling.current(ref)
             if new.storage.place is None and ref.numel:
+                # A model on meta has no values: what was not loaded is left out.
                 continue
             node = new._replace(storage=new.storage)
         state.set([key], [node])

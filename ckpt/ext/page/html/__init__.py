@@ -37,6 +37,7 @@ SCRIPTS = (
 """The parts of the script, in their order."""
 PACK_BYTES = 256 << 10
 """Documents of more bytes are deflated."""
+# `<` could end the element in which the data stands.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 _PAGE = """<!DOCTYPE html>
@@ -80,6 +81,7 @@ def html_page(
     )
     library, style = _read_asset("echarts.min.js"), _read_asset("report.css")
     own = "".join(_read_asset(name) for name in SCRIPTS)
+    # The parts share one scope, and nothing of it is global.
     script = f'(function () {{\n"use strict";\n{own}}})();\n'
     policy = (
         f"default-src 'none'; script-src {_hash_source(library)} "
@@ -103,6 +105,7 @@ def embed_data(data: Mapping[str, Json]) -> tuple[str, str]:
     and `&`, or deflated in base64.
     """
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    # A page of many tensors is mostly repetition: deflated it is a fraction.
     if len(text) > PACK_BYTES:
         return "application/octet-stream", b64encode(
             zlib.compress(text.encode(), 9)
