@@ -35,10 +35,11 @@ class _Signed:
     def __init__(
         self, codes: TensorRef, scale: TensorRef, zero: TensorRef | None, grid: Grid
     ) -> None:
-        self._codes = as_rows(
-            codes._replace(dtype=BY_NAME["uint8"]), grid.rows, grid.columns
-        )
-        self._scale, self._zero, self._grid = scale, zero, grid
+        signless = codes._replace(dtype=BY_NAME["uint8"])
+        self._codes = as_rows(signless, grid.rows, grid.columns)
+        self._scale = scale
+        self._zero = zero
+        self._grid = grid
 
     def read_codes(self, first: int, last: int) -> Array:
         return read_rows(self._codes, first, last)
@@ -52,9 +53,9 @@ class _Signed:
         scales = read_scales(self._scale, begin, end)
         if self._zero is None:
             return scales, np.zeros(scales.shape, "<f4")
-        return scales, read_part(
-            self._zero, range(begin, end), range(self._grid.across)
-        ).astype("<f4")
+        columns = range(self._grid.across)
+        zeros = read_part(self._zero, range(begin, end), columns)
+        return scales, zeros.astype("<f4")
 
 
 def _signed(codes: Array, scale: Array, zero: Array) -> Array:
@@ -85,10 +86,10 @@ def _plan(
     make = partial(_Signed, codes, grid.fit(scale), fitted, grid)
     own = own or own_dtype(given, scale, BFLOAT16)
     matrix = Matrix(rows, columns, 256, own, _signed, make)
-    text = (
-        f"8 bits ({name}, "
-        f"{blocks_text(block, codes.shape).removeprefix('with ').removeprefix('in ')})"
-    )
+    groups = blocks_text(block, codes.shape)
+    # Within brackets the words have no preposition.
+    groups = groups.removeprefix("with ").removeprefix("in ")
+    text = f"8 bits ({name}, {groups})"
     return Planned(codes.shape, 8, block, text, own, matrix)
 
 

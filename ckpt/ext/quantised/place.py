@@ -63,6 +63,8 @@ class Decoded(PlaceInSpans):
         row = self.dtype.nbytes(matrix.columns)
         if not count or not row:
             return
+        # Spans begin at the same rows for any part that is read: their sums are the
+        # same.
         first = start // row // step * step
         last = min(matrix.rows, -(-(start + count) // row))
         spans = [

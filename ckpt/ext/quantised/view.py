@@ -63,6 +63,7 @@ def with_view(
     schemes. Reads a few small tensors.
     """
     checkpoint = report.checkpoint
+    # Of a far file no small parts are read: each would be a request.
     is_far = any(source.far is not None for source in checkpoint.all_sources())
     found = find_logical(checkpoint, limits, can_read=not is_far)
     edit = Swap()
@@ -122,6 +123,7 @@ def _findings(
     """
     codes = {row.parts[0].entry.name for row in rows}
     whys = {miss.name: f"Nearly {miss.scheme}, but {miss.why}." for miss in misses}
+    # Findings of the core on codes get the reason that this extension knows.
     made: list[Finding] = []
     for finding in findings:
         names = finding.tensors if finding.code == "scaled" else ()
