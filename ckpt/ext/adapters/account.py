@@ -96,7 +96,10 @@ class MergeAccount(NamedTuple):
         for index, source in enumerate(self.sources):
             rows = [row for row in self.merged if row.adapter == index]
             out += hanging_lines(
-                [("adapter: ", "")], self._source_headline(source), width, 2
+                [("adapter: ", "")],
+                self._source_headline(source),
+                width,
+                2,
             )
             for text in [*_layer_texts(rows), *_source_notes(source)]:
                 out += hanging_lines([("  ", "")], text, width, 4)
@@ -156,7 +159,9 @@ def _source_notes(source: Source) -> list[str]:
 
 
 def account_of(
-    plan: Plan, weights: Sequence[float] | None, copies: Sequence[int]
+    plan: Plan,
+    weights: Sequence[float] | None,
+    copies: Sequence[int],
 ) -> MergeAccount:
     """The account of a plan. `copies` counts the tensors beside each adapter that equal
     tensors of the base.
@@ -178,7 +183,12 @@ def _merged_row(pair: Pair, weight: float) -> Merged:
     assert pair.scale.value is not None
     scale = pair.scale.value * weight
     return Merged(
-        pair.adapter, pair.layer.module, pair.targets, pair.rank, scale, pair.method
+        pair.adapter,
+        pair.layer.module,
+        pair.targets,
+        pair.rank,
+        scale,
+        pair.method,
     )
 
 

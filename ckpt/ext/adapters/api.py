@@ -85,7 +85,11 @@ def merge(
     options = options_of(writing, base, "merge", plain=True)
     if format is not None or shard_size is not None or with_config:
         options = with_format(
-            options, format, shard_size, plain=False, with_config=with_config
+            options,
+            format,
+            shard_size,
+            plain=False,
+            with_config=with_config,
         )
         options = options._replace(plain=True)
     talk = Talk(options.tell)
@@ -122,7 +126,12 @@ def merge(
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
             report = job(
-                survey, found, limits, request, section=section, drop_other=drop_other
+                survey,
+                found,
+                limits,
+                request,
+                section=section,
+                drop_other=drop_other,
             )
             found.clear()  # a hundred thousand layers, which writing has no need of
             if with_config and any(row.key == "vocab_size" for row in report.config):

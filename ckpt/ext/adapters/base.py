@@ -251,7 +251,9 @@ Names = dict[str, str]
 
 
 def met_names(
-    modules: Sequence[str], base: Base, fits: Callable[[str, str], bool]
+    modules: Sequence[str],
+    base: Base,
+    fits: Callable[[str, str], bool],
 ) -> tuple[Names, list[Shift]]:
     """The layers of an adapter with their names in the base, as far as these meet, and
     what was changed for it.
@@ -305,7 +307,10 @@ def _met_by(shift: Shift, module: str, base: Base) -> str | None:
 
 
 def _best_shift(
-    module: str, modules: Sequence[str], base: Base, fits: Callable[[str, str], bool]
+    module: str,
+    modules: Sequence[str],
+    base: Base,
+    fits: Callable[[str, str], bool],
 ) -> Shift | None:
     """The change of beginnings by which one layer and the most others meet. Raises
     UsageError for two that do equally.
@@ -331,7 +336,10 @@ def _best_shift(
 
 
 def _all_fit(
-    shift: Shift, modules: Sequence[str], base: Base, fits: Callable[[str, str], bool]
+    shift: Shift,
+    modules: Sequence[str],
+    base: Base,
+    fits: Callable[[str, str], bool],
 ) -> bool:
     pairs = [(module, _met_by(shift, module, base)) for module in modules]
     return all(fits(module, new) for module, new in pairs if new is not None)
@@ -412,7 +420,9 @@ def met_flat_names(modules: Sequence[str], base: Base) -> tuple[Names, list[Shif
 
 
 def _flat_pairs(
-    modules: Sequence[str], base: Base, begin: str
+    modules: Sequence[str],
+    base: Base,
+    begin: str,
 ) -> tuple[Names, list[Shift]]:
     met: Names = {}
     for module in modules:

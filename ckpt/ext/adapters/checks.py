@@ -101,7 +101,9 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
 
 
 def _tied_rows(
-    rows: Sequence[Row], plan: Plan, after: dict[str, Entry | None]
+    rows: Sequence[Row],
+    plan: Plan,
+    after: dict[str, Entry | None],
 ) -> set[int]:
     """The ids of the rows of tensors that are a merged one under another name in BASE,
     and in MERGED too: they change together.
@@ -189,7 +191,11 @@ class _Checker:
     """Gathers what becomes of each pair, tensor by tensor."""
 
     def __init__(
-        self, plan: Plan, after: dict[str, Entry | None], *, is_free: bool
+        self,
+        plan: Plan,
+        after: dict[str, Entry | None],
+        *,
+        is_free: bool,
     ) -> None:
         self._after = after
         self._is_free = is_free
@@ -232,7 +238,11 @@ class _Checker:
             self._found[owner].append((verdict, 0.0))
 
     def _check_terms(
-        self, target: Target, ref: TensorRef, after: TensorRef, work: Work
+        self,
+        target: Target,
+        ref: TensorRef,
+        after: TensorRef,
+        work: Work,
     ) -> None:
         terms = [term for step in work.steps for term in step.terms]
         sums = _sum_terms(ref, after, work, terms)
@@ -245,7 +255,11 @@ class _Checker:
             self._found[term.owner].append((verdict, scale))
 
     def _is_transposed(
-        self, ref: TensorRef, after: TensorRef, work: Work, term: Term
+        self,
+        ref: TensorRef,
+        after: TensorRef,
+        work: Work,
+        term: Term,
     ) -> bool:
         """Tell whether the transposed product was added."""
         turned = term.turned
@@ -290,7 +304,10 @@ ELEMENTS = 1 << 15
 
 
 def _sum_terms(
-    ref: TensorRef, after: TensorRef, work: Work, terms: Sequence[Term]
+    ref: TensorRef,
+    after: TensorRef,
+    work: Work,
+    terms: Sequence[Term],
 ) -> list[Sums]:
     """The sums over the box of each term, of what changed and of what a merge changes.
     Threads read the blocks.

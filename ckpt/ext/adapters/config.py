@@ -100,7 +100,10 @@ class Settings:
         return alpha / math.sqrt(rank) if self.flag("use_rslora") else alpha / rank
 
     def _pattern_value(
-        self, key: str, module: str, usual: float | None
+        self,
+        key: str,
+        module: str,
+        usual: float | None,
     ) -> float | None:
         values = self.values.get(key)
         if not isinstance(values, dict) or not values:
@@ -242,7 +245,10 @@ def is_known(pattern: str) -> bool:
 
 
 def _match_choices(
-    tokens: list[str], first: int, text: str, begins: set[int]
+    tokens: list[str],
+    first: int,
+    text: str,
+    begins: set[int],
 ) -> tuple[set[int], int]:
     """Return where the choices from a token on can end in a text, and the token behind
     them: one that closes their group, or none.
@@ -346,7 +352,9 @@ def refuse_settings(settings: Settings, path: str) -> None:
         )
         hint = "save it in PEFT with path_initial_model_for_weight_conversion"
         raise UnsupportedError(
-            f"{problem}: added to BASE, it gives another model", path=path, hint=hint
+            f"{problem}: added to BASE, it gives another model",
+            path=path,
+            hint=hint,
         )
 
 

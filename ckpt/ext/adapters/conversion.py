@@ -74,7 +74,10 @@ class Renaming(NamedTuple):
 
 
 def rename_adapter(
-    survey: Survey, limits: Limits, names: str, base: Survey | None
+    survey: Survey,
+    limits: Limits,
+    names: str,
+    base: Survey | None,
 ) -> Renaming:
     """The adapter in the names of another program. Raises UsageError, UnsupportedError
     where these are not certain.
@@ -106,7 +109,11 @@ def rename_adapter(
         "layer",
     )
     report = RewriteReport(
-        "convert", survey.checkpoint, result, (change,), unchanged_bytes=False
+        "convert",
+        survey.checkpoint,
+        result,
+        (change,),
+        unchanged_bytes=False,
     )
     return Renaming(report, settings)
 
@@ -241,7 +248,9 @@ def _layer_component(layer: Layer) -> str:
 
 
 def _peft_tensors(
-    adapter: Adapter, modules: dict[str, str], base: Survey | None
+    adapter: Adapter,
+    modules: dict[str, str],
+    base: Survey | None,
 ) -> dict[str, TensorRef]:
     """The tensors by the names of PEFT."""
     shapes: dict[str, tuple[int, ...]] = {}
@@ -264,7 +273,11 @@ def _as_matrix(ref: TensorRef) -> TensorRef:
     if len(ref.shape) != 4 or ref.shape[2:] != (1, 1) or not is_dense(ref):
         return ref
     return tensor_ref(
-        ref.storage, ref.dtype, ref.shape[:2], (ref.shape[1], 1), ref.offset
+        ref.storage,
+        ref.dtype,
+        ref.shape[:2],
+        (ref.shape[1], 1),
+        ref.offset,
     )
 
 
@@ -327,7 +340,10 @@ def _config_path(out: str) -> str:
 
 
 def write_settings(
-    report: RewriteReport, settings: str, *, force: bool
+    report: RewriteReport,
+    settings: str,
+    *,
+    force: bool,
 ) -> RewriteReport:
     """Write the settings beside the file that was written. Raises WriteError."""
     if report.saved is None:

@@ -155,7 +155,9 @@ class Derived(PlaceInSpans):
         size = self.step * width
         rest = bytearray()
         for block in cut_blocks(
-            elements(self.of), first * width, (last - first) * width
+            elements(self.of),
+            first * width,
+            (last - first) * width,
         ):
             rest += block
             while len(rest) >= size:

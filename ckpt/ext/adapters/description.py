@@ -141,7 +141,9 @@ def _fit_text(fit: Fit) -> str:
 
 
 def describe_adapter(
-    adapter: Adapter, base: Survey | None, limits: Limits
+    adapter: Adapter,
+    base: Survey | None,
+    limits: Limits,
 ) -> Description:
     """Describe an adapter, and with a base, its fit to that."""
     settings = adapter.settings
@@ -201,7 +203,10 @@ def _fit_to_base(adapter: Adapter, base: Survey, limits: Limits) -> Fit:
     options = Options(scale=1.0 if has_free_scale(adapter) else None)
     try:
         plans = possible_plans(
-            base.checkpoint, base.only_model(None).entries, [adapter], options
+            base.checkpoint,
+            base.only_model(None).entries,
+            [adapter],
+            options,
         )
     except CkptError as error:
         say_of_merge(error)

@@ -129,7 +129,11 @@ class Experts:
         return module in self._base.children or module in self._base.places
 
     def _join_parts(
-        self, module: str, count: int, parameter: str, parts: list[str]
+        self,
+        module: str,
+        count: int,
+        parameter: str,
+        parts: list[str],
     ) -> Iterator[Parameter]:
         """Yield a parameter of which each expert has these parts, one below the
         other.
@@ -194,7 +198,10 @@ class Experts:
         return ways
 
     def _decide_way(
-        self, module: str, fitting: list[Parameter], named: Sequence[Packing]
+        self,
+        module: str,
+        fitting: list[Parameter],
+        named: Sequence[Packing],
     ) -> list[Parameter]:
         """The ways that are left: of a square matrix the one that was named, or that
         another layer of the module shows.
@@ -226,7 +233,10 @@ class Experts:
         return None
 
     def _refuse_layer(
-        self, layer: Layer, module: str, fitting: list[Parameter]
+        self,
+        layer: Layer,
+        module: str,
+        fitting: list[Parameter],
     ) -> None:
         path = self._base.path
         names = list(dict.fromkeys(one.name for one in fitting))
@@ -274,12 +284,16 @@ def refuse_square(layer: Layer, path: str) -> None:
         "which order"
     )
     raise UsageError(
-        problem, path=path, hint="adapter_config.json beside it says that PEFT wrote it"
+        problem,
+        path=path,
+        hint="adapter_config.json beside it says that PEFT wrote it",
     )
 
 
 def expert_terms(
-    layer: Layer, found: Parameter, scale: float
+    layer: Layer,
+    found: Parameter,
+    scale: float,
 ) -> Iterator[tuple[str, Term]]:
     """Yield what is added to each tensor of the base, with the name of that."""
     up, down = layer.up, layer.down

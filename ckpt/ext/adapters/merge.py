@@ -203,7 +203,9 @@ def _refuse_unused_scale(plan: Plan, options: Options) -> None:
 
 
 def without_adapter(
-    checkpoint: Checkpoint, adapter: Adapter, limits: Limits
+    checkpoint: Checkpoint,
+    adapter: Adapter,
+    limits: Limits,
 ) -> Checkpoint:
     """The base inside of a checkpoint of training: its own tensors, by the names that
     they have without the adapter.
@@ -401,7 +403,10 @@ def _target_nbytes(target: Target) -> int:
 
 
 def new_tensor(
-    place: Place, dtype: DType, shape: tuple[int, ...], device: str | None
+    place: Place,
+    dtype: DType,
+    shape: tuple[int, ...],
+    device: str | None,
 ) -> TensorRef:
     """A contiguous tensor over a place, in a storage of its own."""
     strides = contiguous(shape)
@@ -434,7 +439,9 @@ def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
 
 
 def _merged_checkpoint(
-    source: Checkpoint, plan: Plan, limits: Limits
+    source: Checkpoint,
+    plan: Plan,
+    limits: Limits,
 ) -> tuple[Checkpoint, list[Leftover], tuple[ConfigValue, ...]]:
     """The checkpoint after the merge, and what else is to be known: tied tensors, and
     tensors of another shape. With the values that config.json must have for these.
@@ -563,7 +570,9 @@ def _has_tokens(name: str) -> bool:
 
 
 def _vocabulary_size(
-    name: str, before: tuple[int, ...], after: tuple[int, ...]
+    name: str,
+    before: tuple[int, ...],
+    after: tuple[int, ...],
 ) -> ConfigValue | None:
     """The value of config.json for an embedding or a head with another number of
     tokens, or None for any other tensor.

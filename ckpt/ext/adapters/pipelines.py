@@ -126,7 +126,9 @@ def _encoder_of(begin: str, *, is_open: bool, has_several: bool) -> str:
 
 
 def _names_in_pipeline(
-    name: str, step: int, has_several: bool
+    name: str,
+    step: int,
+    has_several: bool,
 ) -> Iterator[tuple[str, str, int | None]]:
     """Yield the part of the pipeline, the name there and the slot of what a module
     holds.

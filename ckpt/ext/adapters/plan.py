@@ -137,7 +137,10 @@ class Planner:
     """
 
     def __init__(
-        self, base: Base, adapters: Sequence[Adapter], options: Options
+        self,
+        base: Base,
+        adapters: Sequence[Adapter],
+        options: Options,
     ) -> None:
         self._base = base
         self._adapters = tuple(adapters)
@@ -220,7 +223,9 @@ class Planner:
         return module.replace(".base_layer", "")
 
     def _meet_layers(
-        self, adapter: Adapter, renamed: dict[str, str]
+        self,
+        adapter: Adapter,
+        renamed: dict[str, str],
     ) -> tuple[Names, list[Shift]]:
         """The layers of an adapter by their names in the base. Those of one part of a
         pipeline share a beginning.
@@ -242,7 +247,9 @@ class Planner:
                 found, moved = met_flat_names(names, self._base)
             else:
                 found, moved = met_names(
-                    names, self._base, self._make_fit_test(layers, renamed)
+                    names,
+                    self._base,
+                    self._make_fit_test(layers, renamed),
                 )
             for layer in layers:
                 if renamed[layer.module] in found:
@@ -256,7 +263,10 @@ class Planner:
         return met, shifts
 
     def _place_layers(
-        self, layers: Sequence[Layer], renamed: Names, component: str
+        self,
+        layers: Sequence[Layer],
+        renamed: Names,
+        component: str,
     ) -> list[Layer]:
         """Find the layers that a whole checkpoint of a pipeline has by other names.
 
@@ -277,7 +287,9 @@ class Planner:
         return rest
 
     def _make_fit_test(
-        self, layers: Sequence[Layer], renamed: Names
+        self,
+        layers: Sequence[Layer],
+        renamed: Names,
     ) -> Callable[[str, str], bool]:
         """Return what tells whether a layer, by its name, has the shape of one of the
         base.
@@ -346,7 +358,12 @@ class Planner:
     # --- one layer --------------------------------------------------------------------
 
     def _add_layer(
-        self, index: int, adapter: Adapter, layer: Layer, module: str, experts: Experts
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        module: str,
+        experts: Experts,
     ) -> Pair | None:
         """Plan one layer. Returns None where nothing says its scale."""
         rank = layer.up.shape[1]
@@ -409,7 +426,12 @@ class Planner:
             )
 
     def _add_plain(
-        self, index: int, adapter: Adapter, layer: Layer, weight: str, factor: float
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        weight: str,
+        factor: float,
     ) -> str:
         """Plan a layer that is one tensor of the base."""
         shape = self._target_shape(weight, adapter)
@@ -509,7 +531,11 @@ class Planner:
         return entry.tensor.shape
 
     def _refuse_shape(
-        self, adapter: Adapter, layer: Layer, weight: str, shape: tuple[int, ...]
+        self,
+        adapter: Adapter,
+        layer: Layer,
+        weight: str,
+        shape: tuple[int, ...],
     ) -> None:
         """Raise UsageError for a layer that does not have the shape of the base."""
         up, down = layer.up.shape, layer.down.shape
@@ -536,7 +562,11 @@ class Planner:
         self._tensor_change(weight).terms.setdefault(index, []).append(own)
 
     def _add_magnitude(
-        self, index: int, adapter: Adapter, layer: Layer, targets: Sequence[str]
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        targets: Sequence[str],
     ) -> None:
         """Plan the lengths of DoRA."""
         ref = layer.ref("magnitude")
@@ -570,7 +600,10 @@ class Planner:
         self._tensor_change(name).magnitudes[index] = Magnitude(ref, axis)
 
     def _lies_turned(
-        self, layer: Layer, shape: tuple[int, ...], adapter: Adapter
+        self,
+        layer: Layer,
+        shape: tuple[int, ...],
+        adapter: Adapter,
     ) -> bool:
         outer = layer.up.shape[0]
         inner = prod(layer.down.shape[1:])
@@ -579,7 +612,12 @@ class Planner:
         return len(shape) == 2 and shape == (inner, outer)
 
     def _add_bias(
-        self, index: int, adapter: Adapter, layer: Layer, module: str, factor: float
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        module: str,
+        factor: float,
     ) -> str:
         """Plan the bias of B, which is added to the bias of the layer."""
         ref = layer.ref("up bias")
@@ -605,7 +643,12 @@ class Planner:
     # --- layers that one side holds in one tensor -------------------------------------
 
     def _add_fused(
-        self, index: int, adapter: Adapter, layer: Layer, module: str, factor: float
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        module: str,
+        factor: float,
     ) -> list[str]:
         """Plan a layer that is a part of a tensor of the base, or that the base holds
         in several.
@@ -625,7 +668,10 @@ class Planner:
         raise AssertionError
 
     def _named_packing(
-        self, layer: Layer, weight: str, ways: tuple[Packing, Packing]
+        self,
+        layer: Layer,
+        weight: str,
+        ways: tuple[Packing, Packing],
     ) -> Packing:
         """The packing that was named. Raises UnnamedPackingError where none was."""
         named = found_in(self._options.packing, ways)
@@ -782,7 +828,11 @@ class Planner:
         return weight
 
     def _add_experts(
-        self, index: int, adapter: Adapter, layer: Layer, experts: Experts
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        experts: Experts,
     ) -> Pair | None:
         """Plan a layer that changes a parameter of several experts."""
         found = experts.parameter_of(layer, self._options.packing)
@@ -808,7 +858,10 @@ class Planner:
     # --- tensors that were trained themselves -----------------------------------------
 
     def _add_wholes(
-        self, index: int, adapter: Adapter, shifts: Sequence[Shift]
+        self,
+        index: int,
+        adapter: Adapter,
+        shifts: Sequence[Shift],
     ) -> None:
         """Plan the tensors that take the place of tensors of the base."""
         for name, entry in adapter.wholes.items():

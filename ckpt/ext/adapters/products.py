@@ -277,7 +277,9 @@ class Computing:
         np.isfinite(values, out=was_finite)
         # The processor notes each overflow, so most blocks need no second look.
         with np.errstate(
-            over="call", invalid="call", call=lambda kind, _: problems.append(kind)
+            over="call",
+            invalid="call",
+            call=lambda kind, _: problems.append(kind),
         ):
             self.apply(values, first, rows)
         if not problems:
@@ -301,7 +303,11 @@ class Computing:
             self._replace_rows(values, replaced, first)
 
     def add(
-        self, values: Array, terms: Sequence[Term], first: int, rows: cast.Rows
+        self,
+        values: Array,
+        terms: Sequence[Term],
+        first: int,
+        rows: cast.Rows,
     ) -> None:
         """Add terms to rows, from row `first` on."""
         for term in terms:
@@ -352,7 +358,12 @@ class Computing:
     # --- the lengths of DoRA ----------------------------------------------------------
 
     def _length_factors(
-        self, index: int, step: Step, base: Array, first: int, rows: cast.Rows
+        self,
+        index: int,
+        step: Step,
+        base: Array,
+        first: int,
+        rows: cast.Rows,
     ) -> Array:
         """The factors that give each row or column of base and terms its length."""
         import numpy as np
@@ -441,7 +452,10 @@ class Computing:
         # A view by strides: parts of a tensor and turned ones are copied once, as
         # numbers.
         view = np.lib.stride_tricks.as_strided(
-            raw[factor.offset :], factor.shape, steps, writeable=False
+            raw[factor.offset :],
+            factor.shape,
+            steps,
+            writeable=False,
         )
         data = np.ascontiguousarray(view).view("u1").reshape(-1).data
         numbers = cast.as_numbers(data, factor.ref.dtype)

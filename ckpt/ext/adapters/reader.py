@@ -268,7 +268,9 @@ adapter.
 
 
 def _refine_style(
-    style: Style, layers: Sequence[Layer], settings: Settings | None
+    style: Style,
+    layers: Sequence[Layer],
+    settings: Settings | None,
 ) -> Style:
     """The program that wrote an adapter: diffusers has the names of PEFT below the
     parts of a pipeline.
@@ -281,7 +283,10 @@ def _refine_style(
 
 
 def _read_settings(
-    survey: Survey, limits: Limits, *, is_alone: bool
+    survey: Survey,
+    limits: Limits,
+    *,
+    is_alone: bool,
 ) -> tuple[Settings | None, dict[str, Settings]]:
     """The settings of an adapter, and the settings for each part of a pipeline."""
     path = survey.path
@@ -326,7 +331,9 @@ def _refuse_several(named: Sequence[_Named], path: str) -> None:
         if adapters[0].isidentifier():
             hint = f"--include '*.{adapters[0]}*'"
         raise UsageError(
-            f"holds {len(adapters)} adapters: {listed}", path=path, hint=hint
+            f"holds {len(adapters)} adapters: {listed}",
+            path=path,
+            hint=hint,
         )
 
 
@@ -437,7 +444,10 @@ class Scale(NamedTuple):
 
 
 def scale_of(
-    adapter: Adapter, layer: Layer, rank: int, given: float | None = None
+    adapter: Adapter,
+    layer: Layer,
+    rank: int,
+    given: float | None = None,
 ) -> Scale:
     """The scale of a layer of this rank: the recorded one, else the given one.
 
@@ -478,7 +488,9 @@ def _scale_of(
                 f"tensors have {rank}"
             )
             raise UsageError(
-                problem, path=adapter.path, hint="--scale X, which is alpha / rank"
+                problem,
+                path=adapter.path,
+                hint="--scale X, which is alpha / rank",
             )
         value = settings.scale_of(layer.name, rank)
         if value is not None and not is_of_another:
@@ -516,5 +528,7 @@ def refuse_unscaled(adapter: Adapter, layers: Sequence[Layer]) -> None:
             beside = f"there is no {CONFIG} beside it"
         problem = f"{what}: {beside}, and no alpha is in it"
         raise UsageError(
-            problem, path=adapter.path, hint="--scale X, which is alpha / rank"
+            problem,
+            path=adapter.path,
+            hint="--scale X, which is alpha / rank",
         )

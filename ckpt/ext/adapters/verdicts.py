@@ -190,7 +190,10 @@ class MergeCheck(NamedTuple):
         if self.casts:
             types = ", ".join(f"{one} → {two}" for one, two in self.types)
             out += hanging_lines(
-                [], f"cast: {counted_noun(self.casts, 'tensor')}, {types}", width, 2
+                [],
+                f"cast: {counted_noun(self.casts, 'tensor')}, {types}",
+                width,
+                2,
             )
         out += self._other_lines(width)
         return out

@@ -109,7 +109,10 @@ def average(
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
             report = job(
-                [other.survey for other in given[:-1]], survey, limits, request
+                [other.survey for other in given[:-1]],
+                survey,
+                limits,
+                request,
             )
             if options.format is None:
                 return report

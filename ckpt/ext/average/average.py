@@ -94,7 +94,10 @@ def average(
     plain: list[RewriteReport] = []
     for survey in surveys:
         report = slim(
-            survey, limits, section=options.section, drop_other=options.drop_other
+            survey,
+            limits,
+            section=options.section,
+            drop_other=options.drop_other,
         )
         plain.append(report)
     sections = [survey.only_model(options.section).name for survey in surveys]
@@ -298,7 +301,10 @@ def _exclude_patterns(names: Sequence[str]) -> list[str]:
 
 
 def _refuse_misfits(
-    model: _Model, last: _Model, chosen: Checkpoint, globs: Globs
+    model: _Model,
+    last: _Model,
+    chosen: Checkpoint,
+    globs: Globs,
 ) -> None:
     """Raise _MisfitError where a model lacks chosen tensors, has others, or has them in
     other shapes.
@@ -420,7 +426,9 @@ def _code_tensors(models: Sequence[_Model], chosen: Checkpoint) -> frozenset[str
 
 
 def _refuse_rescaled(
-    models: Sequence[_Model], name: str, scales: Sequence[str]
+    models: Sequence[_Model],
+    name: str,
+    scales: Sequence[str],
 ) -> None:
     """Raise _MisfitError for codes that the models do not scale by the same numbers."""
     for scale in scales:
@@ -522,7 +530,9 @@ class _Plan:
             if (other.dtype.name in AVERAGED) != is_averaged:
                 here = f"{show(name, 80)} is {other.dtype.name}"
                 raise _MisfitError(
-                    f"{here}, in the last {ref.dtype.name}", model.path, [name]
+                    f"{here}, in the last {ref.dtype.name}",
+                    model.path,
+                    [name],
                 )
         sizes = self._sizes[is_averaged]
         sizes[0] += 1
@@ -543,7 +553,10 @@ class _Plan:
             self._fill_mean(name, ref, refs[:-1])
 
     def _fill_mean(
-        self, name: str, ref: TensorRef, others: Sequence[TensorRef]
+        self,
+        name: str,
+        ref: TensorRef,
+        others: Sequence[TensorRef],
     ) -> None:
         """Put the mean in the place of a tensor. Elements that a view repeats are
         averaged once.
@@ -554,13 +567,17 @@ class _Plan:
             theirs, mine, _ = without_repeats(other, ref)
             if mine.shape != once.shape:
                 raise _MisfitError(
-                    f"{show(name, 80)} is expanded in the last only", model.path, [name]
+                    f"{show(name, 80)} is expanded in the last only",
+                    model.path,
+                    [name],
                 )
             of.append(theirs)
         # The mean takes the place of the storage: gaps would have no values.
         if ref.neg or not lies_close(once):
             raise _MisfitError(
-                f"{show(name, 80)} is a view with gaps", self._models[-1].path, [name]
+                f"{show(name, 80)} is a view with gaps",
+                self._models[-1].path,
+                [name],
             )
         # In the order of the memory: the storage gets one run of bytes. A share of 0
         # reads nothing.
@@ -607,7 +624,9 @@ class _Plan:
             if not _is_same(other, twin, model.path):
                 names = f"{show(first, 80)} and {show(name, 80)}"
                 raise _MisfitError(
-                    f"{names} are tied in the last, and differ", model.path, [name]
+                    f"{names} are tied in the last, and differ",
+                    model.path,
+                    [name],
                 )
 
     def _refuse_overlaps(self, result: Checkpoint) -> None:

@@ -105,7 +105,10 @@ class Mean(PlaceInSpans):
     __slots__ = ("_tensors", "dtype", "shares")
 
     def __init__(
-        self, tensors: Sequence[TensorRef], shares: Sequence[float], dtype: DType
+        self,
+        tensors: Sequence[TensorRef],
+        shares: Sequence[float],
+        dtype: DType,
     ) -> None:
         self._tensors = tuple(tensors)
         self.shares = tuple(shares)
@@ -179,7 +182,10 @@ class Mean(PlaceInSpans):
         span = Span(last - first, self.dtype)
         sums: list[int] = []
         for ref, share, is_summed in zip(
-            self.tensors, self.shares, summed, strict=True
+            self.tensors,
+            self.shares,
+            summed,
+            strict=True,
         ):
             block = span.block((last - first) * (ref.dtype.bits // 8))
             fill_span(ref, first, last, block)

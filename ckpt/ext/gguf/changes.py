@@ -52,7 +52,10 @@ class HeadRows(Reworked):
         return first_head * self.head, min(last_head * self.head, self.nbytes)
 
     def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
+        self,
+        start: int = 0,
+        count: int | None = None,
+        tally: Tally | None = None,
     ) -> Iterator[bytes]:
         import numpy as np
 
@@ -165,11 +168,19 @@ def joined_heads(keys: TensorRef, values: TensorRef) -> TensorRef | None:
     for head in range(heads):
         key_start = head * width * height
         turned = tensor_ref(
-            keys.storage, keys.dtype, (height, width), (1, height), key_start
+            keys.storage,
+            keys.dtype,
+            (height, width),
+            (1, height),
+            key_start,
         )
         size = values.shape[1] * width
         plain = tensor_ref(
-            values.storage, values.dtype, values.shape[1:], (width, 1), head * size
+            values.storage,
+            values.dtype,
+            values.shape[1:],
+            (width, 1),
+            head * size,
         )
         for row in (turned, plain):
             pieces.append((end, place_of(row, dtype)))

@@ -68,7 +68,10 @@ def read_set(probe: Probe, count: int) -> Checkpoint:
 
 
 def _of_files(
-    path: str, files: CheckpointFiles, count: int, notices: list[Notice]
+    path: str,
+    files: CheckpointFiles,
+    count: int,
+    notices: list[Notice],
 ) -> Checkpoint:
     """One checkpoint of the files that could be read. Raises UnreadableError where they
     do not belong together.

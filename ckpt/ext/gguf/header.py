@@ -207,7 +207,12 @@ class _Cursor:
 
 
 def read_header(
-    source: Source, head: bytes, limits: Limits, budget: Budget, *, is_cut: bool = False
+    source: Source,
+    head: bytes,
+    limits: Limits,
+    budget: Budget,
+    *,
+    is_cut: bool = False,
 ) -> Header:
     """The header of a file that begins with `head`. With `is_cut` data may be missing
     at the end of the file.
@@ -232,7 +237,9 @@ def read_header(
             )
         if count > limits.entries:
             raise LimitError(
-                f"the GGUF file has {count:,} {what}", "entries", limits.entries
+                f"the GGUF file has {count:,} {what}",
+                "entries",
+                limits.entries,
             )
     # Charged before the metadata is read, and again as soon as its true size is known.
     budget.charge(keys * _KEY, "the GGUF header")
@@ -432,7 +439,9 @@ def _placed(
 
 
 def _check_cover(
-    tensors: dict[str, Row], begin: int, alignment: int
+    tensors: dict[str, Row],
+    begin: int,
+    alignment: int,
 ) -> tuple[int, str | None]:
     """Return where the data ends, and the first tensor that does not follow the one
     before. Raises UnreadableError.

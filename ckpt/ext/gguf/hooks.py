@@ -139,7 +139,10 @@ def in_transformers(survey: Survey) -> RewriteReport:
     entries = tuple(kept)
     root = meeting.tree_of(entries, survey.checkpoint)
     result = replace(
-        found.checkpoint, root=root, tensors=entries, storages=storages_of(entries)
+        found.checkpoint,
+        root=root,
+        tensors=entries,
+        storages=storages_of(entries),
     )
     change = Change("layout", found.architecture, TRANSFORMERS, len(entries), "tensor")
     return RewriteReport(

@@ -122,7 +122,9 @@ def _heads_of(values: Mapping[str, object], name: str) -> tuple[int | None, int 
 
 
 def _others(
-    entry: Entry, architecture: Architecture, heads: tuple[int | None, int | None]
+    entry: Entry,
+    architecture: Architecture,
+    heads: tuple[int | None, int | None],
 ) -> list[tuple[Entry, Entry]] | None:
     """Return a tensor in the name and the layout of transformers, beside what it is of.
 

@@ -289,7 +289,12 @@ _EMBEDDINGS = ("embed_tokens.weight", "wte.weight")
 
 
 def _judged(
-    row: Row, name: str, stored: str, types: tuple[str, str], *, is_before: bool
+    row: Row,
+    name: str,
+    stored: str,
+    types: tuple[str, str],
+    *,
+    is_before: bool,
 ) -> Verdict:
     """The judgement of a pair. `types` are its own type and the type of the base, which
     may be rounded more.
@@ -299,7 +304,13 @@ def _judged(
     by = max(known, key=MOST_ERROR.__getitem__, default=None)
     if row.status == "reshaped":
         return Verdict(
-            name, stored, types[0], by, None, False, "Its shape is another one."
+            name,
+            stored,
+            types[0],
+            by,
+            None,
+            False,
+            "Its shape is another one.",
         )
     if row.unread is not None or row.damaged or row.status == "unchecked":
         return Verdict(name, stored, types[0], by, None, False, "It was not compared.")
@@ -327,7 +338,11 @@ def _judged(
 
 
 def _what_it_is(
-    row: Row, report: DiffReport, gguf: Renamed, *, is_before: bool
+    row: Row,
+    report: DiffReport,
+    gguf: Renamed,
+    *,
+    is_before: bool,
 ) -> str | None:
     """The sentence on a wrong tensor: rows in another order, or the tensor of the base
     that it is. None if neither is found.

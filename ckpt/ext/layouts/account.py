@@ -71,7 +71,9 @@ def refuse_problems(problems: Sequence[Problem], path: str) -> None:
     """Raise LossError for problems, by the names of their tensors."""
     if problems:
         listed = and_more(
-            [f"{show_name(row.name)} {row.text}" for row in problems], _SHOWN, "; "
+            [f"{show_name(row.name)} {row.text}" for row in problems],
+            _SHOWN,
+            "; ",
         )
         raise LossError(f"the recipe does not fit: {listed}", path=path)
 
@@ -156,7 +158,9 @@ def _has_repeats(piece: Piece) -> bool:
 
 
 def _unequal_problem(
-    row: Wanted, sources: Mapping[str, Leaf], wanted: Mapping[str, Wanted]
+    row: Wanted,
+    sources: Mapping[str, Leaf],
+    wanted: Mapping[str, Wanted],
 ) -> str | None:
     """Return the text for a tensor of A that must equal another one and does not, else
     None.

@@ -87,7 +87,12 @@ def convert_layout(
     )
     left = [*applied.left_out, *_list_leftovers(survey, section, taken)]
     return RewriteReport(
-        "convert", checkpoint, result, (change,), tuple(left), unchanged_bytes=False
+        "convert",
+        checkpoint,
+        result,
+        (change,),
+        tuple(left),
+        unchanged_bytes=False,
     )
 
 
@@ -193,7 +198,9 @@ def _refuse_unequal(
 
 
 def _is_equal(
-    copy: Copy, made: Mapping[str, Leaf], sources: Mapping[str, Leaf]
+    copy: Copy,
+    made: Mapping[str, Leaf],
+    sources: Mapping[str, Leaf],
 ) -> bool:
     """Tell whether a piece that is dropped is what the result has in its place."""
     if copy.piece.source not in made:
@@ -205,7 +212,9 @@ def _is_equal(
 
 
 def made_tensor(
-    target: Target, plan: Expanded, sources: Mapping[str, Leaf]
+    target: Target,
+    plan: Expanded,
+    sources: Mapping[str, Leaf],
 ) -> TensorRef:
     """A tensor of the result over the bytes of its sources. Raises UnreadableError."""
     given = {

@@ -52,7 +52,12 @@ def relaid_survey(
     checkpoint = survey.checkpoint
     with about(survey.path):
         report = convert_layout(
-            survey, rules, text, checkpoint.format, checkpoint.traits, section=section
+            survey,
+            rules,
+            text,
+            checkpoint.format,
+            checkpoint.traits,
+            section=section,
         )
     result = report.result
     if as_read and rules.after is not None:
@@ -110,7 +115,9 @@ def wrong_notes(
 
 
 def _single_rules(
-    made: Sequence[object], sources: Sequence[Leaf], targets: Sequence[Leaf]
+    made: Sequence[object],
+    sources: Sequence[Leaf],
+    targets: Sequence[Leaf],
 ) -> list[Rule]:
     """A rule for each made tensor by itself."""
     from ckpt.ext.layouts.findings import Findings, Made
@@ -137,7 +144,10 @@ def _rule_text(rule: Rule) -> str:
 
 
 def layout_note(
-    before: Survey, after: Survey, removed: Sequence[str], added: Sequence[str]
+    before: Survey,
+    after: Survey,
+    removed: Sequence[str],
+    added: Sequence[str],
 ) -> str | None:
     """Return the line about tensors of one side alone whose values the other side has
     in another layout, or None.

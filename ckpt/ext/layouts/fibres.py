@@ -177,7 +177,11 @@ class Rows(NamedTuple):
 
 
 def _add_block(
-    sums: Array, family: Axes, block: Rows, rows: Array, below: Array
+    sums: Array,
+    family: Axes,
+    block: Rows,
+    rows: Array,
+    below: Array,
 ) -> None:
     """Add the elements of a block to the sums of a family."""
     import numpy as np

@@ -72,7 +72,11 @@ def find_layout(
     UnreadableError.
     """
     return _Finder(
-        sources, targets, assumed or {}, executor or Local(), progress
+        sources,
+        targets,
+        assumed or {},
+        executor or Local(),
+        progress,
     ).findings()
 
 
@@ -228,7 +232,10 @@ class _Finder:
         # Rules come from values alone: what names decided could be wrong in all layers.
         made = [row for row in self._made.values() if row.by == VALUES]
         proposals = proposed_pieces(
-            made, self._targets_by_name, self._open(), self._by_name
+            made,
+            self._targets_by_name,
+            self._open(),
+            self._by_name,
         )
         for target, pieces in self._proved(proposals):
             if target.name not in self._made:
@@ -264,7 +271,10 @@ class _Finder:
             self._find_slices(left, index)
 
     def _index_of(
-        self, sources: Sequence[Leaf], targets: Sequence[Leaf], dtype: DType
+        self,
+        sources: Sequence[Leaf],
+        targets: Sequence[Leaf],
+        dtype: DType,
     ) -> Index:
         """The index of those slices of tensors of A that have the sum of one of B.
 
@@ -305,7 +315,10 @@ class _Finder:
                 self._why[target.name] = why
 
     def _note_pieces(
-        self, name: str, pieces: Sequence[Piece], by: str = VALUES
+        self,
+        name: str,
+        pieces: Sequence[Piece],
+        by: str = VALUES,
     ) -> None:
         """Note how a tensor of B is made."""
         self._made[name] = Made(name, tuple(pieces), by)
@@ -445,7 +458,9 @@ class _Finder:
                 self._note_pieces(target.name, beside, NEIGHBOURS)
             elif assumed in ways:
                 self._note_pieces(
-                    target.name, [whole_piece(assumed or "", target.ref.numel)], ASSUMED
+                    target.name,
+                    [whole_piece(assumed or "", target.ref.numel)],
+                    ASSUMED,
                 )
             elif ways:
                 fitting[target.name] = ways
@@ -549,7 +564,11 @@ class _Finder:
         # The search goes on as if A had both, its tensors and what a formula makes of
         # them.
         finder = _Finder(
-            [*rescaled, *sources], self._open(), {}, self._executor, self._progress
+            [*rescaled, *sources],
+            self._open(),
+            {},
+            self._executor,
+            self._progress,
         )
         for name, row in finder.find_by_values().items():
             pieces: list[Piece] = []

@@ -44,7 +44,10 @@ LEAVES = (
 
 
 def bias_beside(
-    target: Leaf, weight: Leaf, pieces: Sequence[Piece], sources: Mapping[str, Leaf]
+    target: Leaf,
+    weight: Leaf,
+    pieces: Sequence[Piece],
+    sources: Mapping[str, Leaf],
 ) -> list[Piece] | None:
     """Return the pieces of a bias that follow the weight beside it, some of whose axes
     the bias has.
@@ -77,7 +80,10 @@ def _axes_of(shape: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int,
 
 
 def _bias_piece(
-    piece: Piece, weight: Leaf, axes: tuple[int, ...], sources: Mapping[str, Leaf]
+    piece: Piece,
+    weight: Leaf,
+    axes: tuple[int, ...],
+    sources: Mapping[str, Leaf],
 ) -> Piece | None:
     """The piece of the bias for a piece of its weight, whose `axes` are the bias's."""
     if piece.source is None:
@@ -91,7 +97,12 @@ def _bias_piece(
             continue
         for own in _axes_of(source.shape, bias.shape):
             row = _project_piece(
-                piece, weight.shape, axes, source.shape, own, bias.name
+                piece,
+                weight.shape,
+                axes,
+                source.shape,
+                own,
+                bias.name,
             )
             if row is not None:
                 return row
@@ -146,7 +157,9 @@ def _axis_of(step: int, steps: Sequence[int]) -> int:
 
 
 def _split_loops(
-    loops: Sequence[Loop], steps: Sequence[int], source_steps: Sequence[int]
+    loops: Sequence[Loop],
+    steps: Sequence[int],
+    source_steps: Sequence[int],
 ) -> list[Loop]:
     """The loops of a piece, cut where they run on from one axis into the next one on
     either side.

@@ -65,7 +65,10 @@ class Gathered(BaseSource):
     """
 
     def __init__(
-        self, flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]
+        self,
+        flat: TensorRef,
+        first: int,
+        loops: tuple[tuple[int, int], ...],
     ) -> None:
         place = flat.storage.place
         source = None if place is None else place.first_source()
@@ -153,7 +156,12 @@ class Calculated(BaseSource):
     """The elements of another source after a formula."""
 
     def __init__(
-        self, source: Source, offset: int, dtype: DType, formula: str, count: int
+        self,
+        source: Source,
+        offset: int,
+        dtype: DType,
+        formula: str,
+        count: int,
     ) -> None:
         self.name = source.name
         self._source = source

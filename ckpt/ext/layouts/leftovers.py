@@ -73,7 +73,10 @@ class Leftovers:
         return rows
 
     def _repeated_slices(
-        self, leaf: Leaf, used: Sequence[Piece], missing: int
+        self,
+        leaf: Leaf,
+        used: Sequence[Piece],
+        missing: int,
     ) -> tuple[Repeat, ...]:
         """The slices that pieces leave of a tensor as slices that they use, proved.
 
@@ -128,7 +131,9 @@ class Leftovers:
         return leaf.shape, leaf.dtype, name, total
 
     def _copy_of(
-        self, leaf: Leaf, equal: Mapping[tuple[object, ...], Sequence[str]]
+        self,
+        leaf: Leaf,
+        equal: Mapping[tuple[object, ...], Sequence[str]],
     ) -> str | None:
         """A used tensor of A with the same bytes as one that is used nowhere."""
         if self._sums.is_one_number(leaf) and name_in_rank(leaf.name) is None:

@@ -83,7 +83,12 @@ def with_optimizer(
     # The root was named as left out of the model; now it is taken.
     left_out = [row for row in report.left_out if row.name != (name or "(the root)")]
     change = Change(
-        "state", "numbers", "names", state.parameters, "parameter", section=name
+        "state",
+        "numbers",
+        "names",
+        state.parameters,
+        "parameter",
+        section=name,
     )
     return report._replace(
         result=result,
@@ -93,7 +98,11 @@ def with_optimizer(
 
 
 def converted_optimizer(
-    survey: Survey, plan: Expanded, section: str | None, *, in_order: bool
+    survey: Survey,
+    plan: Expanded,
+    section: str | None,
+    *,
+    in_order: bool,
 ) -> OptimizerState:
     """The only optimizer of a checkpoint in the layout that a plan makes.
 
@@ -145,7 +154,9 @@ def _source_names(target: Target) -> list[str]:
 
 
 def _first_of(
-    names: Sequence[str], groups: Mapping[str, int], group: int | None
+    names: Sequence[str],
+    groups: Mapping[str, int],
+    group: int | None,
 ) -> str:
     """The first parameter of a group, as it is shown."""
     return show_name(next(name for name in names if groups.get(name) == group))
@@ -223,7 +234,9 @@ def _split_state(name: str, shape: Sequence[int], node: Node) -> _State:
 
 
 def _converted_state(
-    target: Target, names: Sequence[str], given: _Given
+    target: Target,
+    names: Sequence[str],
+    given: _Given,
 ) -> tuple[Dict | None, list[Leftover]]:
     """The state of a target, or None, and what is left out of it. Raises LossError."""
     own = [given.states[name] for name in names if name in given.states]

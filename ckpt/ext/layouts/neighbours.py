@@ -196,7 +196,12 @@ class Evidence:
         return _Case(best, settled, first if shared > 1 else None)
 
     def _settled(
-        self, name: str, best: tuple[str, ...], tables: _Tables, *, is_near: bool
+        self,
+        name: str,
+        best: tuple[str, ...],
+        tables: _Tables,
+        *,
+        is_near: bool,
     ) -> str | None:
         """The candidate that has the name itself but for a prefix, or that a table, a
         role or the end of the name says.
@@ -303,7 +308,9 @@ class _Tables:
         return id(candidates)
 
     def narrow_candidates(
-        self, name: str, candidates: Sequence[str]
+        self,
+        name: str,
+        candidates: Sequence[str],
     ) -> tuple[str, ...]:
         """The candidates with the numbers of a name, where there are many candidates
         and some of these.
@@ -329,7 +336,9 @@ class _Tables:
         return (*first[:-1], name) if name in same and name not in first else first
 
     def deepest_candidates(
-        self, candidates: tuple[str, ...], modules: tuple[str, ...]
+        self,
+        candidates: tuple[str, ...],
+        modules: tuple[str, ...],
     ) -> tuple[tuple[str, ...], int]:
         """The candidates that lie deepest in some modules, which come innermost first,
         and how many of these are around each of them.
@@ -341,7 +350,9 @@ class _Tables:
         return known
 
     def _find_deepest(
-        self, candidates: tuple[str, ...], modules: tuple[str, ...]
+        self,
+        candidates: tuple[str, ...],
+        modules: tuple[str, ...],
     ) -> tuple[tuple[str, ...], int]:
         inside = self._inside.get(id(candidates))
         if inside is None:
@@ -362,7 +373,9 @@ class _Tables:
         return candidates, 0
 
     def with_tail(
-        self, candidates: tuple[str, ...], tail: tuple[str, ...]
+        self,
+        candidates: tuple[str, ...],
+        tail: tuple[str, ...],
     ) -> Sequence[str]:
         """The candidates whose names end so."""
         key = self._key(candidates)

@@ -57,7 +57,10 @@ def _pattern_of(template: Template) -> str:
 
 
 def _pieces_for(
-    rule: Rule, target: Leaf, match: re.Match[str], sources: Mapping[str, Leaf]
+    rule: Rule,
+    target: Leaf,
+    match: re.Match[str],
+    sources: Mapping[str, Leaf],
 ) -> tuple[Piece, ...] | None:
     """The pieces of a target by a rule, or None where the rule does not fit."""
     places = {

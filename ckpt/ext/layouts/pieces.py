@@ -425,7 +425,10 @@ def _make_cell(
             size = room
         sizes[digit], steps[digit] = size, at
     return Cell(
-        tuple(reversed(offsets)), tuple(reversed(sizes)), tuple(reversed(steps)), piece
+        tuple(reversed(offsets)),
+        tuple(reversed(sizes)),
+        tuple(reversed(steps)),
+        piece,
     )
 
 
@@ -623,7 +626,9 @@ def _nest_repeats(keys: Array, places: Array, period: int, depth: int) -> list[N
     steps = places[period : 2 * period] - places[:period]
     # Entries are of one inner loop only if they move on alike.
     pairs, joint = np.unique(
-        np.stack([keys[:period], steps], axis=1), axis=0, return_inverse=True
+        np.stack([keys[:period], steps], axis=1),
+        axis=0,
+        return_inverse=True,
     )
     inner = _nest_arrays(joint.reshape(-1), places[:period], depth + 1)
     nests: list[Nest] = []

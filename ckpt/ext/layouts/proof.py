@@ -67,7 +67,9 @@ def leaf_of(name: str, ref: TensorRef) -> Leaf:
 
 
 def strided_view(
-    flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]
+    flat: TensorRef,
+    first: int,
+    loops: tuple[tuple[int, int], ...],
 ) -> TensorRef:
     """Elements of a flat tensor as a view: (size, step) of each dimension, all steps at
     least 0.
@@ -78,7 +80,9 @@ def strided_view(
 
 
 def read_elements(
-    flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]
+    flat: TensorRef,
+    first: int,
+    loops: tuple[tuple[int, int], ...],
 ) -> Array:
     """Elements of a flat tensor as raw elements of the shape of the loops, (size, step)
     each. Steps may be negative.
@@ -166,7 +170,9 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
 
 
 def are_proved(
-    pieces: Sequence[Piece], target: Leaf, sources: Mapping[str, Leaf]
+    pieces: Sequence[Piece],
+    target: Leaf,
+    sources: Mapping[str, Leaf],
 ) -> bool:
     """Tell whether all pieces of a target are proved. Raises UnreadableError."""
     return all(is_proved(piece, target, sources) for piece in pieces)

@@ -76,7 +76,9 @@ class Ranks(NamedTuple):
         return name in files
 
     def split_checkpoint(
-        self, checkpoint: Checkpoint, limits: Limits
+        self,
+        checkpoint: Checkpoint,
+        limits: Limits,
     ) -> list[tuple[str, Checkpoint]]:
         """The checkpoint of each file, of one whose names begin with their keys.
 
@@ -281,7 +283,9 @@ def problem_of_ranks(ranks: Ranks) -> str | None:
 
 
 def _values_beside(
-    root: Node, keys: Sequence[str], dicts: set[tuple[str, ...]]
+    root: Node,
+    keys: Sequence[str],
+    dicts: set[tuple[str, ...]],
 ) -> tuple[tuple[tuple[str, Scalar], ...], tuple[str, ...]]:
     """The numbers and texts that all files have beside their tensors, and the names of
     what else lies there.

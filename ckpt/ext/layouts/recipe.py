@@ -74,13 +74,21 @@ def recipe(
         with metered_reading(progress, *opened) as meter:
             if given is not None:
                 findings = check_recipe(
-                    given, sides[0], sides[1], current_executor(), meter
+                    given,
+                    sides[0],
+                    sides[1],
+                    current_executor(),
+                    meter,
                 )
                 made = given
             else:
                 _refuse_unknown(assumed, sides[0], sides[1])
                 findings = find_layout(
-                    sides[0].leaves, sides[1].leaves, assumed, current_executor(), meter
+                    sides[0].leaves,
+                    sides[1].leaves,
+                    assumed,
+                    current_executor(),
+                    meter,
                 )
                 ranks = [
                     ranks_of(side.survey, entries_of(side.survey, section))
@@ -111,7 +119,10 @@ def recipe(
 
 
 def open_pattern(
-    given: Input, limits: Limits | None = None, *, plugins: bool = False
+    given: Input,
+    limits: Limits | None = None,
+    *,
+    plugins: bool = False,
 ) -> Checkpoint | None:
     """Open the files that a pattern names, or return None for a path that is none.
     Raises CkptError.
@@ -125,7 +136,10 @@ def open_pattern(
 
 @contextmanager
 def opened_side(
-    given: Input, limits: Limits | None, *, plugins: bool
+    given: Input,
+    limits: Limits | None,
+    *,
+    plugins: bool,
 ) -> Iterator[Checkpoint]:
     """Open a checkpoint for a block, or the files that a pattern names. Raises
     CkptError.

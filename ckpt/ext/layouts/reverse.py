@@ -122,7 +122,9 @@ def _new_parts(pieces: Sequence[Piece], piece: Piece, numel: int) -> list[Piece]
 
 
 def _pieces_back(
-    row: Wanted, own: Sequence[Piece], turned: dict[str, list[Piece]]
+    row: Wanted,
+    own: Sequence[Piece],
+    turned: dict[str, list[Piece]],
 ) -> list[Piece] | None:
     """The pieces that make a tensor of A, or None if it is dropped. Raises
     UnreadableError if some of it is lost.
@@ -168,7 +170,10 @@ def _repeated_pieces(row: Wanted, own: Sequence[Piece]) -> list[Piece]:
 
 
 def _slice_in(
-    piece: Piece, shape: Sequence[int], axis: int, index: int
+    piece: Piece,
+    shape: Sequence[int],
+    axis: int,
+    index: int,
 ) -> Piece | None:
     """The elements of a piece in one slice of its target, or None if it has none."""
     steps = flat_steps(shape)

@@ -63,7 +63,9 @@ def values_of(
     tasks = [Task(_sums_of, (leaf.ref,), leaf.ref.nbytes) for leaf in views.values()]
     totals: dict[DType, list[int]] = {}
     for leaf, result in zip(
-        views.values(), run_each(executor, tasks, progress), strict=True
+        views.values(),
+        run_each(executor, tasks, progress),
+        strict=True,
     ):
         if isinstance(result, Failed):
             raise UnreadableError(f"{show_name(leaf.name)}: {result.problem}")

@@ -364,7 +364,9 @@ class _Folded(NamedTuple):
 
 
 def recipe_of(
-    findings: Findings, sources: Sequence[Leaf], targets: Sequence[Leaf]
+    findings: Findings,
+    sources: Sequence[Leaf],
+    targets: Sequence[Leaf],
 ) -> Recipe:
     """The recipe of what was found, folded over the numbers in names. Tensors that are
     not made have no rule.
@@ -386,7 +388,9 @@ def recipe_of(
 
 
 def _dropped_rows(
-    unused: Sequence[Unused], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]
+    unused: Sequence[Unused],
+    forms: Mapping[str, Form],
+    leaves: Mapping[str, Leaf],
 ) -> Iterator[Leftovers]:
     """Yield the rows of what is used nowhere. Those of one form that have all
     combinations of their numbers are one row.
@@ -411,7 +415,10 @@ def _dropped_rows(
 
 
 def _dropped_row(
-    row: Unused, form: Form, leaf: Leaf, values: Sequence[Sequence[int]] | None
+    row: Unused,
+    form: Form,
+    leaf: Leaf,
+    values: Sequence[Sequence[int]] | None,
 ) -> Leftovers:
     """The row of one tensor, or of all with these values of the numbers in its name."""
     numbers: list[Affine] = []
@@ -427,12 +434,18 @@ def _dropped_row(
             numbers.append(Affine(number))
     counts = row.elements, row.copy_of, row.constant, row.repeats
     return Leftovers(
-        template_of(form, numbers), tuple(places), leaf.shape, leaf.dtype, *counts
+        template_of(form, numbers),
+        tuple(places),
+        leaf.shape,
+        leaf.dtype,
+        *counts,
     )
 
 
 def _folded_parts(
-    pieces: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]
+    pieces: Sequence[Piece],
+    forms: Mapping[str, Form],
+    leaves: Mapping[str, Leaf],
 ) -> tuple[_Folded, ...]:
     """The pieces of a tensor, those together that differ by one step of all their
     numbers.
@@ -491,7 +504,9 @@ def _number_steps(before: Sequence[int], after: Sequence[int]) -> list[int]:
 
 
 def _fold_run(
-    rows: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]
+    rows: Sequence[Piece],
+    forms: Mapping[str, Form],
+    leaves: Mapping[str, Leaf],
 ) -> _Folded:
     """The pieces of a run as one part."""
     piece = rows[0]
@@ -547,7 +562,9 @@ def _rules_of(rows: Sequence[_Row]) -> list[Rule]:
 
 
 def _longest_fit(
-    rows: Sequence[_Row], place: int, values: Sequence[int]
+    rows: Sequence[_Row],
+    place: int,
+    values: Sequence[int],
 ) -> tuple[int, list[Affine] | None]:
     """The number of values of a place that make one rule, from the first one on, and
     its numbers: one value without a rule.
@@ -611,7 +628,9 @@ def _fit_numbers(
 
 
 def _make_rule(
-    row: _Row, values: Sequence[Sequence[int]], numbers: Sequence[Affine]
+    row: _Row,
+    values: Sequence[Sequence[int]],
+    numbers: Sequence[Affine],
 ) -> Rule:
     """The rule of tensors that differ by their numbers alone."""
     own: list[Affine] = []

@@ -66,7 +66,11 @@ class Buffers:
     """
 
     def __init__(
-        self, buffers: Sequence[Leaf], leaves: Sequence[Leaf], *, are_targets: bool
+        self,
+        buffers: Sequence[Leaf],
+        leaves: Sequence[Leaf],
+        *,
+        are_targets: bool,
     ) -> None:
         self._buffers = buffers
         self._leaves = leaves
@@ -191,7 +195,11 @@ class _Heads:
     """The first elements of tensors, found in a buffer of a dtype."""
 
     def __init__(
-        self, leaves: Sequence[Leaf], dtype: DType, *, are_targets: bool
+        self,
+        leaves: Sequence[Leaf],
+        dtype: DType,
+        *,
+        are_targets: bool,
     ) -> None:
         import numpy as np
 

@@ -168,7 +168,10 @@ def _first_numbers(leaf: Leaf, first: int, count: int) -> Array:
 
 
 def formulas_of_numbers(
-    ours: Array, theirs: Array, dtype: DType, shape: Sequence[int]
+    ours: Array,
+    theirs: Array,
+    dtype: DType,
+    shape: Sequence[int],
 ) -> list[str]:
     """The formulas that make finite numbers of others within the rounding of a dtype.
 
@@ -189,7 +192,10 @@ def _mantissa_bits(dtype: DType) -> int:
 
 
 def _fitting_factors(
-    ours: Array, theirs: Array, dtype: DType, shape: Sequence[int]
+    ours: Array,
+    theirs: Array,
+    dtype: DType,
+    shape: Sequence[int],
 ) -> list[str]:
     """The factors that fit all of some numbers within rounding, those that people use
     first.

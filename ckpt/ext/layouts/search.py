@@ -261,7 +261,11 @@ class Search:
         return Found(ways[0], tuple(ways[1:]))
 
     def _slice_piece(
-        self, target: Leaf, owner: Leaf, family: Axes, start: int
+        self,
+        target: Leaf,
+        owner: Leaf,
+        family: Axes,
+        start: int,
     ) -> Piece | None:
         """The piece of a target that has the elements of one slice, proved; None if
         their order is another one.
@@ -275,7 +279,10 @@ class Search:
         return None
 
     def assembled(
-        self, target: Leaf, fibres: Fibres, index: Index
+        self,
+        target: Leaf,
+        fibres: Fibres,
+        index: Index,
     ) -> tuple[Found | None, str]:
         """The pieces of a tensor that is put together from slices of A along one or two
         axes, or why there are none.
@@ -319,7 +326,12 @@ class Search:
         return None, why
 
     def _choose_slices(
-        self, target: Leaf, index: Index, lows: Array, highs: Array, found: Array
+        self,
+        target: Leaf,
+        index: Index,
+        lows: Array,
+        highs: Array,
+        found: Array,
     ) -> Chosen:
         """The slice of A for each slice of a target. Where several have its sum, it is
         of the tensor with the most of them.
@@ -349,7 +361,10 @@ class Search:
         return Chosen(np.where(found, sources, -1), places, [])
 
     def _rank_sources(
-        self, target: Leaf, tally: Mapping[int, int], kinds: int
+        self,
+        target: Leaf,
+        tally: Mapping[int, int],
+        kinds: int,
     ) -> dict[int, tuple[int, float, int]]:
         """The rank of each source: the one with the most slices comes first, then the
         one whose name is most alike, then the first one.
@@ -362,7 +377,11 @@ class Search:
         return ranks
 
     def _fill_gaps(
-        self, target: Leaf, family: Axes, chosen: Chosen, missing: Array
+        self,
+        target: Leaf,
+        family: Axes,
+        chosen: Chosen,
+        missing: Array,
     ) -> bool:
         """Make the slices that A has not constants, if all of them are; tell whether
         they are.
@@ -419,7 +438,12 @@ class Search:
                 theirs = dims_without(owner.shape, index.kinds[nest.key % kinds])
                 own = [row for row in nests if row.key == nest.key]
                 inner_parts[nest.key] = self._inner_loops(
-                    target, owner, ours, theirs, own, family
+                    target,
+                    owner,
+                    ours,
+                    theirs,
+                    own,
+                    family,
                 )
             parts = inner_parts[nest.key]
             if parts is None:
@@ -427,7 +451,10 @@ class Search:
             for part in parts:
                 loops = (*outer.loops, *part.loops)
                 piece = Piece(
-                    owner.name, outer.first + part.to, nest.at + part.at, loops
+                    owner.name,
+                    outer.first + part.to,
+                    nest.at + part.at,
+                    loops,
                 )
                 pieces.append(piece.normalized())
             if len(pieces) > MOST:
@@ -451,7 +478,10 @@ class Search:
         outer = _outer_loops(nests[0], family, target.shape, flat_steps(target.shape))
         for loops in loop_orders(ours, theirs):
             piece = Piece(
-                owner.name, outer.first, nests[0].at, tuple(loops)
+                owner.name,
+                outer.first,
+                nests[0].at,
+                tuple(loops),
             ).normalized()
             if is_proved(piece, target, self._by_name):
                 return [_Inner(0, 0, tuple(loops))]
@@ -501,7 +531,10 @@ class _Plan(NamedTuple):
 
 
 def _slice_options(
-    several: Array, index: Index, lows: Array, highs: Array
+    several: Array,
+    index: Index,
+    lows: Array,
+    highs: Array,
 ) -> dict[int, list[tuple[int, int]]]:
     """The slices of A, as (source, place), that have the sum of each of these slices of
     a target.
@@ -538,7 +571,11 @@ def _tally_sources(
 
 
 def _next_place(
-    own: Sequence[int], places: Array, sources: Array, number: int, source: int
+    own: Sequence[int],
+    places: Array,
+    sources: Array,
+    number: int,
+    source: int,
 ) -> int:
     """The place that goes on as the slices before do, if one of them does; else the
     nearest to the last one, or the first one.
@@ -585,7 +622,10 @@ def _nests_of(chosen: Chosen, counts: Sequence[int]) -> list[Nest]:
 
 
 def _nests_of_equal_rows(
-    keys: Array, places: Array, moves: Array, rows: int
+    keys: Array,
+    places: Array,
+    moves: Array,
+    rows: int,
 ) -> list[Nest]:
     """The loops of so many rows: the first one has these keys and places, and each
     entry moves on by its own step from row to row.
@@ -605,7 +645,10 @@ def _nests_of_equal_rows(
 
 
 def _outer_loops(
-    nest: Nest, family: Axes, shape: Sequence[int], steps: Sequence[int]
+    nest: Nest,
+    family: Axes,
+    shape: Sequence[int],
+    steps: Sequence[int],
 ) -> _Outer:
     """The loops over slices, with steps in elements of the target."""
     width = shape[family[-1]]
@@ -669,7 +712,9 @@ def loop_orders(ours: Dims, theirs: Dims) -> Iterator[list[Loop]]:
 
 
 def _slice_pairs(
-    nests: Sequence[Nest], family: Axes, shape: Sequence[int]
+    nests: Sequence[Nest],
+    family: Axes,
+    shape: Sequence[int],
 ) -> list[tuple[int, int]]:
     """The beginnings of some slices, in the target and in their source."""
     steps = flat_steps(shape)

@@ -37,7 +37,11 @@ def names_several(given: object) -> bool:
 
 
 def open_several(
-    pattern: str, limits: Limits, *, plugins: bool = False, partial: bool = False
+    pattern: str,
+    limits: Limits,
+    *,
+    plugins: bool = False,
+    partial: bool = False,
 ) -> Checkpoint:
     """The files that a pattern names as one checkpoint. Raises CkptError, also for
     fewer than two of them.
@@ -88,7 +92,9 @@ def _parts_of(pattern: str) -> tuple[str, list[str]]:
 
 
 def _matches(
-    folder: Location, steps: list[str], before: str
+    folder: Location,
+    steps: list[str],
+    before: str,
 ) -> Iterator[tuple[str, Location]]:
     """Yield the files below a folder that match, by their paths below the first one, in
     natural order. Raises NotOpenedError.

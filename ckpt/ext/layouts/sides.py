@@ -46,7 +46,9 @@ class Side(NamedTuple):
 
 
 def side_of(
-    survey: Survey, section: str | None = None, select: Globs | None = None
+    survey: Survey,
+    section: str | None = None,
+    select: Globs | None = None,
 ) -> Side:
     """The tensors of the only model under their own names, or of all models of a set
     under their full names.
@@ -77,7 +79,9 @@ def side_of(
 
 
 def entries_of(
-    survey: Survey, section: str | None = None, select: Globs | None = None
+    survey: Survey,
+    section: str | None = None,
+    select: Globs | None = None,
 ) -> list[tuple[str, Entry]]:
     """The tensors that a layout is about, by the names that they have in it."""
     parts = sections_of(survey, section)

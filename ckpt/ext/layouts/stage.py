@@ -46,7 +46,13 @@ def recipe_stage(
     def change(survey: Survey) -> RewriteReport:
         with about(survey.path):
             report = convert_layout(
-                survey, recipe, text, format, traits, reverse=reverse, section=section
+                survey,
+                recipe,
+                text,
+                format,
+                traits,
+                reverse=reverse,
+                section=section,
             )
             ranks = recipe.before if reverse else recipe.after
             if in_ranks and ranks is not None and ranks.beside:
@@ -59,7 +65,12 @@ def recipe_stage(
             plan = plan_of(recipe, reverse=reverse)
             in_order = optimizer_keys == "order"
             return with_optimizer(
-                report, survey, plan, section, limits, in_order=in_order
+                report,
+                survey,
+                plan,
+                section,
+                limits,
+                in_order=in_order,
             )
 
     return change

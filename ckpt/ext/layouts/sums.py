@@ -22,7 +22,10 @@ class Sums:
     """The sums of tensors of A, read as each dtype of B, and of tensors of B."""
 
     def __init__(
-        self, dtypes: Iterable[DType], executor: Executor, progress: Progress | None
+        self,
+        dtypes: Iterable[DType],
+        executor: Executor,
+        progress: Progress | None,
     ) -> None:
         self._executor = executor
         self._progress = progress

@@ -153,7 +153,10 @@ class Template(NamedTuple):
         """
         parts = [self.texts[0]]
         for number, width, text in zip(
-            self.numbers, self.widths, self.texts[1:], strict=True
+            self.numbers,
+            self.widths,
+            self.texts[1:],
+            strict=True,
         ):
             value = number.value(places)
             # A name with a minus would be another name, or none at all.
@@ -172,7 +175,10 @@ class Template(NamedTuple):
         """The template as text, with `<<` for a bracket of the name itself."""
         parts = [self.texts[0].replace("<", "<<")]
         for number, width, text in zip(
-            self.numbers, self.widths, self.texts[1:], strict=True
+            self.numbers,
+            self.widths,
+            self.texts[1:],
+            strict=True,
         ):
             hole = f"<{number.text}:{width}>" if width else f"<{number.text}>"
             parts += [hole, text.replace("<", "<<")]

@@ -130,7 +130,9 @@ def _rule_lines(rule: Rule, width: int | None) -> list[Line]:
         source = show(source_words(part), 160)
         text = ": ".join([text for text in (source, words) if text])
         lines += hanging_lines(
-            [("  of ", "dim")] if source else [("  ", "")], text, width
+            [("  of ", "dim")] if source else [("  ", "")],
+            text,
+            width,
         )
     if len(rule.parts) > _PARTS:
         lines.append([(f"  and {len(rule.parts) - _PARTS:,} more parts", "dim")])
@@ -140,7 +142,9 @@ def _rule_lines(rule: Rule, width: int | None) -> list[Line]:
 
 
 def _titled_lines(
-    title: str, rows: Sequence[tuple[str, str]], width: int | None
+    title: str,
+    rows: Sequence[tuple[str, str]],
+    width: int | None,
 ) -> list[Line]:
     """A list with its title; no line for an empty one."""
     if not rows:

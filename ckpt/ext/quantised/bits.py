@@ -213,7 +213,9 @@ class _EightBits:
 
     def read_cells(self, first: int, last: int) -> Cells:
         return self._grid.cells(
-            first, last, lambda begin, end: (read_scales(self._scale, begin, end),)
+            first,
+            last,
+            lambda begin, end: (read_scales(self._scale, begin, end),),
         )
 
 

@@ -371,7 +371,10 @@ def _pair_of(row: Row, judging: Judging) -> tuple[int, TensorRef] | None:
 
 
 def _named(
-    rows: Sequence[Judged], pairs: Sequence[Row], judging: Judging, side: int
+    rows: Sequence[Judged],
+    pairs: Sequence[Row],
+    judging: Judging,
+    side: int,
 ) -> list[Judged]:
     """Return the verdicts with the tensor of the base that a wrong weight is, where one
     is found.

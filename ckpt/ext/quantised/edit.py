@@ -143,7 +143,10 @@ def dequantised(
             left.append(Leftover("--dequantize", why))
         return RewriteReport("convert", checkpoint, checkpoint, left_alone=tuple(left))
     result = edited_checkpoint(
-        checkpoint, edit.copy(checkpoint.root), limits, origin=None
+        checkpoint,
+        edit.copy(checkpoint.root),
+        limits,
+        origin=None,
     )
     method = facts_of(checkpoint, limits).method
     # transformers asks config.json how to read the weights, not the weights.
@@ -166,7 +169,10 @@ def dequantised(
 
 
 def _chosen(
-    survey: Survey, rows: Sequence[Logical], section: str | None, select: Globs | None
+    survey: Survey,
+    rows: Sequence[Logical],
+    section: str | None,
+    select: Globs | None,
 ) -> list[Logical]:
     """Return the logical tensors of a section, and those whose names are selected."""
     if section is not None:
@@ -206,6 +212,9 @@ def plain_checkpoint(
     if not swapped:
         return checkpoint, found._replace(logical=())
     result = edited_checkpoint(
-        checkpoint, edit.copy(checkpoint.root), limits, origin=None
+        checkpoint,
+        edit.copy(checkpoint.root),
+        limits,
+        origin=None,
     )
     return result, found._replace(logical=tuple(swapped))

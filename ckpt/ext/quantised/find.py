@@ -137,7 +137,10 @@ def find_logical(
     """
     facts = facts_of(checkpoint, limits)
     return match_entries(
-        checkpoint.tensors, facts, can_read=can_read, for_values=for_values
+        checkpoint.tensors,
+        facts,
+        can_read=can_read,
+        for_values=for_values,
     )
 
 
@@ -166,7 +169,10 @@ def match_entries(
         if not rows:
             continue
         found, problems = _planned(
-            rows, facts, can_read=can_read, for_values=for_values
+            rows,
+            facts,
+            can_read=can_read,
+            for_values=for_values,
         )
         # A weight that is there already would stand twice under its name.
         if found is not None and found.path != entry.path and found.path in taken:
@@ -259,7 +265,11 @@ def _stem(key: str, ending: str) -> str | None:
 
 
 def _planned(
-    rows: Sequence[_Candidate], facts: Facts, *, can_read: bool, for_values: bool
+    rows: Sequence[_Candidate],
+    facts: Facts,
+    *,
+    can_read: bool,
+    for_values: bool,
 ) -> tuple[Logical | None, list[NearMiss]]:
     """Return the weight that one scheme plans of some tensors, or why none does. Raises
     UnreadableError.

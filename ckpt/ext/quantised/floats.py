@@ -51,7 +51,9 @@ class _Bytes:
 
     def read_cells(self, first: int, last: int) -> Cells:
         return self._grid.cells(
-            first, last, lambda begin, end: (read_scales(self._scale, begin, end),)
+            first,
+            last,
+            lambda begin, end: (read_scales(self._scale, begin, end),),
         )
 
 
@@ -167,7 +169,10 @@ class _Experts:
     """
 
     def __init__(
-        self, codes: TensorRef, scale: TensorRef, shape: tuple[int, int, int]
+        self,
+        codes: TensorRef,
+        scale: TensorRef,
+        shape: tuple[int, int, int],
     ) -> None:
         # Codes are [experts, columns, blocks, 16], of two codes a byte.
         self._codes = codes

@@ -28,7 +28,11 @@ class Grid:
     """
 
     def __init__(
-        self, rows: int, columns: int, block: tuple[int, int], height: int | None = None
+        self,
+        rows: int,
+        columns: int,
+        block: tuple[int, int],
+        height: int | None = None,
     ) -> None:
         self.rows = rows
         self.columns = columns
@@ -63,7 +67,10 @@ class Grid:
         return numbers - begin, begin, end
 
     def cells(
-        self, first: int, last: int, read: Callable[[int, int], tuple[Array, ...]]
+        self,
+        first: int,
+        last: int,
+        read: Callable[[int, int], tuple[Array, ...]],
     ) -> Cells:
         """Return the cells of some rows. `read` gives the parameters of some block
         rows.
@@ -82,7 +89,9 @@ def read_scales(ref: TensorRef, begin: int, end: int) -> Array:
 
 
 def block_of(
-    shape: tuple[int, ...], scale: TensorRef, named: tuple[int, int] | None
+    shape: tuple[int, ...],
+    scale: TensorRef,
+    named: tuple[int, int] | None,
 ) -> tuple[int, int]:
     """Return the rows and columns that one scale stands for. Raises MisfitError where
     the shapes do not say it.

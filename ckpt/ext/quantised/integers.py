@@ -33,7 +33,11 @@ class _Signed:
     """Signed bytes in blocks with a scale and a zero point."""
 
     def __init__(
-        self, codes: TensorRef, scale: TensorRef, zero: TensorRef | None, grid: Grid
+        self,
+        codes: TensorRef,
+        scale: TensorRef,
+        zero: TensorRef | None,
+        grid: Grid,
     ) -> None:
         signless = codes._replace(dtype=BY_NAME["uint8"])
         self._codes = as_rows(signless, grid.rows, grid.columns)
@@ -65,7 +69,10 @@ def _signed(codes: Array, scale: Array, zero: Array) -> Array:
 
 
 def _plan(
-    given: Given, codes: TensorRef, name: str, own: DType | None = None
+    given: Given,
+    codes: TensorRef,
+    name: str,
+    own: DType | None = None,
 ) -> Planned:
     """Plan signed bytes with scales, and perhaps zero points of the same shape. Raises
     MisfitError.

@@ -235,7 +235,12 @@ def judge(logical: Logical, base: TensorRef, base_name: str) -> Judged:
                 verdict, figures, factor = "factors", fitted_figures, None
                 sums = fitted_sums
     row = Judged(
-        logical.name, base_name, logical.planned.text, verdict, *figures, factor
+        logical.name,
+        base_name,
+        logical.planned.text,
+        verdict,
+        *figures,
+        factor,
     )
     return _with_few(row, logical, plain, sums)
 

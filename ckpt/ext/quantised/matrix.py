@@ -97,7 +97,11 @@ class Numbers(NamedTuple):
 
 
 def decode_rows(
-    matrix: Matrix, reader: Reader, first: int, last: int, to: DType
+    matrix: Matrix,
+    reader: Reader,
+    first: int,
+    last: int,
+    to: DType,
 ) -> Numbers:
     """Return the elements of some rows as `to`, one after the other. Raises
     UnreadableError.
@@ -126,7 +130,9 @@ def decode_rows(
     # Few files lose numbers in a cast, so only these count them element by element.
     lost, gone = _lost(table.reshape(-1), entries.words, to)
     return Numbers(
-        words, int(np.take(lost, places).sum()), int(np.take(gone, places).sum())
+        words,
+        int(np.take(lost, places).sum()),
+        int(np.take(gone, places).sum()),
     )
 
 

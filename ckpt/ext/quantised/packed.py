@@ -66,7 +66,12 @@ class Gptq:
     """
 
     def __init__(
-        self, given: Given, bits: int, columns: int, group: int, zero_shift: int
+        self,
+        given: Given,
+        bits: int,
+        columns: int,
+        group: int,
+        zero_shift: int,
     ) -> None:
         self._given = given
         self._bits = bits

@@ -29,7 +29,10 @@ class Decoded(PlaceInSpans):
     __slots__ = ("dtype", "matrix", "parts")
 
     def __init__(
-        self, matrix: Matrix, parts: Sequence[TensorRef], dtype: DType
+        self,
+        matrix: Matrix,
+        parts: Sequence[TensorRef],
+        dtype: DType,
     ) -> None:
         self.matrix = matrix
         self.parts = tuple(parts)
@@ -76,7 +79,9 @@ class Decoded(PlaceInSpans):
         def decode(ends: tuple[int, int]) -> _Span:
             numbers = decode_rows(matrix, reader, *ends, self.dtype)
             return _Span(
-                numbers.words.view("u1").data, numbers.overflowed, numbers.vanished
+                numbers.words.view("u1").data,
+                numbers.overflowed,
+                numbers.vanished,
             )
 
         begin = first * row

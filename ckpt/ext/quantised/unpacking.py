@@ -101,7 +101,9 @@ class Columns:
                 while len(self._held) >= _PIECES:
                     self._held.popitem(last=False)
                 self._held[number] = read_part(
-                    self._ref, range(rows), range(begin, end)
+                    self._ref,
+                    range(rows),
+                    range(begin, end),
                 )
             return self._held[number]
 

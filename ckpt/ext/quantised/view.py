@@ -91,7 +91,9 @@ def _is_chosen(row: Logical, report: Inspection) -> bool:
 
 
 def _shown(
-    view: Checkpoint, select: Globs | None, section: str | None
+    view: Checkpoint,
+    select: Globs | None,
+    section: str | None,
 ) -> Inspection | None:
     """Return the report on a checkpoint of logical tensors, or None where nothing of it
     is selected.
@@ -116,7 +118,9 @@ def _composite(row: Logical) -> Composite:
 
 
 def _findings(
-    findings: Sequence[Finding], rows: Sequence[Logical], misses: Sequence[NearMiss]
+    findings: Sequence[Finding],
+    rows: Sequence[Logical],
+    misses: Sequence[NearMiss],
 ) -> tuple[Finding, ...]:
     """Return the findings of which those on codes say how to read them, and those on
     what nearly is a scheme.

@@ -224,7 +224,9 @@ def resampling_of(
 
 
 def _sides_of_rows(
-    old_count: int, new_count: int, grids: Grids | None
+    old_count: int,
+    new_count: int,
+    grids: Grids | None,
 ) -> tuple[Grid, Grid] | None:
     """Return the two grids of lists of so many positions: those that are named, else
     square ones; or None.
@@ -255,7 +257,11 @@ def _of_table(old: tuple[int, ...], new: tuple[int, ...]) -> Resampling | str:
     """The way for a table of relative positions, one column for each head."""
     if len(old) == len(new) == 3 and old[0] == new[0]:
         return Resampling(
-            "planes", (old[1], old[2]), (new[1], new[2]), new, antialias=False
+            "planes",
+            (old[1], old[2]),
+            (new[1], new[2]),
+            new,
+            antialias=False,
         )
     if len(old) != 2 or len(new) != 2 or old[1] != new[1]:
         return "the number of heads differs"
@@ -264,7 +270,12 @@ def _of_table(old: tuple[int, ...], new: tuple[int, ...]) -> Resampling | str:
         one, two = _side(old[0] - extra), _side(new[0] - extra)
         if one is not None and two is not None and one % 2 and two % 2:
             return Resampling(
-                "rows", (one, one), (two, two), new, last=extra, antialias=False
+                "rows",
+                (one, one),
+                (two, two),
+                new,
+                last=extra,
+                antialias=False,
             )
     return f"{old[0]} and {new[0]} rows are not those of two square windows"
 

@@ -235,7 +235,9 @@ def _padded(row: Pairing, fill: str) -> tuple[TensorRef, Fit] | str | None:
 
 
 def _resampled(
-    row: Pairing, tokens: set[int], grids: Grids | None
+    row: Pairing,
+    tokens: set[int],
+    grids: Grids | None,
 ) -> tuple[TensorRef, Fit] | str | None:
     """The tensor of PRETRAINED on the grid of TARGET, the reason why not, or None for a
     tensor without a grid.
@@ -270,7 +272,11 @@ def _sides(row: Pairing) -> tuple[TensorRef, TensorRef]:
 def _over(like: TensorRef, place: Place, shape: tuple[int, ...]) -> TensorRef:
     """A tensor of this shape over a storage of its own."""
     storage = like.storage._replace(
-        id="", dtype=like.dtype, nbytes=place.nbytes, place=place, crc=None
+        id="",
+        dtype=like.dtype,
+        nbytes=place.nbytes,
+        place=place,
+        crc=None,
     )
     return tensor_ref(storage, like.dtype, shape, contiguous(shape), 0)
 

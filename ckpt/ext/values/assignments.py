@@ -158,7 +158,10 @@ def typed_node(name: str, text: str, old: Node) -> Node:
 
 
 def _parse_number(
-    label: str, text: str, read: type[int] | type[float], kind: str
+    label: str,
+    text: str,
+    read: type[int] | type[float],
+    kind: str,
 ) -> Node:
     try:
         number = read(text)

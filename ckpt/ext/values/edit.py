@@ -195,7 +195,9 @@ class _Tree:
 
 
 def _is_new_metadata(
-    checkpoint: Checkpoint, assignment: Assignment, tree: _Tree
+    checkpoint: Checkpoint,
+    assignment: Assignment,
+    tree: _Tree,
 ) -> bool:
     """Tell whether a name is to be added to the metadata of safetensors, where each
     value is text.
@@ -221,7 +223,11 @@ def _target_of(checkpoint: Checkpoint, assignment: Assignment, tree: _Tree) -> T
         raise _unknown_name_error(checkpoint, name)
     path, holder = next(iter(holders.values()))
     return Target(
-        name, (*path, key), None, Place(holder, "values", len(holder.keys)), is_new=True
+        name,
+        (*path, key),
+        None,
+        Place(holder, "values", len(holder.keys)),
+        is_new=True,
     )
 
 
@@ -285,7 +291,10 @@ def _only_target(
 
 
 def _places_in(
-    holder: Node, step: str | int, node: Node, tree: _Tree
+    holder: Node,
+    step: str | int,
+    node: Node,
+    tree: _Tree,
 ) -> Iterator[Place]:
     """Yield the places of a node in what holds it: a dict, list or tuple, or the items
     and the state of an object.
@@ -318,7 +327,9 @@ def _unknown_name_error(checkpoint: Checkpoint, name: str) -> UsageError:
     if not alike and not checkpoint.traits.is_pickle and name.startswith("config."):
         hint = "ckpt set changes the file of the weights; config.json is for an editor"
     return UsageError(
-        f"no value called {show(name, 80)}", path=checkpoint.path, hint=hint
+        f"no value called {show(name, 80)}",
+        path=checkpoint.path,
+        hint=hint,
     )
 
 
@@ -461,7 +472,9 @@ def _is_equal(node: Node, other: Node) -> bool:
 
 
 def _check_changes(
-    before: Checkpoint, after: _Tree, expected: dict[Path, object]
+    before: Checkpoint,
+    after: _Tree,
+    expected: dict[Path, object],
 ) -> None:
     """Raise UnsupportedError unless each path leads to what was asked for."""
     moved = _moved_below(expected)
@@ -501,7 +514,9 @@ def _node_text(node: Node) -> tuple[str, str]:
 
 
 def _other_changes(
-    before: Checkpoint, after: Checkpoint, expected: dict[Path, object]
+    before: Checkpoint,
+    after: Checkpoint,
+    expected: dict[Path, object],
 ) -> list[str]:
     """Return the names of the values that changed although nobody asked for it: other
     names of one object.
