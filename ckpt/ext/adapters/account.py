@@ -122,6 +122,7 @@ def _layer_texts(rows: Sequence[Merged]) -> list[str]:
     for row in rows:
         groups.setdefault((row.method, row.rank, row.scale), []).extend(row.tensors)
     texts = []
+    # Many layers have one rank and one scale: they are one line.
     for (method, rank, scale), names in list(groups.items())[:_GROUPS]:
         unique = list(dict.fromkeys(names))
         texts.append(
@@ -136,6 +137,7 @@ def _layer_texts(rows: Sequence[Merged]) -> list[str]:
 def _source_notes(source: Source) -> list[str]:
     """The rest that is to be known of an adapter."""
     notes = [f"names: {shift.before}* → {shift.after}*" for shift in source.shifts]
+    # Where alpha comes from is said only where nobody expects it.
     unusual = [
         text
         for text in source.scale_from
@@ -169,6 +171,8 @@ def account_of(
     sources = []
     for index, adapter in enumerate(plan.adapters):
         pairs = [pair for pair in plan.pairs if pair.adapter == index]
+        # The weight is in the scale that is shown, as it is in the numbers that are
+        # added.
         weight = 1.0 if weights is None else weights[index]
         source = _make_source(adapter, pairs, weight, plan.shifts[index], copies[index])
         sources.append(source)

@@ -72,6 +72,7 @@ def merge(
     named = packings_of(keyword_texts(packing))
     if scale is not None and not math.isfinite(scale):
         raise UsageError("--scale: not a finite number")
+    # One adapter may be given without a list around it.
     given = _list_adapters(adapters)
     refuse_weights(weights, max(1, len(given)))
     request = Options(
@@ -151,6 +152,7 @@ _OTHER_TOKENIZER = "OUT gets the tokenizer of BASE, and not the one beside this 
 
 def _has_tokenizer(path: str) -> bool:
     """Tell whether the folder of an adapter of this machine holds a tokenizer."""
+    # PEFT saves the tokenizer beside the adapter where tokens were added.
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
     return path not in NAMELESS and any(
@@ -177,6 +179,7 @@ def _is_adapter(given: Input, options: WriteOptions) -> bool:
     """Tell whether a checkpoint is an adapter, and nothing else."""
     try:
         with at_hand(given, options.limits, plugins=options.plugins) as opened:
+            # Read once more, and only for an error: is the first of both the adapter?
             found = read_adapter(opened.survey, options.limits)
     except CkptError:
         return False

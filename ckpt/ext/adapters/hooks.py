@@ -40,6 +40,7 @@ def explained_by(
             except CkptError as error:
                 say_of_merge(error)
                 raise
+            # A flipped bit of the adapter would make all pairs look wrong.
             refuse_damage(found)
         try:
             return check_merge(report, found)

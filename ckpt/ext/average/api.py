@@ -178,6 +178,7 @@ def _last_of(
             f"for {count}"
         )
         raise UsageError(problem, path=folder)
+    # Two series of one length: nothing says which of them is meant.
     if len(long) > 1:
         listed = and_more(
             [f"{show(name, 60)} ({len(numbered[name])})" for name in long], 4

@@ -197,6 +197,7 @@ def _further_names(model: _Model) -> Iterator[Leftover]:
     """Yield the names of a model that the last one lacks, and that are tied to a tensor
     that is averaged.
     """
+    # By memory: a tied tensor has further names, which are not lost.
     taken = {id(entry) for entry in model.tensors.values()}
     held = {_memory(entry): entry.name for entry in model.tensors.values()}
     for entry in model.entries:

@@ -220,6 +220,7 @@ def _in_steps(ref: TensorRef, first: int, last: int) -> Iterator[bytes]:
     width = ref.dtype.bits // 8
     step = ELEMENTS * width
     rest = bytearray()
+    # Blocks of a stream have any size: spans of all tensors must begin alike.
     for block in cut_blocks(elements(ref), first * width, (last - first) * width):
         rest += block
         while len(rest) >= step:

@@ -35,6 +35,7 @@ def check_recipe(
         )
         for target, leaf in ready
     ]
+    # In the order of the tasks, whichever of them ends first.
     for (target, _), result in zip(
         ready,
         run_each(executor, tasks, progress),
@@ -61,6 +62,7 @@ def check_recipe(
         for row in problems_of(whole, sources)
         if not row.is_target
     ]
+    # What does not fit is counted as not used at all.
     sized = [
         row._replace(
             elements=_source_numel(sources, row.name),
@@ -116,6 +118,7 @@ def _compared_names(
             )
         else:
             ready.append((target, leaf))
+    # And what the recipe makes beside what is there.
     for name in targets.keys() - leaves.keys():
         made[name] = Made(name, None, why="the recipe makes it, and B has it not")
     return made, ready

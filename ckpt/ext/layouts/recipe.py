@@ -57,6 +57,7 @@ def recipe(
     assumed = parsed_mapping(keyword_texts(assume))
     if check is not None and (out is not None or assumed):
         raise UsageError("--check proves a recipe: it goes without -o and --assume")
+    # Before anything is read: a path that cannot be written is said at once.
     place = (
         None if out is None else target(os.fsdecode(out), force=force, parents=parents)
     )
@@ -97,6 +98,7 @@ def recipe(
                 found = recipe_of(findings, sides[0].leaves, sides[1].leaves)
                 made = found._replace(before=ranks[0], after=ranks[1])
         for side in opened:
+            # A file that changed while it was searched proves nothing.
             side.check_unchanged()
     report = RecipeReport(
         sides[0].path,
@@ -144,6 +146,7 @@ def opened_side(
     """Open a checkpoint for a block, or the files that a pattern names. Raises
     CkptError.
     """
+    # A pattern is opened here, so it is closed here; an open checkpoint stays open.
     opened = open_pattern(given, limits, plugins=plugins)
     if opened is None:
         with at_hand(given, limits, plugins=plugins) as known:

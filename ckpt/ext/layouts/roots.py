@@ -59,6 +59,7 @@ def values_of(
         raise UnreadableError(
             f"{show_name(side.passed[0].name)} has no layout: {side.passed[0].why}"
         )
+    # Tied tensors are one memory, which a file of safetensors has once.
     views = {leaf.ref.view: leaf for leaf in side.leaves}
     tasks = [Task(_sums_of, (leaf.ref,), leaf.ref.nbytes) for leaf in views.values()]
     totals: dict[DType, list[int]] = {}
@@ -87,6 +88,7 @@ def _sums_of(ref: TensorRef) -> tuple[int, int]:
     """
     import numpy as np
 
+    # Two sums: tensors made so that one of them agrees do not agree in the other.
     one = two = 0
     for block in blocks_in_rows(ref, ref.dtype):
         hashes = mix_bits(block.bits)

@@ -60,6 +60,7 @@ def recipe_stage(
                 report = report._replace(left_out=(*report.left_out, row))
             if not optimizer:
                 return report
+            # The optimizer goes the way of its parameters, so it comes after them.
             from ckpt.ext.layouts.moments import with_optimizer  # here: few ask for it
 
             plan = plan_of(recipe, reverse=reverse)

@@ -46,6 +46,7 @@ def recipe_lines(report: RecipeReport, width: int | None = None) -> list[Line]:
     """The report as a person reads it, broken to fit `width`."""
     lines: list[Line] = [[(report.headline, "good" if report.is_whole else "warn")]]
     lines += _coded_lines(report, width)
+    # A recipe that was given needs no listing: only what is wrong with it.
     if report.recipe.rules and not report.is_check:
         lines.append([])
         for rule in report.recipe.rules[:_MOST]:
@@ -151,11 +152,13 @@ def _titled_lines(
         return []
     lines: list[Line] = [[], [(title, "head")]]
     shown = 0
+    # Names that differ by numbers are one line.
     for name, indices in merge_alike_rows(rows[:_FOLDED])[:_LEFT]:
         shown += len(indices)
         times = f"  ×{len(indices):,}" if len(indices) > 1 else ""
         label = f"  {show_name(name, 80)}{times}"
         text = rows[indices[0]][1]
+        # In one line where it fits, else the text hangs below the name.
         if width is None or cells(label) + 2 + cells(text) <= width:
             lines.append([(label, "name"), (f"  {text}", "")])
             continue

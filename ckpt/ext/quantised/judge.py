@@ -373,8 +373,8 @@ def _bands(matrix: Matrix, block: int) -> list[tuple[int, int]]:
     unseen.
     """
     # A few rows of a wide matrix are as many elements as many of a narrow one.
-    fitting = _ELEMENTS // max(1, matrix.columns)
-    size = matrix.fixed_step or max(1, min(matrix.rows, fitting))
+    fitting = min(matrix.rows, _ELEMENTS // max(1, matrix.columns))
+    size = matrix.fixed_step or max(1, fitting)
     if 1 < block < matrix.rows and not matrix.fixed_step:
         return _bands_of_blocks(matrix, block)
     if _BANDS * size >= matrix.rows:

@@ -213,6 +213,7 @@ def resampling_of(
             found.append(Resampling("rows", *sides, new, first=count))
     if len(old) == 2 and grids is None:
         # A list of positions of a text may have a square length too.
+        # Without a class token before the grid only the name tells an image.
         is_of_image = any(word in lower for word in _OF_IMAGES)
         found = [way for way in found if way.first or is_of_image]
     if len(found) == 1:
