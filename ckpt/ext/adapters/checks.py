@@ -400,7 +400,7 @@ def _box_sums(
     import numpy as np
 
     is_lost = ~np.isfinite(expected)
-    # What is infinite or NaN after a merge too tells nothing.
+    # An element that is infinite or NaN after a merge too tells nothing.
     if is_lost.any():
         is_lost &= (found == expected) | (np.isnan(found) & np.isnan(expected))
         before = np.where(is_lost, 0, before)

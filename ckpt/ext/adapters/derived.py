@@ -116,7 +116,7 @@ class Derived(PlaceInSpans):
             is_summed = checksum is not None
             parts = in_order(lambda ends: self._make_span(ends, is_summed), spans)
         else:
-            # Compressed and far bytes come in order: threads would wait for each other.
+            # Such a tensor is read in order: threads would wait for each other.
             parts = self._spans_in_turn(spans)
         total = 0
         begin = first * width

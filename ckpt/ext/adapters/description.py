@@ -204,7 +204,7 @@ def _fit_to_base(adapter: Adapter, base: Survey, limits: Limits) -> Fit:
     """Return the fit of an adapter to a base: each of its tensors has a place there, or
     why not. Reads no weights.
     """
-    # Whether it fits does not depend on a scale that nothing records.
+    # The fit does not depend on a scale that nothing records.
     options = Options(scale=1.0 if has_free_scale(adapter) else None)
     try:
         plans = possible_plans(

@@ -325,7 +325,7 @@ def _with_copies(plan: Plan, base: Base) -> tuple[Plan, list[int]]:
     equal = [0] * len(plan.adapters)
     if not plan.copies:
         return plan, equal
-    # What differs replaces the tensor of the base, unless the adapter changes that too.
+    # A copy that differs replaces the tensor of the base, unless that changes too.
     targets = {target.name: target for target in plan.targets}
     for index, name, entry in plan.copies:
         path = show(plan.adapters[index].path, 80)

@@ -263,7 +263,7 @@ class Computing:
         They lie in the block or in `rows`, unless neither can hold them.
         """
         numbers = cast.as_numbers(block, dtype, 0, rows)
-        # Numbers of a file are read-only, and those of float64 may be too wide.
+        # A block may be read-only, and its numbers of another width than the sums.
         if numbers.dtype.str != self.kind or not numbers.flags.writeable:
             numbers = numbers.astype(self.kind)
         return numbers.reshape(-1, max(1, self.work.columns))

@@ -150,7 +150,7 @@ def average(
                 aligned=model.names.prefixes, renames=model.names.renames
             )
         sources.append(source)
-    # What the last one leaves out is listed without its path, once for all.
+    # The last one's leftovers are listed without its path, once for all.
     listed = {row.name for row in chosen.left_out}
     theirs_too: list[Leftover] = []
     for survey, report in zip(others, plain[:-1], strict=False):

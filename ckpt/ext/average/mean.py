@@ -76,7 +76,7 @@ class Span:
     def _compare_bits(self, bits: Array) -> None:
         if self._first is None:
             self._first = bits.copy()
-            # Not all True: NaN compares by its bits, which are equal to themselves.
+            # All True at first: the bits of NaN are equal to themselves too.
             self._agree = bits == bits
         else:
             self._agree &= bits == self._first

@@ -127,7 +127,7 @@ def in_transformers(survey: Survey) -> RewriteReport:
         raise LossError(
             f"no table has a name in transformers for {listed}", path=survey.path
         )
-    # What the converter made of config.json is made of it again by transformers.
+    # Tables that the converter made of config.json are made again by transformers.
     kept: list[Entry] = []
     left: list[Leftover] = []
     for entry in found.checkpoint.tensors:

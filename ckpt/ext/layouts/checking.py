@@ -62,7 +62,7 @@ def check_recipe(
         for row in problems_of(whole, sources)
         if not row.is_target
     ]
-    # What does not fit is counted as not used at all.
+    # A tensor that does not fit is counted as not used at all.
     sized = [
         row._replace(
             elements=_source_numel(sources, row.name),
@@ -118,7 +118,7 @@ def _compared_names(
             )
         else:
             ready.append((target, leaf))
-    # And what the recipe makes beside what is there.
+    # The tensors that the recipe makes beside those that are there.
     for name in targets.keys() - leaves.keys():
         made[name] = Made(name, None, why="the recipe makes it, and B has it not")
     return made, ready

@@ -80,7 +80,7 @@ def wrong_notes(
         for target in expand_recipe(read_recipe(os.fsdecode(recipe), limits)).targets
     }
     sources = side_of(before).leaves
-    # What the report calls different, as far as the recipe makes it.
+    # The tensors that the report calls different, as far as the recipe makes them.
     wrong = [
         leaf
         for leaf in side_of(after).leaves

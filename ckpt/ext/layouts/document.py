@@ -214,7 +214,7 @@ def _hint_of_missing(path: str) -> str:
     """Return what stands in the place of a recipe that is no file: there is one word,
     and all others are paths.
     """
-    # What a user types most often in this place is a word that another command takes.
+    # A user may type a word here that another command takes.
     if path == OWN_LAYOUT:
         return f"{OWN_LAYOUT} is for a GGUF; {_WRITTEN_BY} for a pair"
     if nearest_names(path, [OWN_LAYOUT], 1):

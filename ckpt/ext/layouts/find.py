@@ -166,7 +166,7 @@ class _Finder:
         # The rules of what was found say what follows: until they say nothing more.
         while self._find_first_layers():
             pass
-        # What is used already is looked at last: most tensors of A are used once.
+        # Used tensors are looked at last: most tensors of A are used once.
         used = self._used_names()
         fresh = [leaf for leaf in self._sources if leaf.name not in used]
         self._find_among(fresh, self._open())

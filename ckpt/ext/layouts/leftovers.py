@@ -183,7 +183,7 @@ def _unused_slices(leaf: Leaf, used: Sequence[Piece], missing: int) -> _Slices |
     steps = flat_steps(leaf.shape)
     for axis, size in enumerate(leaf.shape):
         inner = leaf.ref.numel // size
-        # What is left must be whole slices of this axis.
+        # The elements that are left must be whole slices of this axis.
         if missing % inner or missing // inner > _PADDING:
             continue
         is_used = np.zeros(size, bool)

@@ -97,8 +97,8 @@ class Evidence:
     def _count_waiting(self) -> None:
         """Count the pairs that are not counted yet."""
         if self._waiting:
-            # What modules share changes with each pair: it is worked out again when
-            # asked for.
+            # The modules that are shared change with each pair: they are found again
+            # when asked for.
             self._shared.clear()
         for name, sources in self._waiting:
             # A module of A has one vote for each tensor, however many pieces come of

@@ -61,7 +61,8 @@ def reversed_recipe(whole: Expanded) -> Reversed:
             new = [back] if is_once else _new_parts(turned[name], back, numel)
             turned[name] += new
             used[row.target] += [part.turned(name) for part in new]
-            # What another piece makes already is dropped, so it must be equal.
+            # Elements that another piece makes already are dropped, so they must be
+            # equal.
             made = sum([part.numel for part in new])
             if made < row.piece.numel:
                 copies.append(row)

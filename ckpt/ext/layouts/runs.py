@@ -266,7 +266,7 @@ def _padding_run(buffer: Leaf, start: int, end: int) -> Run | None:
     first = read_elements(buffer.flat, start, ((1, 1),))
     bits = int.from_bytes(first.tobytes(), "little")
     count = _equal_count(buffer, start, end)
-    # Zeros are padding however few they are: writers fill with zeros.
+    # A few zeros are padding too; a few equal numbers beside 0 may be values.
     if bits and count < WINDOW:
         return None
     return Run(start, None, 0, count, bits)

@@ -35,7 +35,6 @@ def sample_of(leaf: Leaf, dtype: DType) -> int | None:
     if any(source.far is not None for source in place.list_sources()):
         return None
     count = min(COUNT, leaf.ref.numel)
-    # The middle: the first rows of embeddings are often padding.
     first = (leaf.ref.numel - count) // 2
     raw = read_elements(leaf.flat, first, ((count, 1),))
     if leaf.dtype != dtype:

@@ -67,7 +67,7 @@ class _Tables:
         """The numbers of the rows that one row fits, in ascending order."""
         import numpy as np
 
-        # The largest number is the least rounded.
+        # The largest number is the divisor: it is 0 only where all are.
         sizes = np.abs(own)
         most = int(sizes.argmax())
         near = self._moved(own)
@@ -137,7 +137,6 @@ def _between(table: tuple[Array, Array], low: float, high: float) -> list[Array]
 def _some_numbers(leaf: Leaf) -> Array:
     """Some elements of a tensor as numbers."""
     count = min(_FEW, leaf.ref.numel)
-    # From the middle: the first elements of embeddings and norms are often special.
     raw = read_elements(leaf.flat, (leaf.ref.numel - count) // 2, ((count, 1),))
     numbers: Array = cast.as_numbers(raw.tobytes(), leaf.dtype).astype("f8")
     return numbers
@@ -202,7 +201,6 @@ def _fitting_factors(
     """
     import numpy as np
 
-    # Small numbers are rounded by much: their quotients say little.
     used = np.abs(theirs) > np.abs(theirs).max() * 1e-3
     if not used.any() or not theirs.any():
         return []

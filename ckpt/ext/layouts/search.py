@@ -316,7 +316,7 @@ class Search:
             nests = _nests_of(chosen, [target.shape[axis] for axis in family])
             if len(nests) <= MOST:
                 plans.append(_Plan(family, nests, chosen.constants))
-        # The plan of the fewest loops is the plainest rule, and the cheapest to prove.
+        # The plan of the fewest loops is the plainest rule.
         plans.sort(key=lambda plan: len(plan.nests))
         for plan in plans:
             pieces = self._made(target, plan.family, plan.nests, plan.constants, index)

@@ -422,7 +422,7 @@ def _like(logical: Logical, bases: Sequence[tuple[str, TensorRef]], own: str) ->
             found = likeness(sample, read_rows(part, 0, len(sample.values)))
             if found > best[1]:
                 best = (name, found)
-    # What cannot be read has its own lines in the report.
+    # An unreadable tensor has its own lines in the report.
     except CkptError:
         return ""
     return best[0]

@@ -45,7 +45,6 @@ class Swap(Edit):
         for part in (*logical.parts, *logical.aside):
             above = (id(root), part.entry.path[:-1])
             # Of 100,000 names in one dict each is looked up once.
-            # Of 100,000 names in one dict each is looked up once.
             if above not in self._places:
                 self._places[above] = _places_in(root, part.entry.path[:-1])
             place = self._places[above].get(part.entry.path[-1])

@@ -133,7 +133,7 @@ def _document(path: str, name: str, limits: Limits) -> Json:
             return None
         text = read_file(folder.child(name, "cache"), limits, name)
         document: Json = json.loads(text)
-    # What is damaged beside a file says nothing: the file itself is still read.
+    # A damaged config says nothing: the file beside it is still read.
     except (CkptError, OSError, ValueError, RecursionError):
         return None
     return document

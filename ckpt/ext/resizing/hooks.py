@@ -143,7 +143,7 @@ def said(report: RewriteReport, done: Fitted) -> RewriteReport:
     lines: list[str] = []
     for row in coverage.pairings:
         fit = done.fits.get(row.name) if row.status in ("loaded", "cast") else None
-        # What was resized is loaded like any other, and says how it was made.
+        # A resized tensor is loaded like any other, and says how it was made.
         if fit is not None:
             row = row._replace(why=fit.text, copied=fit.copied)
             lines.append(f"{show(row.name, 80)}: {fit.text}.")

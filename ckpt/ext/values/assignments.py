@@ -61,7 +61,6 @@ def parse_assignment(word: str) -> Assignment:
             parse_float=_parse_json_float,
             object_pairs_hook=_make_dict,
         )
-    # In this order: a lossy number is a ValueError of Python too.
     except _LossyJsonError as error:
         raise UsageError(f"{show(word, 80)}: {error}") from None
     except (ValueError, RecursionError):

@@ -530,7 +530,8 @@ def _other_changes(
         above_asked.update(path[:depth] for depth in range(len(path)))
     names: list[str] = []
     for path in [*old, *(path for path in new if path not in old)]:
-        # What was asked for, what holds it, and what moved with it are no surprise.
+        # The values that were asked for, those around them, and moved ones are
+        # expected.
         if path in above_asked or _is_below(path, expected) or _is_below(path, moved):
             continue
         if old.get(path) != new.get(path):
