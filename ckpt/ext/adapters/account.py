@@ -96,7 +96,10 @@ class MergeAccount(NamedTuple):
         for index, source in enumerate(self.sources):
             rows = [row for row in self.merged if row.adapter == index]
             out += hanging_lines(
-                [("adapter: ", "")], self._source_headline(source), width, 2
+                [("adapter: ", "")],
+                self._source_headline(source),
+                width,
+                2,
             )
             for text in [*_layer_texts(rows), *_source_notes(source)]:
                 out += hanging_lines([("  ", "")], text, width, 4)
@@ -119,6 +122,7 @@ def _layer_texts(rows: Sequence[Merged]) -> list[str]:
     for row in rows:
         groups.setdefault((row.method, row.rank, row.scale), []).extend(row.tensors)
     texts = []
+    # Many layers have one rank and one scale: they are one line.
     for (method, rank, scale), names in list(groups.items())[:_GROUPS]:
         unique = list(dict.fromkeys(names))
         texts.append(
@@ -133,6 +137,7 @@ def _layer_texts(rows: Sequence[Merged]) -> list[str]:
 def _source_notes(source: Source) -> list[str]:
     """The rest that is to be known of an adapter."""
     notes = [f"names: {shift.before}* → {shift.after}*" for shift in source.shifts]
+    # Where alpha comes from is said only where nobody expects it.
     unusual = [
         text
         for text in source.scale_from
@@ -156,7 +161,9 @@ def _source_notes(source: Source) -> list[str]:
 
 
 def account_of(
-    plan: Plan, weights: Sequence[float] | None, copies: Sequence[int]
+    plan: Plan,
+    weights: Sequence[float] | None,
+    copies: Sequence[int],
 ) -> MergeAccount:
     """The account of a plan. `copies` counts the tensors beside each adapter that equal
     tensors of the base.
@@ -164,6 +171,8 @@ def account_of(
     sources = []
     for index, adapter in enumerate(plan.adapters):
         pairs = [pair for pair in plan.pairs if pair.adapter == index]
+        # The weight is in the scale that is shown, as it is in the numbers that are
+        # added.
         weight = 1.0 if weights is None else weights[index]
         source = _make_source(adapter, pairs, weight, plan.shifts[index], copies[index])
         sources.append(source)
@@ -178,7 +187,12 @@ def _merged_row(pair: Pair, weight: float) -> Merged:
     assert pair.scale.value is not None
     scale = pair.scale.value * weight
     return Merged(
-        pair.adapter, pair.layer.module, pair.targets, pair.rank, scale, pair.method
+        pair.adapter,
+        pair.layer.module,
+        pair.targets,
+        pair.rank,
+        scale,
+        pair.method,
     )
 
 

@@ -72,6 +72,7 @@ def merge(
     named = packings_of(keyword_texts(packing))
     if scale is not None and not math.isfinite(scale):
         raise UsageError("--scale: not a finite number")
+    # One adapter may be given without a list around it.
     given = _list_adapters(adapters)
     refuse_weights(weights, max(1, len(given)))
     request = Options(
@@ -85,7 +86,11 @@ def merge(
     options = options_of(writing, base, "merge", plain=True)
     if format is not None or shard_size is not None or with_config:
         options = with_format(
-            options, format, shard_size, plain=False, with_config=with_config
+            options,
+            format,
+            shard_size,
+            plain=False,
+            with_config=with_config,
         )
         options = options._replace(plain=True)
     talk = Talk(options.tell)
@@ -122,7 +127,12 @@ def merge(
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
             report = job(
-                survey, found, limits, request, section=section, drop_other=drop_other
+                survey,
+                found,
+                limits,
+                request,
+                section=section,
+                drop_other=drop_other,
             )
             found.clear()  # a hundred thousand layers, which writing has no need of
             if with_config and any(row.key == "vocab_size" for row in report.config):
@@ -142,6 +152,7 @@ _OTHER_TOKENIZER = "OUT gets the tokenizer of BASE, and not the one beside this 
 
 def _has_tokenizer(path: str) -> bool:
     """Tell whether the folder of an adapter of this machine holds a tokenizer."""
+    # PEFT saves the tokenizer beside the adapter where tokens were added.
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
     return path not in NAMELESS and any(
@@ -170,6 +181,7 @@ def _is_adapter(given: Input, options: WriteOptions) -> bool:
     """Tell whether a checkpoint is an adapter, and nothing else."""
     try:
         with at_hand(given, options.limits, plugins=options.plugins) as opened:
+            # Read once more, and only for an error: is the first of both the adapter?
             found = read_adapter(opened.survey, options.limits)
     except CkptError:
         return False

@@ -100,6 +100,8 @@ class Base:
         """The names of all places backwards behind a dot, sorted: those with one end
         stand side by side.
         """
+        # Backwards and sorted, names with one end are neighbours: a search finds the
+        # first.
         return sorted(f".{place}"[::-1] for place in self.places)
 
     def places_ending(self, tail: str) -> Iterator[str]:
@@ -138,9 +140,10 @@ class Base:
 
     def weight_of(self, module: str) -> str | None:
         """The name of the weight of a module, or of a parameter, or None."""
-        return next(
-            (module + end for end in WEIGHTS if module + end in self.indices), None
-        )
+        for end in WEIGHTS:
+            if module + end in self.indices:
+                return module + end
+        return None
 
     def is_there(self, module: str) -> bool:
         """Tell whether a base has the layer, by itself, as a part of a fused one, or in
@@ -160,7 +163,9 @@ class Base:
         """
         above, _, leaf = module.rpartition(".")
         for fused, parts in FUSED.items():
-            weight = self.weight_of(f"{above}.{fused}") if leaf in parts else None
+            if leaf not in parts:
+                continue
+            weight = self.weight_of(f"{above}.{fused}")
             if weight is not None:
                 return weight, tuple(f"{above}.{part}" for part in parts)
         return None
@@ -170,12 +175,14 @@ class Base:
         nothing.
         """
         above, _, leaf = module.rpartition(".")
-        weights = [self.weight_of(f"{above}.{part}") for part in FUSED.get(leaf, ())]
-        return (
-            [weight for weight in weights if weight is not None]
-            if None not in weights
-            else []
-        )
+        weights: list[str] = []
+        for part in FUSED.get(leaf, ()):
+            weight = self.weight_of(f"{above}.{part}")
+            # All parts or none: one alone is a layer with the name of a part.
+            if weight is None:
+                return []
+            weights.append(weight)
+        return weights
 
     def expert_of(self, module: str) -> tuple[str, int, int, int] | None:
         """Return the parameter of all experts with a layer of one of them, its number,
@@ -187,7 +194,9 @@ class Base:
             return None
         parameter, place, count = EXPERT_PARTS[leaf]
         weight = self.weight_of(f"{experts}.{parameter}")
-        return None if weight is None else (weight, int(number), place, count)
+        if weight is None:
+            return None
+        return weight, int(number), place, count
 
     def entry(self, name: str) -> Entry:
         """The tensor with a name."""
@@ -223,6 +232,7 @@ class Shift(NamedTuple):
         match = _template_pattern(self.before).match(module)
         if match is None:
             return None
+        # The numbers of a name stay as they are, in their order.
         numbers = iter(match.groups())
         return re.sub("#", lambda _: next(numbers), self.after) + module[match.end() :]
 
@@ -241,7 +251,9 @@ Names = dict[str, str]
 
 
 def met_names(
-    modules: Sequence[str], base: Base, fits: Callable[[str, str], bool]
+    modules: Sequence[str],
+    base: Base,
+    fits: Callable[[str, str], bool],
 ) -> tuple[Names, list[Shift]]:
     """The layers of an adapter with their names in the base, as far as these meet, and
     what was changed for it.
@@ -252,6 +264,7 @@ def met_names(
     met = {module: module for module in modules if base.is_there(module)}
     shifts: list[Shift] = []
     rest = [module for module in modules if module not in met]
+    # A search that failed for one layer fails for all with other numbers.
     failed: set[str] = set()
     for first in tuple(rest):
         if first in met or _mask_numbers(first) in failed:
@@ -263,11 +276,10 @@ def met_names(
             failed.add(_mask_numbers(first))
             continue
         shifts.append(shift)
-        met |= {
-            module: new
-            for module in rest
-            if (new := _met_by(shift, module, base)) is not None
-        }
+        for module in rest:
+            new = _met_by(shift, module, base)
+            if new is not None:
+                met[module] = new
         rest = [module for module in rest if module not in met]
     return met, shifts
 
@@ -295,7 +307,10 @@ def _met_by(shift: Shift, module: str, base: Base) -> str | None:
 
 
 def _best_shift(
-    module: str, modules: Sequence[str], base: Base, fits: Callable[[str, str], bool]
+    module: str,
+    modules: Sequence[str],
+    base: Base,
+    fits: Callable[[str, str], bool],
 ) -> Shift | None:
     """The change of beginnings by which one layer and the most others meet. Raises
     UsageError for two that do equally.
@@ -307,10 +322,10 @@ def _best_shift(
         }
         most = max(counts.values(), default=0)
         best = [shift for shift, count in counts.items() if count == most and most]
+        # Several beginnings for as many layers: shapes may tell two encoders apart.
         if len(best) > 1:
-            best = [
-                shift for shift in best if _all_fit(shift, modules, base, fits)
-            ] or best
+            fitting = [shift for shift in best if _all_fit(shift, modules, base, fits)]
+            best = fitting or best
         if len(best) > 1:
             ways = [show(shift.apply(module) or "", 100) for shift in best]
             problem = f"{show(module, 80)} may be {' or '.join(ways[:3])}"
@@ -321,7 +336,10 @@ def _best_shift(
 
 
 def _all_fit(
-    shift: Shift, modules: Sequence[str], base: Base, fits: Callable[[str, str], bool]
+    shift: Shift,
+    modules: Sequence[str],
+    base: Base,
+    fits: Callable[[str, str], bool],
 ) -> bool:
     pairs = [(module, _met_by(shift, module, base)) for module in modules]
     return all(fits(module, new) for module, new in pairs if new is not None)
@@ -336,12 +354,14 @@ def _candidate_shifts(module: str, base: Base) -> Iterator[list[Shift]]:
         end = ".".join(steps[cut:])
         before = module[: len(module) - len(end)]
         found: list[Shift] = []
+        # A fused layer is there by its name without the part: the end may be shorter.
         for tail in _name_tails(end):
             found = _shifts_to(before, tail, base)
             if found:
                 break
+        # Shorter ends are those of more layers.
         if len(found) > _MOST:
-            return  # shorter ends are those of more layers
+            return
         fitting = [shift for shift in found if _met_by(shift, module, base) is not None]
         if fitting:
             yield fitting
@@ -356,6 +376,7 @@ def _shifts_to(before: str, tail: str, base: Base) -> list[Shift]:
     shifts: dict[Shift, None] = {}
     for place in base.places_ending(tail):
         start = place[: len(place) - len(tail)]
+        # Other numbers are another layer: `layers.3.` does not become `layers.4.`.
         if _find_numbers(start) == numbers:
             shifts[Shift(masked, _mask_numbers(start))] = None
         if len(shifts) > _MOST:
@@ -385,6 +406,7 @@ def met_flat_names(modules: Sequence[str], base: Base) -> tuple[Names, list[Shif
         starts = {flat[: len(flat) - len(start)]: 0 for flat in ends}
         if len(starts) > _MOST:
             continue
+        # All layers of one part of a pipeline share what comes before their flat names.
         for begin in starts:
             starts[begin] = sum(begin + module in base.flats for module in modules)
         most = max(starts.values(), default=0)
@@ -398,7 +420,9 @@ def met_flat_names(modules: Sequence[str], base: Base) -> tuple[Names, list[Shif
 
 
 def _flat_pairs(
-    modules: Sequence[str], base: Base, begin: str
+    modules: Sequence[str],
+    base: Base,
+    begin: str,
 ) -> tuple[Names, list[Shift]]:
     met: Names = {}
     for module in modules:
@@ -409,6 +433,7 @@ def _flat_pairs(
         if found:
             met[module] = found[0]
     first = next(iter(met.values()), "")
+    # The flat beginning is as long as the one with dots.
     dotted = first[: len(begin)]
     return met, [Shift("", dotted)] if dotted else []
 

@@ -54,8 +54,10 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
     base = Base(entries, report.before.path)
     is_free = has_free_scale(adapter)
     options = Options(scale=1.0 if is_free else None)
+    # Tensors of MERGED by the names of the base; new ones by their own.
     after = dict(zip(base.names, [row.after for row in rows], strict=True))
     after |= {row.name: row.after for row in report.rows if row.before is None}
+    # Where names do not say how a base packs layers, MERGED does: all ways are tried.
     tried = [
         _try_plan(packing, plan, after, is_free=is_free)
         for packing, plan in possible_plans(report.before, entries, [adapter], options)
@@ -67,22 +69,24 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
     packing = best.packing if len(tried) > 1 and is_shown else ()
     changed = {id(target.entry) for target in plan.targets if target.entry is not None}
     new = {target.name for target in plan.targets if target.entry is None}
-    others = [
-        row
-        for row in report.rows
-        if row.status in DIFFERS
-        and (row.before is None or id(row.before) not in changed)
-    ]
-    others = [row for row in others if row.before is not None or row.name not in new]
+    # All other differences: what the adapter does not explain.
+    others: list[Row] = []
+    for row in report.rows:
+        if row.status not in DIFFERS:
+            continue
+        is_explained = row.name in new
+        if row.before is not None:
+            is_explained = id(row.before) in changed
+        if not is_explained:
+            others.append(row)
     tied = _tied_rows(others, plan, after)
     others = [row for row in others if id(row) not in tied]
     casts = [row for row in others if _is_cast(row)]
     rest = tuple((row.name, row.status) for row in others if row not in casts)
-    types = {
-        (row.before.tensor.dtype.name, row.after.tensor.dtype.name)
-        for row in casts
-        if row.before and row.after
-    }
+    types: set[tuple[str, str]] = set()
+    for row in casts:
+        if row.before and row.after:
+            types.add((row.before.tensor.dtype.name, row.after.tensor.dtype.name))
     check = MergeCheck(
         adapter.path,
         pairs,
@@ -97,7 +101,9 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
 
 
 def _tied_rows(
-    rows: Sequence[Row], plan: Plan, after: dict[str, Entry | None]
+    rows: Sequence[Row],
+    plan: Plan,
+    after: dict[str, Entry | None],
 ) -> set[int]:
     """The ids of the rows of tensors that are a merged one under another name in BASE,
     and in MERGED too: they change together.
@@ -117,6 +123,7 @@ def _tied_rows(
         for target, ref in changed.get(one.storage, ()):
             entry = after.get(target.name)
             other = None if entry is None else unwrap_dtensor(entry.tensor)
+            # Both sides must share: a head may be tied in BASE and apart in MERGED.
             if not is_same_view(ref, one) or not isinstance(other, TensorRef):
                 continue
             if other.shape == two.shape and _is_same(other, two):
@@ -161,11 +168,9 @@ def _is_cast(row: Row) -> bool:
     """Tell whether a tensor is the same but for its dtype."""
     one = None if row.before is None else unwrap_dtensor(row.before.tensor)
     two = None if row.after is None else unwrap_dtensor(row.after.tensor)
-    if (
-        not isinstance(one, TensorRef)
-        or not isinstance(two, TensorRef)
-        or row.status != "retyped"
-    ):
+    if row.status != "retyped":
+        return False
+    if not isinstance(one, TensorRef) or not isinstance(two, TensorRef):
         return False
     return one.shape == two.shape and _is_same(one, two)
 
@@ -186,7 +191,11 @@ class _Checker:
     """Gathers what becomes of each pair, tensor by tensor."""
 
     def __init__(
-        self, plan: Plan, after: dict[str, Entry | None], *, is_free: bool
+        self,
+        plan: Plan,
+        after: dict[str, Entry | None],
+        *,
+        is_free: bool,
     ) -> None:
         self._after = after
         self._is_free = is_free
@@ -202,6 +211,7 @@ class _Checker:
         base = target.whole or target.entry
         ref = None if base is None else unwrap_dtensor(base.tensor)
         assert isinstance(ref, TensorRef)
+        # A tensor that is replaced is compared by its bytes, whatever its dtype.
         is_number = isinstance(after, TensorRef) and after.dtype.name in AVERAGED
         if (
             not isinstance(after, TensorRef)
@@ -215,12 +225,8 @@ class _Checker:
             return
         if not target.work.steps:
             place = derived_place(ref, target.work, ref.dtype)
-            self.wholes.append(
-                (
-                    target.name,
-                    _is_same(new_tensor(place, ref.dtype, ref.shape, None), after),
-                )
-            )
+            made = new_tensor(place, ref.dtype, ref.shape, None)
+            self.wholes.append((target.name, _is_same(made, after)))
             return
         self._check_terms(target, ref, after, target.work)
 
@@ -232,28 +238,38 @@ class _Checker:
             self._found[owner].append((verdict, 0.0))
 
     def _check_terms(
-        self, target: Target, ref: TensorRef, after: TensorRef, work: Work
+        self,
+        target: Target,
+        ref: TensorRef,
+        after: TensorRef,
+        work: Work,
     ) -> None:
         terms = [term for step in work.steps for term in step.terms]
         sums = _sum_terms(ref, after, work, terms)
         for term, total in zip(terms, sums, strict=True):
             verdict, scale = verdict_of(total, is_free=self._is_free)
+            # A second pass over the tensor, for the terms alone that nothing else
+            # explains.
             if verdict == "other" and self._is_transposed(ref, after, work, term):
                 verdict = "transposed"
             self._found[term.owner].append((verdict, scale))
 
     def _is_transposed(
-        self, ref: TensorRef, after: TensorRef, work: Work, term: Term
+        self,
+        ref: TensorRef,
+        after: TensorRef,
+        work: Work,
+        term: Term,
     ) -> bool:
         """Tell whether the transposed product was added."""
         turned = term.turned
         has_lengths = any(step.magnitude is not None for step in work.steps)
+        # The lengths of DoRA would be those of another product.
         if turned is None or has_lengths:
             return False
         steps = (products.Step(0, (turned,)),)
-        [total] = _sum_terms(
-            ref, after, work._replace(steps=steps, replaced=()), [turned]
-        )
+        turned_work = work._replace(steps=steps, replaced=())
+        [total] = _sum_terms(ref, after, turned_work, [turned])
         return verdict_of(total, is_free=True)[0] in ("merged", "scaled", "twice")
 
     def pair_check(self, index: int, pair: Pair) -> PairCheck:
@@ -267,10 +283,9 @@ class _Checker:
             if verdict in ("scaled", "twice", "merged")
         ]
         whole = verdicts.count("merged")
+        verdict: Verdict = "part"
         if len(set(verdicts)) == 1:
             verdict = verdicts[0]
-        else:
-            verdict = "part"
         factor = sum(scales) / len(scales) if scales else 0.0
         return PairCheck(
             pair.layer.name,
@@ -289,7 +304,10 @@ ELEMENTS = 1 << 15
 
 
 def _sum_terms(
-    ref: TensorRef, after: TensorRef, work: Work, terms: Sequence[Term]
+    ref: TensorRef,
+    after: TensorRef,
+    work: Work,
+    terms: Sequence[Term],
 ) -> list[Sums]:
     """The sums over the box of each term, of what changed and of what a merge changes.
     Threads read the blocks.
@@ -300,6 +318,7 @@ def _sum_terms(
         (first, min(first + count, work.rows)) for first in range(0, work.rows, count)
     ]
     block_sums = partial(_block_sums, Computing(ref, work), ref, after, terms)
+    # A stream is read from first to last, so threads would wait for each other.
     can_jump = can_cut(ref) and can_cut(after)
     parts = in_order(block_sums, spans) if can_jump else map(block_sums, spans)
     totals = [Sums() for _ in terms]
@@ -318,29 +337,28 @@ def _block_sums(
 ) -> list[tuple[int, Sums]]:
     """The sums over some rows, for each term that has a part of them."""
     first, last = span
-    boxes = [
-        (index, _term_box(term, first, last - first))
-        for index, term in enumerate(terms)
-    ]
-    boxes = [row for row in boxes if row[1] is not None]
+    boxes: list[tuple[int, tuple[slice, slice]]] = []
+    for index, term in enumerate(terms):
+        box = _term_box(term, first, last - first)
+        if box is not None:
+            boxes.append((index, box))
     if not boxes:
         return []
     rows = cast.Rows()
     columns = max(1, computing.work.columns)
-    block, other = (
-        _row_bytes(one, first * columns, last * columns) for one in (ref, after)
-    )
+    block = _row_bytes(ref, first * columns, last * columns)
+    other = _row_bytes(after, first * columns, last * columns)
+    # `values` may lie in the scratch memory of `rows`, which rounding uses again.
     before = computing.values(bytes(block), ref.dtype, rows).copy()
     expected = before.copy()
     computing.apply_counted(expected, first, rows)
-    found = (
-        cast.as_numbers(other, after.dtype).astype(computing.kind).reshape(before.shape)
-    )
-    old = (
-        _element_codes(block, ref.dtype)
-        if ref.dtype == after.dtype
-        else _round_codes(before, after.dtype)
-    )
+    numbers = cast.as_numbers(other, after.dtype)
+    found = numbers.astype(computing.kind).reshape(before.shape)
+    # The codes of BASE in the dtype of MERGED: a cast alone is no change.
+    if ref.dtype == after.dtype:
+        old = _element_codes(block, ref.dtype)
+    else:
+        old = _round_codes(before, after.dtype)
     is_visible = (_round_codes(expected, after.dtype) != old).reshape(before.shape)
     is_kept = (_element_codes(other, after.dtype) == old).reshape(before.shape)
     bits = min(_BITS.get(one.dtype.name, 2) for one in (ref, after))
@@ -382,11 +400,12 @@ def _box_sums(
     import numpy as np
 
     is_lost = ~np.isfinite(expected)
-    if is_lost.any():  # what is infinite or NaN after a merge too tells nothing
+    # An element that is infinite or NaN after a merge too tells nothing.
+    if is_lost.any():
         is_lost &= (found == expected) | (np.isnan(found) & np.isnan(expected))
-        before, expected, found = (
-            np.where(is_lost, 0, numbers) for numbers in (before, expected, found)
-        )
+        before = np.where(is_lost, 0, before)
+        expected = np.where(is_lost, 0, expected)
+        found = np.where(is_lost, 0, found)
         is_visible = is_visible & ~is_lost
     with np.errstate(over="ignore", invalid="ignore"):
         return _finite_sums(before, expected, found, bits, is_visible, is_kept)
@@ -403,11 +422,14 @@ def _finite_sums(
     """The sums over a box. One NaN makes them NaN."""
     import numpy as np
 
-    change, wanted = found - before, expected - before
+    change = found - before
+    wanted = expected - before
+    # The unit of the largest of the three: sums round at the size of what they add.
     size = np.maximum(np.abs(before), np.abs(found))
     np.maximum(size, np.abs(wanted), out=size)
     unit = _last_place_units(size, bits)
-    is_beyond = ~(np.abs(found - expected) <= unit)  # so is NaN
+    # Not `>`: a comparison with NaN is false, and NaN is beyond.
+    is_beyond = ~(np.abs(found - expected) <= unit)
     weighted = (wanted * unit).reshape(-1)
     change, wanted, unit = change.reshape(-1), wanted.reshape(-1), unit.reshape(-1)
     return Sums(
@@ -442,6 +464,7 @@ def _last_place_units(size: Array, bits: int) -> Array:
     """
     import numpy as np
 
+    # The exponent without mantissa is the power of two at or below a number.
     powers = (size.astype("<f4").view("<u4") & np.uint32(_EXPONENT)).view("<f4")
     units: Array = powers.astype(size.dtype) * size.dtype.type(2.0**-bits)
     return units

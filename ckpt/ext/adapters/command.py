@@ -12,7 +12,11 @@ from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(
-    base: str, adapters: list[str], *, weights: str | None, **keywords: Any
+    base: str,
+    adapters: list[str],
+    *,
+    weights: str | None,
+    **keywords: Any,
 ) -> int:
     """Merge adapters (LoRA, DoRA) into the weights of a base, and list what was added
     to which tensor.

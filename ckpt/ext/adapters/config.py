@@ -77,21 +77,13 @@ class Settings:
     def targets(self) -> list[str]:
         """The ends of the names of the parameters that are changed directly."""
         listed = self.values.get("target_parameters")
-        return (
-            [text for text in listed if isinstance(text, str)]
-            if isinstance(listed, list)
-            else []
-        )
+        return list(listed_texts(listed)) if isinstance(listed, list) else []
 
     @cached_property
     def saved_modules(self) -> set[str]:
         """The modules that were trained as a whole."""
         listed = self.values.get("modules_to_save")
-        return (
-            {text for text in listed if isinstance(text, str)}
-            if isinstance(listed, list)
-            else set()
-        )
+        return set(listed_texts(listed)) if isinstance(listed, list) else set()
 
     def rank_of(self, module: str) -> float | None:
         """The rank of a layer."""
@@ -102,12 +94,16 @@ class Settings:
         recorded.
         """
         alpha = self._pattern_value("alpha_pattern", module, self.alpha)
+        # rsLoRA divides by the root of the rank.
         if alpha is None or rank < 1:
             return None
         return alpha / math.sqrt(rank) if self.flag("use_rslora") else alpha / rank
 
     def _pattern_value(
-        self, key: str, module: str, usual: float | None
+        self,
+        key: str,
+        module: str,
+        usual: float | None,
     ) -> float | None:
         values = self.values.get(key)
         if not isinstance(values, dict) or not values:
@@ -121,19 +117,21 @@ class Settings:
         """The rows of an embedding that are trained, or None where they are not
         recorded.
         """
-        noted = self.values.get(
-            "trainable_token_indices", self.values.get("token_indices")
-        )
+        # TrainableTokensModel has a list of its own; LoRA notes the rows by module.
+        values = self.values
+        noted = values.get("trainable_token_indices", values.get("token_indices"))
         if isinstance(noted, dict):
             found = Patterns("trainable_token_indices", noted).first_at_end(module)
             noted = None if found is None else noted[found]
         if not isinstance(noted, list):
             return None
+        # `True` is an int in Python, and no row.
         return [row for row in noted if type(row) is int]
 
 
 def number_in(value: Json) -> float | None:
     """A setting as a number, or None for what is none."""
+    # JSON's true is a number in Python.
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     try:
@@ -151,8 +149,10 @@ def is_end(pattern: str, module: str) -> bool:
     """
     if module == pattern or module.endswith(f".{pattern}"):
         return True
+    # A pattern of words and dots matches as text: `.` for any letter is not meant.
     if _PLAIN.fullmatch(pattern) or not is_known(pattern):
         return False
+    # An expression may begin at the name itself, or behind any of its dots.
     begins = {0} | {place + 1 for place, letter in enumerate(module) if letter == "."}
     ends, _ = _match_choices(_TOKEN.findall(pattern), 0, module, begins)
     return len(module) in ends
@@ -165,11 +165,11 @@ class Patterns:
         self._key = key
         self._places = {pattern: place for place, pattern in enumerate(patterns)}
         self._names = list(self._places)
-        self._expressions = [
-            place
-            for place, pattern in enumerate(self._names)
-            if not _PLAIN.fullmatch(pattern)
-        ]
+        # Names are looked up; only expressions are tried, one by one.
+        self._expressions: list[int] = []
+        for place, pattern in enumerate(self._names):
+            if not _PLAIN.fullmatch(pattern):
+                self._expressions.append(place)
         self._left = _EVALUATED
 
     def first_at_end(self, module: str) -> str | None:
@@ -179,10 +179,9 @@ class Patterns:
         many of them.
         """
         ends = [module, *_ends_behind_dots(module)]
-        first = min(
-            (self._places[end] for end in ends if end in self._places),
-            default=len(self._names),
-        )
+        known = [self._places[end] for end in ends if end in self._places]
+        first = min(known, default=len(self._names))
+        # An expression that stands before the first name counts before it.
         for place in self._expressions:
             if place >= first:
                 break
@@ -200,6 +199,7 @@ class Patterns:
                 "is not evaluated"
             )
             raise UnsupportedError(problem, hint=hint)
+        # Each try costs: an expression for each of many layers would take hours.
         self._left -= 1
         if self._left < 0:
             problem = (
@@ -234,6 +234,7 @@ def is_known(pattern: str) -> bool:
     """Tell whether an expression is one that is evaluated."""
     if _PLAIN.fullmatch(pattern):
         return True
+    # Only if the tokens are all of it: anything else has a meaning that is not known.
     if len(pattern) > _LONGEST or "".join(_TOKEN.findall(pattern)) != pattern:
         return False
     try:
@@ -244,7 +245,10 @@ def is_known(pattern: str) -> bool:
 
 
 def _match_choices(
-    tokens: list[str], first: int, text: str, begins: set[int]
+    tokens: list[str],
+    first: int,
+    text: str,
+    begins: set[int],
 ) -> tuple[set[int], int]:
     """Return where the choices from a token on can end in a text, and the token behind
     them: one that closes their group, or none.
@@ -259,6 +263,7 @@ def _match_choices(
             ends |= places
             places = begins
         elif token in ("(", "(?:"):
+            # `index` comes back at the bracket that closes the group.
             places, index = _match_choices(tokens, index + 1, text, places)
         elif token in ("^", "$"):
             places = places & {0 if token == "^" else len(text)}
@@ -276,6 +281,7 @@ def _match_letters(token: str, text: str, places: set[int]) -> set[int]:
     fits = [letter.match(each) is not None for each in text]
     ends = {place + 1 for place in places if place < len(text) and fits[place]}
     if sign in ("*", "+"):
+        # From left to right: each repeated letter may begin behind the one before.
         for place in range(min(ends, default=len(text)), len(text)):
             if place in ends and fits[place]:
                 ends.add(place + 1)
@@ -286,8 +292,9 @@ def settings_at(path: str, limits: Limits) -> Settings | None:
     """Return the settings beside an adapter, or None where it has none. Raises
     UnreadableError, UnsupportedError.
     """
+    # Nothing lies beside bytes.
     if path in NAMELESS:
-        return None  # nothing lies beside bytes
+        return None
     place = locate(path)
     folder = place if place.is_folder() else place.parent()
     child = folder.child(CONFIG, "cache")
@@ -330,11 +337,13 @@ def refuse_settings(settings: Settings, path: str) -> None:
             raise UnsupportedError(
                 f"{CONFIG} says {key}: {variant} is not merged", path=path
             )
+    # PEFT takes any text for true: "false" would be merged as true.
     for key in _FLAGS:
         value = settings.values.get(key)
         if value is not None and value not in (True, False):
             problem = f"{CONFIG} says {key}: {show(str(value), 40)}"
             raise UnsupportedError(f"{problem}, which is not true or false", path=path)
+    # Such adapters are the difference to a base that is stored nowhere.
     start = settings.text("init_lora_weights") or ""
     if start.lower().startswith(_CHANGING):
         problem = (
@@ -343,7 +352,9 @@ def refuse_settings(settings: Settings, path: str) -> None:
         )
         hint = "save it in PEFT with path_initial_model_for_weight_conversion"
         raise UnsupportedError(
-            f"{problem}: added to BASE, it gives another model", path=path, hint=hint
+            f"{problem}: added to BASE, it gives another model",
+            path=path,
+            hint=hint,
         )
 
 
@@ -351,8 +362,6 @@ def listed_texts(value: Json) -> Sequence[str]:
     """The texts of a setting that is a text or a list of texts."""
     if isinstance(value, str):
         return [value]
-    return (
-        [text for text in value if isinstance(text, str)]
-        if isinstance(value, list)
-        else []
-    )
+    if not isinstance(value, list):
+        return []
+    return [text for text in value if isinstance(text, str)]

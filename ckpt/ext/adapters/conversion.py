@@ -74,7 +74,10 @@ class Renaming(NamedTuple):
 
 
 def rename_adapter(
-    survey: Survey, limits: Limits, names: str, base: Survey | None
+    survey: Survey,
+    limits: Limits,
+    names: str,
+    base: Survey | None,
 ) -> Renaming:
     """The adapter in the names of another program. Raises UsageError, UnsupportedError
     where these are not certain.
@@ -88,14 +91,13 @@ def rename_adapter(
     wanted = {"peft": "PEFT", "kohya": "kohya"}[names]
     if adapter.style == wanted:
         raise UsageError(f"has the names of {wanted} already", path=adapter.path)
+    settings: str | None = None
     if names == "kohya":
-        tensors, settings = _kohya_tensors(adapter), None
+        tensors = _kohya_tensors(adapter)
     else:
         modules = _dotted_modules(adapter, base)
-        tensors, settings = (
-            _peft_tensors(adapter, modules, base),
-            _peft_settings(adapter, modules),
-        )
+        tensors = _peft_tensors(adapter, modules, base)
+        settings = _peft_settings(adapter, modules)
     root = Dict()
     root.set(list(tensors), list(tensors.values()))
     result = edited_checkpoint(survey.checkpoint, root, limits, origin=None)
@@ -107,21 +109,23 @@ def rename_adapter(
         "layer",
     )
     report = RewriteReport(
-        "convert", survey.checkpoint, result, (change,), unchanged_bytes=False
+        "convert",
+        survey.checkpoint,
+        result,
+        (change,),
+        unchanged_bytes=False,
     )
     return Renaming(report, settings)
 
 
 def _refuse_others(adapter: Adapter) -> None:
     """Raise UnsupportedError for tensors that only one program has a name for."""
-    others = [
-        entry.name
-        for entry in (
-            *adapter.wholes.values(),
-            *adapter.tokens.values(),
-            *adapter.copies.values(),
-        )
+    entries = [
+        *adapter.wholes.values(),
+        *adapter.tokens.values(),
+        *adapter.copies.values(),
     ]
+    others = [entry.name for entry in entries]
     kinds = ("down", "up", "alpha")
     for layer in adapter.layers:
         others += [
@@ -154,6 +158,7 @@ def _kohya_tensors(adapter: Adapter) -> dict[str, TensorRef]:
     tensors: dict[str, TensorRef] = {}
     for layer in adapter.layers:
         begin, module = _pipeline_part(adapter, layer)
+        # With two text encoders kohya counts them from 1.
         if begin == "lora_te" and has_several:
             begin = "lora_te1"
         flat = f"{begin}_{module.replace('.', '_')}"
@@ -162,6 +167,7 @@ def _kohya_tensors(adapter: Adapter) -> dict[str, TensorRef]:
                 f"two layers would be called {show(flat, 80)}", path=adapter.path
             )
         rank = layer.up.shape[1]
+        # kohya divides its alpha by the rank, also where rsLoRA divided by the root.
         tensors[f"{flat}.lora_down.weight"] = layer.down
         tensors[f"{flat}.lora_up.weight"] = layer.up
         tensors[f"{flat}.alpha"] = _number_tensor(_layer_scale(adapter, layer) * rank)
@@ -208,16 +214,16 @@ def _dotted_modules(adapter: Adapter, base: Survey | None) -> dict[str, str]:
         )
         raise UnsupportedError(problem, path=adapter.path)
     modules = [layer.module for layer in adapter.layers]
+    # Names with dots are those of the model, behind the part of a pipeline.
     if base is None:
         if any(layer.is_flat for layer in adapter.layers):
             problem = (
                 "has names with _ for dots, and only the base says where the dots are"
             )
             raise UsageError(problem, path=adapter.path, hint="--base BASE")
-        return {
-            module: module.partition(".")[2] if components != {""} else module
-            for module in modules
-        }
+        if components == {""}:
+            return {module: module for module in modules}
+        return {module: module.partition(".")[2] for module in modules}
     tensors = Base(base.only_model(None).entries, base.path)
     if adapter.layers[0].is_flat:
         met, _ = met_flat_names(modules, tensors)
@@ -237,30 +243,28 @@ def _layer_component(layer: Layer) -> str:
     if layer.is_flat:
         return layer.component
     first, _, rest = layer.module.partition(".")
-    return (
-        first
-        if rest and (first in _PIPELINE or first in ("diffusion_model", "transformer"))
-        else ""
-    )
+    is_part = first in _PIPELINE or first in ("diffusion_model", "transformer")
+    return first if rest and is_part else ""
 
 
 def _peft_tensors(
-    adapter: Adapter, modules: dict[str, str], base: Survey | None
+    adapter: Adapter,
+    modules: dict[str, str],
+    base: Survey | None,
 ) -> dict[str, TensorRef]:
     """The tensors by the names of PEFT."""
-    shapes = (
-        {}
-        if base is None
-        else {entry.name: entry.tensor.shape for entry in base.only_model(None).entries}
-    )
+    shapes: dict[str, tuple[int, ...]] = {}
+    if base is not None:
+        for entry in base.only_model(None).entries:
+            shapes[entry.name] = entry.tensor.shape
     tensors: dict[str, TensorRef] = {}
     for layer in adapter.layers:
         module = modules[layer.module]
+        # kohya writes a 1 × 1 convolution where the base may have a Linear layer.
         is_linear = len(shapes.get(f"{module}.weight", ())) == 2
         for letter, ref in (("A", layer.down), ("B", layer.up)):
-            tensors[f"{PREFIX}{module}.lora_{letter}.weight"] = (
-                _as_matrix(ref) if is_linear else ref
-            )
+            name = f"{PREFIX}{module}.lora_{letter}.weight"
+            tensors[name] = _as_matrix(ref) if is_linear else ref
     return tensors
 
 
@@ -269,21 +273,25 @@ def _as_matrix(ref: TensorRef) -> TensorRef:
     if len(ref.shape) != 4 or ref.shape[2:] != (1, 1) or not is_dense(ref):
         return ref
     return tensor_ref(
-        ref.storage, ref.dtype, ref.shape[:2], (ref.shape[1], 1), ref.offset
+        ref.storage,
+        ref.dtype,
+        ref.shape[:2],
+        (ref.shape[1], 1),
+        ref.offset,
     )
 
 
 def _peft_settings(adapter: Adapter, modules: dict[str, str]) -> str:
     """The settings for the layers, as adapter_config.json has them."""
-    ranks = {modules[layer.module]: layer.up.shape[1] for layer in adapter.layers}
-    alphas = {
-        modules[layer.module]: _layer_scale(adapter, layer) * layer.up.shape[1]
-        for layer in adapter.layers
-    }
-    rank, alpha = (
-        _most_common(list(ranks.values())),
-        _most_common(list(alphas.values())),
-    )
+    ranks: dict[str, int] = {}
+    alphas: dict[str, float] = {}
+    for layer in adapter.layers:
+        name = modules[layer.module]
+        ranks[name] = layer.up.shape[1]
+        alphas[name] = _layer_scale(adapter, layer) * layer.up.shape[1]
+    # The most common ones hold for all layers; patterns name the others.
+    rank = _most_common(list(ranks.values()))
+    alpha = _most_common(list(alphas.values()))
     settings = {
         "alpha_pattern": {
             name: _plain_number(value)
@@ -332,14 +340,16 @@ def _config_path(out: str) -> str:
 
 
 def write_settings(
-    report: RewriteReport, settings: str, *, force: bool
+    report: RewriteReport,
+    settings: str,
+    *,
+    force: bool,
 ) -> RewriteReport:
     """Write the settings beside the file that was written. Raises WriteError."""
     if report.saved is None:
         return report
     data = settings.encode()
-    with writing_file(
-        target(_config_path(report.saved.path), force=force), len(data)
-    ) as sink:
+    place = target(_config_path(report.saved.path), force=force)
+    with writing_file(place, len(data)) as sink:
         sink.write(data)
     return report._replace(carried=(*report.carried, CONFIG))

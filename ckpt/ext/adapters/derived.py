@@ -100,11 +100,15 @@ class Derived(PlaceInSpans):
         """
         width, read_width = self.dtype.bits // 8, self.of.dtype.bits // 8
         first = start // width // self.step * self.step
+        # Whole spans around the bytes that are asked for: their sums depend on nothing
+        # else.
         last = min(-(-(start + count) // width // self.step) * self.step, self.of.numel)
         spans = [
             (begin, min(begin + self.step, last))
             for begin in range(first, last, self.step)
         ]
+        # The CRC of what is read on the way is compared with that of the file, if all
+        # is read.
         checksum = None
         if can_cut(self.of):
             if passed is not None and count == self.nbytes:
@@ -112,6 +116,7 @@ class Derived(PlaceInSpans):
             is_summed = checksum is not None
             parts = in_order(lambda ends: self._make_span(ends, is_summed), spans)
         else:
+            # Such a tensor is read in order: threads would wait for each other.
             parts = self._spans_in_turn(spans)
         total = 0
         begin = first * width
@@ -127,6 +132,7 @@ class Derived(PlaceInSpans):
             yield made.data[max(start - begin, 0) : start + count - begin]
             begin += len(made.data)
             made.close()
+            # The memory is let go only after the block was taken.
             _IDLE.append(part.held)
         if checksum is not None and passed is not None:
             passed(checksum, total)
@@ -155,7 +161,9 @@ class Derived(PlaceInSpans):
         size = self.step * width
         rest = bytearray()
         for block in cut_blocks(
-            elements(self.of), first * width, (last - first) * width
+            elements(self.of),
+            first * width,
+            (last - first) * width,
         ):
             rest += block
             while len(rest) >= size:

@@ -141,7 +141,9 @@ def _fit_text(fit: Fit) -> str:
 
 
 def describe_adapter(
-    adapter: Adapter, base: Survey | None, limits: Limits
+    adapter: Adapter,
+    base: Survey | None,
+    limits: Limits,
 ) -> Description:
     """Describe an adapter, and with a base, its fit to that."""
     settings = adapter.settings
@@ -171,8 +173,10 @@ def _layer_kind(name: str, *, is_flat: bool) -> str:
     """The kind of a layer: the last part of its name that is no number. Without dots,
     the last two words.
     """
+    # `q_proj` is two words of a name whose dots are `_` too.
     if is_flat:
         return "_".join(name.split("_")[-2:])
+    # `to_out.0` and `ff.net.2` end in a number that says nothing.
     words = [word for word in name.split(".") if not word.isdigit()]
     return words[-1] if words else name
 
@@ -184,9 +188,11 @@ def _layer_scales(adapter: Adapter) -> tuple[float, ...]:
     found: set[float] = set()
     for layer in adapter.layers:
         settings = adapter.settings_of(layer)
+        # A layer of experts has the ranks of all of them in one matrix.
         said = None if settings is None else settings.rank_of(layer.name)
         try:
             scale = scale_of(adapter, layer, int(said) if said else layer.up.shape[1])
+        # A layer without a scale is described all the same: `merge` refuses it.
         except CkptError:
             continue
         if scale.value is not None:
@@ -198,10 +204,14 @@ def _fit_to_base(adapter: Adapter, base: Survey, limits: Limits) -> Fit:
     """Return the fit of an adapter to a base: each of its tensors has a place there, or
     why not. Reads no weights.
     """
+    # The fit does not depend on a scale that nothing records.
     options = Options(scale=1.0 if has_free_scale(adapter) else None)
     try:
         plans = possible_plans(
-            base.checkpoint, base.only_model(None).entries, [adapter], options
+            base.checkpoint,
+            base.only_model(None).entries,
+            [adapter],
+            options,
         )
     except CkptError as error:
         say_of_merge(error)

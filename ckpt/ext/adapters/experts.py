@@ -50,6 +50,7 @@ class Experts:
         self._is_in_out: dict[str, bool] = {}
         settings = adapter.settings
         targets = [] if settings is None else settings.targets
+        # By their last part: modules have other beginnings in the base.
         self._targets = {target.rpartition(".")[2] for target in targets}
         """The parameters that the settings name, without their modules."""
 
@@ -79,21 +80,27 @@ class Experts:
             names.append(module)
         for name in names:
             shape = self._base.entry(name).tensor.shape
-            if len(shape) == 3 and self._is_target(name):
-                pieces = tuple(
-                    (name, expert, 0, shape[1]) for expert in range(shape[0])
+            # [experts, rows, columns]: a tensor of two dimensions is a plain weight.
+            if len(shape) != 3 or not self._is_target(name):
+                continue
+            count, rows, columns = shape
+            pieces = tuple((name, expert, 0, rows) for expert in range(count))
+            found.append(
+                Parameter(
+                    name=name,
+                    experts=count,
+                    rows=rows,
+                    columns=columns,
+                    rank=0,
+                    is_in_out=False,
+                    pieces=pieces,
+                    is_stack=True,
                 )
-                found.append(
-                    Parameter(
-                        name, shape[0], shape[1], shape[2], 0, False, pieces, True
-                    )
-                )
+            )
         if not found:
-            found = [
-                one
-                for one in self._split_parameters(module)
-                if self._is_target(one.name)
-            ]
+            for parameter in self._split_parameters(module):
+                if self._is_target(parameter.name):
+                    found.append(parameter)
         return found
 
     def _is_target(self, name: str) -> bool:
@@ -102,11 +109,9 @@ class Experts:
 
     def _split_parameters(self, module: str) -> Iterator[Parameter]:
         """Yield the parameters that a base holds as one tensor for each expert."""
+        # Experts are numbered from 0 without gaps.
         count = 0
-        while (
-            f"{module}.{count}" in self._base.children
-            or f"{module}.{count}" in self._base.places
-        ):
+        while self._has_module(f"{module}.{count}"):
             count += 1
         if not count:
             return
@@ -119,8 +124,16 @@ class Experts:
             parts = [leaf for leaf in leaves if EXPERT_PARTS[leaf][0] == parameter]
             yield from self._join_parts(module, count, parameter, parts)
 
+    def _has_module(self, module: str) -> bool:
+        """Tell whether the base has a module, or one that holds modules alone."""
+        return module in self._base.children or module in self._base.places
+
     def _join_parts(
-        self, module: str, count: int, parameter: str, parts: list[str]
+        self,
+        module: str,
+        count: int,
+        parameter: str,
+        parts: list[str],
     ) -> Iterator[Parameter]:
         """Yield a parameter of which each expert has these parts, one below the
         other.
@@ -139,18 +152,20 @@ class Experts:
                 first += shape[0]
                 columns = prod(shape[1:])
             sizes.add((first, columns))
-        if len(sizes) == 1:
-            rows, columns = sizes.pop()
-            yield Parameter(
-                f"{module}.{parameter}",
-                count,
-                rows,
-                columns,
-                0,
-                False,
-                tuple(pieces),
-                False,
-            )
+        # Experts of several sizes are no parameter of all of them.
+        if len(sizes) != 1:
+            return
+        rows, columns = sizes.pop()
+        yield Parameter(
+            name=f"{module}.{parameter}",
+            experts=count,
+            rows=rows,
+            columns=columns,
+            rank=0,
+            is_in_out=False,
+            pieces=tuple(pieces),
+            is_stack=False,
+        )
 
     def parameter_of(self, layer: Layer, named: Sequence[Packing]) -> Parameter:
         """The parameter that a layer changes. Raises UsageError where none fits, and
@@ -168,13 +183,12 @@ class Experts:
     def _fitting(self, layer: Layer, one: Parameter) -> list[Parameter]:
         """The ways in which a layer fits a parameter: as (out, in), or as (in, out)."""
         outer, inner = layer.up.shape[0], layer.down.shape[1]
-        rank, rest = divmod(layer.down.shape[0], one.experts)
-        if (
-            rest
-            or not rank
-            or layer.up.shape[1] != layer.down.shape[0]
-            or len(layer.down.shape) > 2
-        ):
+        total = layer.down.shape[0]
+        # The ranks of all experts together: as many rows of A as columns of B.
+        rank, rest = divmod(total, one.experts)
+        if rest or not rank:
+            return []
+        if layer.up.shape[1] != total or len(layer.down.shape) > 2:
             return []
         ways = []
         if (outer, inner) == (one.rows, one.columns):
@@ -184,7 +198,10 @@ class Experts:
         return ways
 
     def _decide_way(
-        self, module: str, fitting: list[Parameter], named: Sequence[Packing]
+        self,
+        module: str,
+        fitting: list[Parameter],
+        named: Sequence[Packing],
     ) -> list[Parameter]:
         """The ways that are left: of a square matrix the one that was named, or that
         another layer of the module shows.
@@ -193,14 +210,13 @@ class Experts:
             self._note_way(module, fitting)
             return fitting
         side = found_in(named, SIDES)
+        # A square matrix: by its name, by a layer seen before, or by one that follows.
         wanted = self._is_in_out.get(module) if side is None else side == "in-out"
         if wanted is None:
             wanted = self._shown(module)
-        return (
-            fitting
-            if wanted is None
-            else [one for one in fitting if one.is_in_out == wanted]
-        )
+        if wanted is None:
+            return fitting
+        return [one for one in fitting if one.is_in_out == wanted]
 
     def _note_way(self, module: str, fitting: list[Parameter]) -> None:
         if fitting:
@@ -209,17 +225,18 @@ class Experts:
     def _shown(self, module: str) -> bool | None:
         """The way that another layer of the same module fits, which is not square."""
         for other in self._layers_of.get(module, ()):
-            ways = {
-                way.is_in_out
-                for one in self._candidate_parameters(module)
-                for way in self._fitting(other, one)
-            }
+            ways: set[bool] = set()
+            for one in self._candidate_parameters(module):
+                ways.update(way.is_in_out for way in self._fitting(other, one))
             if len(ways) == 1:
                 return ways.pop()
         return None
 
     def _refuse_layer(
-        self, layer: Layer, module: str, fitting: list[Parameter]
+        self,
+        layer: Layer,
+        module: str,
+        fitting: list[Parameter],
     ) -> None:
         path = self._base.path
         names = list(dict.fromkeys(one.name for one in fitting))
@@ -267,21 +284,26 @@ def refuse_square(layer: Layer, path: str) -> None:
         "which order"
     )
     raise UsageError(
-        problem, path=path, hint="adapter_config.json beside it says that PEFT wrote it"
+        problem,
+        path=path,
+        hint="adapter_config.json beside it says that PEFT wrote it",
     )
 
 
 def expert_terms(
-    layer: Layer, found: Parameter, scale: float
+    layer: Layer,
+    found: Parameter,
+    scale: float,
 ) -> Iterator[tuple[str, Term]]:
     """Yield what is added to each tensor of the base, with the name of that."""
     up, down = layer.up, layer.down
     total, inner, outer = down.shape[0], down.shape[1], up.shape[0]
     for name, expert, first, rows in found.pieces:
+        # B has the columns of all experts in turn, A the rows one expert after the
+        # other.
         left = Factor(up, (outer, found.rank), (total, found.experts), expert)
-        right = Factor(
-            down, (found.rank, inner), (inner, 1), expert * found.rank * inner
-        )
+        first_row = expert * found.rank
+        right = Factor(down, (found.rank, inner), (inner, 1), first_row * inner)
         if found.is_in_out:
             left, right = right.turned, left.turned
         start = expert * found.rows if found.is_stack else 0

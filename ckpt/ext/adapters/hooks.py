@@ -23,7 +23,11 @@ from ckpt.surface.api.opening import Input, at_hand, path_of
 
 
 def explained_by(
-    report: DiffReport, adapter: Input, limits: Limits | None, *, plugins: bool = False
+    report: DiffReport,
+    adapter: Input,
+    limits: Limits | None,
+    *,
+    plugins: bool = False,
 ) -> DiffReport:
     """The report of a comparison with what an adapter explains of it. Raises
     CkptError.
@@ -36,6 +40,7 @@ def explained_by(
             except CkptError as error:
                 say_of_merge(error)
                 raise
+            # A flipped bit of the adapter would make all pairs look wrong.
             refuse_damage(found)
         try:
             return check_merge(report, found)
@@ -46,7 +51,11 @@ def explained_by(
 
 
 def description_of(
-    survey: Survey, limits: Limits | None, base: Input | None, *, plugins: bool = False
+    survey: Survey,
+    limits: Limits | None,
+    base: Input | None,
+    *,
+    plugins: bool = False,
 ) -> Description | None:
     """Return what an adapter is, and whether it fits a base where one is given; or None
     for what is no adapter.

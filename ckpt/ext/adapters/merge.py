@@ -78,6 +78,7 @@ def merge(
         inner = read_adapter(Survey(source), limits)
         _refuse_lone_adapter(inner)
         source = without_adapter(source, inner, limits)
+        # Its whole tensors are in the base already, by their names there.
         adapters = [inner._replace(copies={}, wholes={})]
     plan = plan_merge(source, source.tensors, adapters, options)
     _refuse_unused_scale(plan, options)
@@ -113,8 +114,10 @@ def adds_nothing(adapter: Adapter) -> bool:
     """
     if adapter.wholes or adapter.tokens or not adapter.layers:
         return False
+    # DoRA and biases change a tensor even where the product is zero.
     if any(not set(layer.parts) <= _OF_A_PRODUCT for layer in adapter.layers):
         return False
+    # PEFT begins with B as zeros: one tensor that was trained answers for all.
     return all(_is_zero(layer.up) for layer in adapter.layers)
 
 
@@ -126,6 +129,8 @@ def _is_zero(ref: TensorRef) -> bool:
             continue
         if ref.dtype.name not in _WITH_A_SIGN:
             return False
+        # The sign of a zero is not zero: it is taken from the upper byte of each
+        # element.
         rest = bytearray(block)
         upper = rest[width - 1 :: width]
         rest[width - 1 :: width] = upper.translate(_WITHOUT_A_SIGN)
@@ -140,6 +145,7 @@ def _refuse_lost_numbers(adapter: Adapter) -> None:
     """
     import numpy as np
 
+    # Products are checked while they are computed; what replaces a tensor is not.
     for entry in (*adapter.wholes.values(), *adapter.tokens.values()):
         with about(adapter.path):
             ref = stored_tensor(entry)
@@ -164,9 +170,9 @@ def refuse_weights(weights: Sequence[float] | None, count: int) -> None:
             f"--weights has {counted_noun(len(weights), 'number')} for "
             f"{counted_noun(count, 'adapter')}"
         )
-    if weights is not None and any(
-        weight != weight or abs(weight) == float("inf") for weight in weights
-    ):
+    if weights is None:
+        return
+    if any(weight != weight or abs(weight) == float("inf") for weight in weights):
         raise UsageError("--weights: not a finite number")
 
 
@@ -197,14 +203,17 @@ def _refuse_unused_scale(plan: Plan, options: Options) -> None:
 
 
 def without_adapter(
-    checkpoint: Checkpoint, adapter: Adapter, limits: Limits
+    checkpoint: Checkpoint,
+    adapter: Adapter,
+    limits: Limits,
 ) -> Checkpoint:
     """The base inside of a checkpoint of training: its own tensors, by the names that
     they have without the adapter.
     """
-    names = {
-        id(entry): name for name, entry in (adapter.copies | adapter.wholes).items()
-    }
+    # By identity: wrappers and PEFT's own parts change the names.
+    names: dict[int, str] = {}
+    for name, entry in (adapter.copies | adapter.wholes).items():
+        names[id(entry)] = name
     kept = [entry for entry in checkpoint.tensors if id(entry) in names]
     root = Dict()
     root.set([names[id(entry)] for entry in kept], [entry.tensor for entry in kept])
@@ -230,6 +239,7 @@ def plan_merge(
     try:
         plan = Planner(base, adapters, options).plan()
     except CkptError:
+        # Both are better answers than a layer without a place: neither has weights.
         if codes:
             raise _quantised_error(checkpoint.path, labels[0]) from None
         _refuse_adapter(base)
@@ -243,7 +253,8 @@ def plan_merge(
 def _refuse_adapter(base: Base) -> None:
     """Raise UsageError for a base that holds nothing but an adapter."""
     kinds = {part_of(name).kind for name in base.names}
-    if kinds & {"down", "embedding down"} and not kinds & {"whole", "base"}:
+    has_layers = bool(kinds & {"down", "embedding down"})
+    if has_layers and not kinds & {"whole", "base"}:
         raise UsageError(
             "is an adapter itself: BASE is the model that was trained with it",
             path=base.path,
@@ -263,6 +274,7 @@ def possible_plans(
         return [(options.packing, plan_merge(checkpoint, entries, adapters, options))]
     except UnnamedPackingError as error:
         ways = error.ways
+    # Each choice may leave another one open: query, key and value, and then a square.
     plans: list[tuple[tuple[Packing, ...], Plan]] = []
     refused: list[CkptError] = []
     for way in ways:
@@ -296,8 +308,7 @@ def _quantised_error(path: str, label: str) -> UnsupportedError:
     """
     return UnsupportedError(
         f"holds {label}, to which nothing can be added: merge into the weights that it "
-        "was "
-        "quantised from, or into floats made of it",
+        "was quantised from, or into floats made of it",
         path=path,
         way=("convert", "--dequantize"),
     )
@@ -314,6 +325,7 @@ def _with_copies(plan: Plan, base: Base) -> tuple[Plan, list[int]]:
     equal = [0] * len(plan.adapters)
     if not plan.copies:
         return plan, equal
+    # A copy that differs replaces the tensor of the base, unless that changes too.
     targets = {target.name: target for target in plan.targets}
     for index, name, entry in plan.copies:
         path = show(plan.adapters[index].path, 80)
@@ -345,12 +357,11 @@ def _with_copies(plan: Plan, base: Base) -> tuple[Plan, list[int]]:
 
 def _is_equal(own: Entry, entry: Entry) -> bool:
     """Tell whether a tensor has the elements of another one, as the dtype of that."""
-    one, two = unwrap_dtensor(own.tensor), unwrap_dtensor(entry.tensor)
-    if (
-        not isinstance(one, TensorRef)
-        or not isinstance(two, TensorRef)
-        or one.shape != two.shape
-    ):
+    one = unwrap_dtensor(own.tensor)
+    two = unwrap_dtensor(entry.tensor)
+    if not isinstance(one, TensorRef) or not isinstance(two, TensorRef):
+        return False
+    if one.shape != two.shape:
         return False
     if one.dtype == two.dtype:
         return same_bytes(elements(one), elements(two))
@@ -371,17 +382,10 @@ def _count_changes(plan: Plan, source: Checkpoint) -> list[Change]:
     added = [target for target in plan.targets if target.entry is None]
     rows = []
     for kind, targets in (("merged", merged), ("replaced", replaced), ("added", added)):
-        if targets:
-            rows.append(
-                Change(
-                    kind,
-                    kind,
-                    None,
-                    len(targets),
-                    "tensor",
-                    sum(map(_target_nbytes, targets)),
-                )
-            )
+        if not targets:
+            continue
+        nbytes = sum(map(_target_nbytes, targets))
+        rows.append(Change(kind, kind, None, len(targets), "tensor", nbytes))
     names = {id(target.entry) for target in plan.targets}
     rest = [entry.tensor.nbytes for entry in source.tensors if id(entry) not in names]
     if rest:
@@ -399,16 +403,18 @@ def _target_nbytes(target: Target) -> int:
 
 
 def new_tensor(
-    place: Place, dtype: DType, shape: tuple[int, ...], device: str | None
+    place: Place,
+    dtype: DType,
+    shape: tuple[int, ...],
+    device: str | None,
 ) -> TensorRef:
     """A contiguous tensor over a place, in a storage of its own."""
     strides = contiguous(shape)
     nbytes = dtype.nbytes(1)
     for size in shape:
         nbytes *= size
-    return tensor_ref(
-        Storage("", device, dtype, nbytes, place), dtype, shape, strides, 0
-    )
+    storage = Storage("", device, dtype, nbytes, place)
+    return tensor_ref(storage, dtype, shape, strides, 0)
 
 
 def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
@@ -417,6 +423,7 @@ def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
     """
     whole = None if target.whole is None else stored_tensor(target.whole)
     base = None if target.entry is None else unwrap_dtensor(target.entry.tensor)
+    # A tensor of the adapter takes the place of the base's; what is added comes on top.
     ref = whole if whole is not None else base
     assert isinstance(ref, TensorRef)
     dtype = base.dtype if isinstance(base, TensorRef) else ref.dtype
@@ -432,7 +439,9 @@ def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
 
 
 def _merged_checkpoint(
-    source: Checkpoint, plan: Plan, limits: Limits
+    source: Checkpoint,
+    plan: Plan,
+    limits: Limits,
 ) -> tuple[Checkpoint, list[Leftover], tuple[ConfigValue, ...]]:
     """The checkpoint after the merge, and what else is to be known: tied tensors, and
     tensors of another shape. With the values that config.json must have for these.
@@ -446,9 +455,12 @@ def _merged_checkpoint(
     for target in plan.targets:
         place, dtype, shape = place_after(target)
         entry = target.entry
+        # A head that was tied to its embedding gets a tensor of its own.
         if target.name in plan.untied:
             ties.append(Leftover(target.name, _untied_text(plan.untied[target.name])))
             wanted[_UNTIED] = None
+        # So does one that the adapter holds as a whole, unless it is the embedding
+        # still.
         embedding = plan.apart.get(target.name)
         if embedding is not None and not _equals_embedding(target, plan, embedding):
             ties.append(Leftover(target.name, _apart_text(embedding)))
@@ -458,6 +470,7 @@ def _merged_checkpoint(
             continue
         ref = unwrap_dtensor(entry.tensor)
         assert isinstance(ref, TensorRef)
+        # More tokens than the base has: config.json must say so.
         if ref.shape != shape:
             value = _vocabulary_size(target.name, ref.shape, shape)
             text = f"is {list(shape)}, and was {list(ref.shape)}"
@@ -465,12 +478,13 @@ def _merged_checkpoint(
                 text = f"{text}: {value.text}"
                 wanted[value] = None
             ties.append(Leftover(entry.name, text))
-        tied = [
-            other
-            for other in sharing.get(ref.storage, ())
-            if other is not entry and _overlap(other, entry)
-        ]
+        # Storages may be shared by parts of a fused tensor, which do not overlap.
+        tied: list[Entry] = []
+        for other in sharing.get(ref.storage, ()):
+            if other is not entry and _overlap(other, entry):
+                tied.append(other)
         others = [other.name for other in tied]
+        # The bytes may be put into the storage where they lie there in this order.
         is_kept = (
             ref is entry.tensor
             and ref.shape == shape
@@ -479,22 +493,20 @@ def _merged_checkpoint(
         )
         rivals = [other for other in tied if id(other) in changed]
         if rivals:
+            # Two changes of one memory: each gets its own, and the rest stays.
             ties.append(Leftover(entry.name, _parted_text(rivals[0].name)))
             stays = f"shared the memory of {entry.name}, and stays as in BASE"
-            ties += [
-                Leftover(other.name, stays) for other in tied if other not in rivals
-            ]
+            for other in tied:
+                if other not in rivals:
+                    ties.append(Leftover(other.name, stays))
             if _has_tokens(target.name):
                 wanted[_UNTIED] = None
             fresh[entry.name] = new_tensor(place, dtype, shape, ref.device)
         elif is_kept:
+            # Tied tensors stay tied: the storage changes once, for all of them.
             filling.put(ref, place)
-            ties += [
-                Leftover(
-                    name, f"shares the memory of {entry.name}, and changes with it"
-                )
-                for name in others
-            ]
+            changes = f"shares the memory of {entry.name}, and changes with it"
+            ties += [Leftover(name, changes) for name in others]
         elif others:
             problem = (
                 f"{show(entry.name, 80)} shares its memory with "
@@ -503,6 +515,7 @@ def _merged_checkpoint(
             raise UnsupportedError(problem, path=source.path)
         else:
             fresh[entry.name] = new_tensor(place, dtype, shape, ref.device)
+    # Without new tensors the checkpoint keeps its shape: objects, ties and order.
     if not fresh:
         return filling.checkpoint(source, limits), ties, tuple(wanted)
     edited = edited_checkpoint(source, _root_of(source, filling, fresh), limits)
@@ -522,7 +535,8 @@ def _equals_embedding(head: Target, plan: Plan, embedding: str) -> bool:
         return False
     if target.work is not None or head.work is not None:
         return False
-    first, second = stored_tensor(head.whole), stored_tensor(target.whole)
+    first = stored_tensor(head.whole)
+    second = stored_tensor(target.whole)
     if (first.shape, first.dtype) != (second.shape, second.dtype):
         return False
     return same_bytes(elements(first), elements(second))
@@ -556,7 +570,9 @@ def _has_tokens(name: str) -> bool:
 
 
 def _vocabulary_size(
-    name: str, before: tuple[int, ...], after: tuple[int, ...]
+    name: str,
+    before: tuple[int, ...],
+    after: tuple[int, ...],
 ) -> ConfigValue | None:
     """The value of config.json for an embedding or a head with another number of
     tokens, or None for any other tensor.
@@ -579,7 +595,8 @@ def _overlap(one: Entry, two: Entry) -> bool:
     """Tell whether two tensors of one storage share bytes of it: parts of a fused
     tensor do not.
     """
-    first, second = unwrap_dtensor(one.tensor), unwrap_dtensor(two.tensor)
+    first = unwrap_dtensor(one.tensor)
+    second = unwrap_dtensor(two.tensor)
     assert isinstance(first, TensorRef) and isinstance(second, TensorRef)
     begin, end = first.extent
     return begin < second.extent[1] and second.extent[0] < end

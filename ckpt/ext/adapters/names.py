@@ -91,6 +91,7 @@ def _of_embedding(match: Match[str]) -> Part:
 
 
 def _of_diffusers(match: Match[str]) -> Part:
+    # `to_out` of an attention processor is `to_out.0` in the layers of diffusers.
     leaf = f".{match[2]}" + (".0" if match[2] == "to_out" else "") if match[2] else ""
     return Part(match[1] + leaf, _LETTERS[match[3]], "diffusers")
 
@@ -104,6 +105,7 @@ def _of_base(match: Match[str]) -> Part:
 
 
 _PATTERNS: tuple[tuple[LazyPattern, Callable[[Match[str]], Part]], ...] = (
+    # In this order: the first pattern that fits a name says what it is.
     (LazyPattern(r"(.+)\.lora_([AB])(?:\.([^.]+))?\.weight"), _of_peft),
     (
         LazyPattern(r"(.+)\.lora_B(?:\.([^.]+))?\.bias"),
@@ -153,6 +155,7 @@ _PATTERNS: tuple[tuple[LazyPattern, Callable[[Match[str]], Part]], ...] = (
         LazyPattern(r"(.+)\.lora_(down|up|mid)\.weight"),
         lambda match: Part(match[1], _LETTERS[match[2]], "ComfyUI"),
     ),
+    # Programs of several styles write it, so it has none.
     (LazyPattern(r"(.+)\.alpha"), lambda match: Part(match[1], "alpha")),
     (
         LazyPattern(r"(.+)\.dora_scale"),
@@ -186,11 +189,14 @@ def part_of(name: str) -> Part:
     """Return what the name of a tensor of an adapter says. Any other name belongs to a
     whole tensor.
     """
+    # A flat name says its part before the dots of all other programs.
     flat = _FLAT.fullmatch(name)
     if flat is not None:
         kind = _FLAT_PARTS.get(flat[3], "foreign")
         return Part(flat[2], kind, "kohya", True, flat[1])
+    # PEFT's prefix may lie behind the one of a trainer.
     own = name.rpartition(PREFIX)[2]
+    # Asked first: a tensor of LoHa fits patterns of LoRA too.
     if _is_foreign(own):
         return Part(own, "foreign")
     for pattern, read in _PATTERNS:
@@ -206,6 +212,8 @@ def _is_foreign(name: str) -> bool:
 
 def method_of(name: str) -> str:
     """Return the method that a foreign tensor belongs to, or ``."""
+    # Only of tensors that are foreign already: these pieces are names of layers
+    # elsewhere.
     marks = (*_FOREIGN, *_OF_LYCORIS)
     return next((method for mark, method in marks if mark in name), "")
 

@@ -20,7 +20,11 @@ class UnnamedPackingError(UsageError):
     """Two packings fit, and none was named. `ways` are both."""
 
     def __init__(
-        self, problem: str, ways: tuple[Packing, Packing], *, path: str
+        self,
+        problem: str,
+        ways: tuple[Packing, Packing],
+        *,
+        path: str,
     ) -> None:
         hint = f"--packing {ways[0]}, or --packing {ways[1]}"
         super().__init__(f"{problem}: both fit", path=path, hint=hint)

@@ -88,6 +88,8 @@ def pipeline_aliases(modules: Iterable[str]) -> Aliases:
     """
     names = list(modules)
     found: Aliases = {}
+    # The names of blocks are counted on through all of them: the step says where each
+    # begins.
     step = _layers_of_block(names)
     has_several = any(name.startswith("text_encoders.clip_g.") for name in names)
     for name in names:
@@ -115,6 +117,7 @@ def _encoder_of(begin: str, *, is_open: bool, has_several: bool) -> str:
 
     With `has_several`, a T5 comes after two encoders of CLIP.
     """
+    # ComfyUI names its encoders, other checkpoints number them.
     if begin.startswith("text_encoders."):
         if begin.endswith("clip_l"):
             return "text_encoder"
@@ -126,11 +129,14 @@ def _encoder_of(begin: str, *, is_open: bool, has_several: bool) -> str:
 
 
 def _names_in_pipeline(
-    name: str, step: int, has_several: bool
+    name: str,
+    step: int,
+    has_several: bool,
 ) -> Iterator[tuple[str, str, int | None]]:
     """Yield the part of the pipeline, the name there and the slot of what a module
     holds.
     """
+    # Each name fits one of the families at most.
     match = _UNET.fullmatch(name)
     if match is not None:
         alias = _unet_name(match[1], match[2], step) if step else None
@@ -173,6 +179,7 @@ def _unet_name(kind: str, rest: str, step: int) -> str | None:
         for word in words[: 1 + (kind != "middle_block")]
     ):
         return None
+    # The middle has three layers: a resnet, an attention, and a resnet.
     if kind == "middle_block":
         inner = rest.partition(".")[2]
         if words[0] == "1":
@@ -181,8 +188,10 @@ def _unet_name(kind: str, rest: str, step: int) -> str | None:
     number, place = int(words[0]), int(words[1])
     inner = words[2] if len(words) > 2 else ""
     if kind == "input_blocks":
+        # Entry 0 is the first convolution, before all blocks.
         if (number, place, inner) == (0, 0, ""):
             return "conv_in"
+        # Entries of the way down are counted behind that convolution.
         block, layer = divmod(number - 1, step)
         begin = f"down_blocks.{block}"
         if inner == "op":
@@ -251,6 +260,7 @@ def aliased_part(aliases: Aliases, module: str) -> Part | None:
     transformer.
     """
     first, _, rest = module.partition(".")
+    # From the name with its part to the parts that adapters leave out.
     names = [(first, rest), ("unet", module), ("transformer", module)]
     return next((aliases[name] for name in names if name in aliases), None)
 
@@ -265,6 +275,7 @@ def flat_aliases(aliases: Aliases, component: str) -> dict[str, Part]:
     for (own, name), part in aliases.items():
         if own in wanted:
             flat = name.replace(".", "_")
+            # Two layers with one flat name cannot be told apart: neither is taken.
             twice |= {flat} & found.keys()
             found[flat] = part
     return {flat: part for flat, part in found.items() if flat not in twice}

@@ -137,7 +137,10 @@ class Planner:
     """
 
     def __init__(
-        self, base: Base, adapters: Sequence[Adapter], options: Options
+        self,
+        base: Base,
+        adapters: Sequence[Adapter],
+        options: Options,
     ) -> None:
         self._base = base
         self._adapters = tuple(adapters)
@@ -182,28 +185,31 @@ class Planner:
 
     def _add_adapter(self, index: int, adapter: Adapter) -> None:
         self._parts = {}
-        renamed = {
-            layer.module: self._rename_module(layer.module) for layer in adapter.layers
-        }
+        renamed: Names = {}
+        for layer in adapter.layers:
+            renamed[layer.module] = self._rename_module(layer.module)
         met, shifts = self._meet_layers(adapter, renamed)
         self._shifts.append(tuple(shifts))
+        # The whole tensors first: an embedding with more rows decides the shape that a
+        # layer of the same adapter must have.
         self._add_wholes(index, adapter, shifts)
         for layer in adapter.layers:
             if layer.key not in met and self._untie_head(layer, renamed[layer.module]):
                 met[layer.key] = renamed[layer.module]
-        self._refuse_unmet(
-            adapter, [layer for layer in adapter.layers if layer.key not in met]
-        )
+        unmet = [layer for layer in adapter.layers if layer.key not in met]
+        self._refuse_unmet(adapter, unmet)
         _refuse_lengthless(adapter)
-        self._met_by, self._shown_ways = met, None
+        self._met_by = met
+        self._shown_ways = None
+        # By the id of the tensor: an error while the bytes are read names file and
+        # name.
         for layer in adapter.layers:
             for entry in layer.parts.values():
-                self._names[id(unwrap_dtensor(entry.tensor))] = (
-                    adapter.path,
-                    show(entry.name, 80),
-                )
+                shown = show(entry.name, 80)
+                self._names[id(unwrap_dtensor(entry.tensor))] = (adapter.path, shown)
         unscaled: list[Layer] = []
         experts = Experts(self._base, adapter, met)
+        # All layers without a scale are named in one error.
         for layer in adapter.layers:
             if self._add_layer(index, adapter, layer, met[layer.key], experts) is None:
                 unscaled.append(layer)
@@ -217,7 +223,9 @@ class Planner:
         return module.replace(".base_layer", "")
 
     def _meet_layers(
-        self, adapter: Adapter, renamed: dict[str, str]
+        self,
+        adapter: Adapter,
+        renamed: dict[str, str],
     ) -> tuple[Names, list[Shift]]:
         """The layers of an adapter by their names in the base. Those of one part of a
         pipeline share a beginning.
@@ -226,8 +234,12 @@ class Planner:
         shifts: list[Shift] = []
         groups: dict[tuple[str, bool], list[Layer]] = {}
         for layer in adapter.layers:
+            # The layers of one part of a pipeline share a beginning, those of another
+            # do not.
             groups.setdefault((layer.component, layer.is_flat), []).append(layer)
         for (component, is_flat), layers in groups.items():
+            # Adapters of pictures have names of their own for layers: these are looked
+            # up first.
             if adapter.style in _OF_PICTURES:
                 layers = self._place_layers(layers, renamed, component)
             names = list(dict.fromkeys(renamed[layer.module] for layer in layers))
@@ -235,14 +247,15 @@ class Planner:
                 found, moved = met_flat_names(names, self._base)
             else:
                 found, moved = met_names(
-                    names, self._base, self._make_fit_test(layers, renamed)
+                    names,
+                    self._base,
+                    self._make_fit_test(layers, renamed),
                 )
-            met |= {
-                layer.key: found[renamed[layer.module]]
-                for layer in layers
-                if renamed[layer.module] in found
-            }
+            for layer in layers:
+                if renamed[layer.module] in found:
+                    met[layer.key] = found[renamed[layer.module]]
             shifts += moved
+            # For all other programs such names are what is left at last.
             if adapter.style not in _OF_PICTURES:
                 rest = [layer for layer in layers if layer.key not in met]
                 self._place_layers(rest, renamed, component)
@@ -250,7 +263,10 @@ class Planner:
         return met, shifts
 
     def _place_layers(
-        self, layers: Sequence[Layer], renamed: Names, component: str
+        self,
+        layers: Sequence[Layer],
+        renamed: Names,
+        component: str,
     ) -> list[Layer]:
         """Find the layers that a whole checkpoint of a pipeline has by other names.
 
@@ -271,7 +287,9 @@ class Planner:
         return rest
 
     def _make_fit_test(
-        self, layers: Sequence[Layer], renamed: Names
+        self,
+        layers: Sequence[Layer],
+        renamed: Names,
     ) -> Callable[[str, str], bool]:
         """Return what tells whether a layer, by its name, has the shape of one of the
         base.
@@ -286,6 +304,8 @@ class Planner:
             return True
         shape = self._base.entry(weight).tensor.shape
         outer, inner = layer.up.shape[0], layer.down.shape[1]
+        # A Conv1D of GPT-2 lies as (in, out). Convolutions and experts are checked
+        # later.
         return len(shape) > 2 or shape in ((outer, inner), (inner, outer))
 
     def _refuse_unmet(self, adapter: Adapter, layers: Sequence[Layer]) -> None:
@@ -298,6 +318,8 @@ class Planner:
             f"{counted_noun(len(names), 'layer')} of {show(adapter.path, 80)}: "
             f"{show_folded_names(names, _LISTED)}"
         )
+        # Where all lost layers are of one part of a pipeline, BASE is the other part
+        # alone.
         components = {layer.component for layer in layers}
         others = {layer.component for layer in adapter.layers} - components
         hint = f"near: {near}" if near else None
@@ -317,6 +339,7 @@ class Planner:
         name = f"{module}.weight"
         if module.rpartition(".")[2] != HEAD or layer.is_embedding:
             return False
+        # The embedding may have been resized by the same adapter.
         shape = (layer.up.shape[0], layer.down.shape[1])
         found = [own for own in self._base.names if is_embedding(own)]
         if len(found) != 1:
@@ -335,23 +358,30 @@ class Planner:
     # --- one layer --------------------------------------------------------------------
 
     def _add_layer(
-        self, index: int, adapter: Adapter, layer: Layer, module: str, experts: Experts
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        module: str,
+        experts: Experts,
     ) -> Pair | None:
         """Plan one layer. Returns None where nothing says its scale."""
         rank = layer.up.shape[1]
         part = self._parts.get(layer.key)
         weight = self._base.weight_of(module)
+        # A weight that the merge makes itself: a head that was tied to the embedding.
         if weight is None and self._is_new_weight(module):
             weight = f"{module}.weight"
+        # A module of experts has no weight: the layer changes one of its parameters.
         if weight in (None, module) and experts.is_parameter(layer):
             return self._add_experts(index, adapter, layer, experts)
-        if "mid" in layer.parts:
-            rank = layer.up.shape[1]
         scale = scale_of(adapter, layer, rank, self._options.scale)
         if scale.value is None:
             return None
         factor = scale.value * self._weight(index)
         self._refuse_ranks(adapter, layer)
+        # From the plainest to the rarest: rows that names say, one tensor, and one of
+        # several.
         if weight is not None and part is not None and part.slot is not None:
             targets = [self._add_rows(index, adapter, layer, weight, part, factor)]
         elif weight is not None:
@@ -382,12 +412,12 @@ class Planner:
         """Raise UsageError for two matrices that have no product."""
         down, up = layer.down, layer.up
         inner = up.shape[1]
+        # `mid` of a convolution in three parts (LoCon) is [rank, rank, kernel…].
         mid = layer.ref("mid")
-        fits = (
-            inner == down.shape[0]
-            if mid is None
-            else mid.shape[:2] == (inner, down.shape[0])
-        )
+        if mid is None:
+            fits = inner == down.shape[0]
+        else:
+            fits = mid.shape[:2] == (inner, down.shape[0])
         if not fits or prod(up.shape[2:]) != 1:
             shapes = f"{list(up.shape)} and {list(down.shape)}"
             raise UsageError(
@@ -396,24 +426,31 @@ class Planner:
             )
 
     def _add_plain(
-        self, index: int, adapter: Adapter, layer: Layer, weight: str, factor: float
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        weight: str,
+        factor: float,
     ) -> str:
         """Plan a layer that is one tensor of the base."""
         shape = self._target_shape(weight, adapter)
         left, right = factors_of(layer)
-        rows, columns = shape[0], prod(shape[1:])
+        rows = shape[0]
+        columns = prod(shape[1:])
         product = left.shape[0], right.columns
         is_straight = product == (rows, columns) and _is_kernel(layer, shape)
         is_turned = len(shape) == 2 and product == (columns, rows) and right.mid is None
+        # A square weight fits both ways: its shape does not say how it lies.
         if is_straight and is_turned:
             is_turned = self._is_turned(adapter, layer)
         elif not is_straight and not is_turned:
             self._refuse_shape(adapter, layer, weight, shape)
         if is_turned:
+            # (B @ A) turned is A turned @ B turned.
             left, right = right.turned, left.turned
-        self._put_term(
-            index, weight, Term(span_of(rows), span_of(columns), left, right, factor)
-        )
+        term = Term(span_of(rows), span_of(columns), left, right, factor)
+        self._put_term(index, weight, term)
         return weight
 
     def _add_rows(
@@ -455,13 +492,16 @@ class Planner:
         named = found_in(self._options.packing, SIDES)
         if named is not None:
             return named == "in-out"
+        # The settings say it of all layers at once, Linear ones included.
         settings = adapter.settings_of(layer)
         is_turned = settings is not None and settings.flag("fan_in_fan_out")
         if self._shown_ways is None:
             self._shown_ways = self._find_shown_ways(adapter)
         shown = self._shown_ways
         if shown == {False}:
-            return False  # PEFT takes the flag back for a Linear
+            # All other layers lie as (out, in): PEFT takes the flag back for a Linear.
+            return False
+        # The layers contradict the settings, or each other.
         if True in shown and (not is_turned or False in shown):
             problem = (
                 f"{show(layer.name, 80)} is square, and may lie as (in, out) or (out, "
@@ -485,12 +525,17 @@ class Planner:
         """The shape of a tensor of the base, or of the one that the adapter has
         for it.
         """
-        whole = self._changes[weight].whole if weight in self._changes else None
+        change = self._changes.get(weight)
+        whole = None if change is None else change.whole
         entry = whole or self._base.entry(weight)
         return entry.tensor.shape
 
     def _refuse_shape(
-        self, adapter: Adapter, layer: Layer, weight: str, shape: tuple[int, ...]
+        self,
+        adapter: Adapter,
+        layer: Layer,
+        weight: str,
+        shape: tuple[int, ...],
     ) -> None:
         """Raise UsageError for a layer that does not have the shape of the base."""
         up, down = layer.up.shape, layer.down.shape
@@ -499,6 +544,7 @@ class Planner:
             f"{show(weight, 80)} is {list(shape)}, and {show(layer.name, 80)} of "
             f"{show(adapter.path, 80)} {product}"
         )
+        # A convolution in groups has fewer inputs in its weight than in its layer.
         if (
             len(shape) > 2
             and len(down) == len(shape)
@@ -511,36 +557,41 @@ class Planner:
         raise UsageError(why, path=self._base.path)
 
     def _put_term(self, index: int, weight: str, term: Term) -> None:
-        own = term._replace(owner=len(self._pairs))  # the pair of this layer comes next
+        # The pair of this layer comes next: it gets this number.
+        own = term._replace(owner=len(self._pairs))
         self._tensor_change(weight).terms.setdefault(index, []).append(own)
 
     def _add_magnitude(
-        self, index: int, adapter: Adapter, layer: Layer, targets: Sequence[str]
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        targets: Sequence[str],
     ) -> None:
         """Plan the lengths of DoRA."""
         ref = layer.ref("magnitude")
         assert ref is not None
+        # After a weight, the lengths would no more be those that were trained.
         if self._weight(index) != 1:
             problem = "is DoRA, whose lengths have no weight but 1"
             raise UsageError(problem, path=adapter.path, hint="without --weights")
         if len(targets) != 1:
+            problem = f"{show(layer.name, 80)} is DoRA on a fused weight"
             raise UnsupportedError(
-                (
-                    f"{show(layer.name, 80)} is DoRA on a fused weight, which is not "
-                    "merged"
-                ),
-                path=self._base.path,
+                f"{problem}, which is not merged", path=self._base.path
             )
         name = targets[0]
         shape = self._target_shape(name, adapter)
         rows, columns = shape[0], prod(shape[1:])
+        # Lengths of the shape [1, in] belong to the inputs, as kohya may write them.
+        # PEFT has one for each output, whatever the shape.
         is_turned = self._lies_turned(layer, shape, adapter)
         by_input = len(ref.shape) > 1 and ref.shape[0] == 1 and ref.shape[1] == columns
         if adapter.style == "PEFT":
             by_input = False
-        axis: Literal["rows", "columns"] = (
-            "columns" if is_turned or by_input else "rows"
-        )
+        axis: Literal["rows", "columns"] = "rows"
+        if is_turned or by_input:
+            axis = "columns"
         if ref.numel != (rows if axis == "rows" else columns):
             problem = f"{show(layer.parts['magnitude'].name, 80)} is {list(ref.shape)}"
             raise UsageError(
@@ -549,15 +600,24 @@ class Planner:
         self._tensor_change(name).magnitudes[index] = Magnitude(ref, axis)
 
     def _lies_turned(
-        self, layer: Layer, shape: tuple[int, ...], adapter: Adapter
+        self,
+        layer: Layer,
+        shape: tuple[int, ...],
+        adapter: Adapter,
     ) -> bool:
-        left, right = layer.up.shape[0], prod(layer.down.shape[1:])
-        if left == right:
+        outer = layer.up.shape[0]
+        inner = prod(layer.down.shape[1:])
+        if outer == inner:
             return len(shape) == 2 and self._is_turned(adapter, layer)
-        return len(shape) == 2 and shape == (right, left)
+        return len(shape) == 2 and shape == (inner, outer)
 
     def _add_bias(
-        self, index: int, adapter: Adapter, layer: Layer, module: str, factor: float
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        module: str,
+        factor: float,
     ) -> str:
         """Plan the bias of B, which is added to the bias of the layer."""
         ref = layer.ref("up bias")
@@ -568,25 +628,33 @@ class Planner:
                 f"lacks {show(name, 80)}, to which lora_B.bias is added",
                 path=self._base.path,
             )
+        # A bias is a matrix of one column, to which B's bias is added without a
+        # product.
         left = Factor(ref, (ref.numel, 1), (1, 1))
         if self._target_shape(name, adapter) != (ref.numel,):
             raise UsageError(
                 f"{show(name, 80)} has another shape than lora_B.bias",
                 path=self._base.path,
             )
-        self._put_term(
-            index, name, Term(Span(0, ref.numel), Span(0, 1), left, None, factor)
-        )
+        rows, column = Span(0, ref.numel), Span(0, 1)
+        self._put_term(index, name, Term(rows, column, left, None, factor))
         return name
 
     # --- layers that one side holds in one tensor -------------------------------------
 
     def _add_fused(
-        self, index: int, adapter: Adapter, layer: Layer, module: str, factor: float
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        module: str,
+        factor: float,
     ) -> list[str]:
         """Plan a layer that is a part of a tensor of the base, or that the base holds
         in several.
         """
+        # One expert of a tensor of all; a part of a fused one; a fused one that is
+        # apart.
         expert = self._base.expert_of(module)
         if expert is not None:
             return [self._add_one_expert(index, adapter, layer, expert, factor)]
@@ -600,7 +668,10 @@ class Planner:
         raise AssertionError
 
     def _named_packing(
-        self, layer: Layer, weight: str, ways: tuple[Packing, Packing]
+        self,
+        layer: Layer,
+        weight: str,
+        ways: tuple[Packing, Packing],
     ) -> Packing:
         """The packing that was named. Raises UnnamedPackingError where none was."""
         named = found_in(self._options.packing, ways)
@@ -628,6 +699,7 @@ class Planner:
         left, right = factors_of(layer)
         place, count = siblings.index(module), len(siblings)
         packing = self._named_packing(layer, weight, ORDERS)
+        # Head by head needs the number of heads, which no weight says.
         if packing == "interleaved" and count > 2:
             raise UnsupportedError(
                 (
@@ -641,14 +713,13 @@ class Planner:
         if len(shape) != 2 or right.shape[1] != shape[1] or sizes is None:
             self._refuse_shape(adapter, layer, weight, shape)
         assert sizes is not None
-        rows = (
-            Span(place, own, count)
-            if packing == "interleaved"
-            else Span(sum(sizes[:place]), own)
-        )
-        self._put_term(
-            index, weight, Term(rows, span_of(shape[1]), left, right, factor)
-        )
+        # In turn: each `count`-th row from the one of its place on.
+        if packing == "interleaved":
+            rows = Span(place, own, count)
+        else:
+            rows = Span(sum(sizes[:place]), own)
+        term = Term(rows, span_of(shape[1]), left, right, factor)
+        self._put_term(index, weight, term)
         return weight
 
     def _sizes(
@@ -666,21 +737,25 @@ class Planner:
         as the second.
         """
         known = {name.rpartition(".")[2]: 0 for name in siblings}
+        module_above = module.rpartition(".")[0]
+        # The adapter may have only some of the siblings: 0 rows are not known yet.
         for layer in adapter.layers:
             above, _, leaf = layer.name.rpartition(".")
-            if leaf in known and module.rpartition(".")[0].endswith(
-                above.rpartition(".")[2] or above
-            ):
+            end = above.rpartition(".")[2] or above
+            if leaf in known and module_above.endswith(end):
                 known[leaf] = layer.up.shape[0]
         known[module.rpartition(".")[2]] = own
         rows = list(known.values())
         if len(rows) == 2:
             rows = [rows[0] or rows[1], rows[1] or rows[0]]
         else:
+            # With grouped queries, key and value are smaller than the query.
             rows[1] = rows[1] or rows[2] or (whole - rows[0]) // 2
             rows[2] = rows[2] or rows[1]
             rows[0] = rows[0] or whole - rows[1] - rows[2]
-        return rows if sum(rows) == whole and all(size > 0 for size in rows) else None
+        if sum(rows) != whole or any(size <= 0 for size in rows):
+            return None
+        return rows
 
     def _add_split(
         self,
@@ -695,31 +770,22 @@ class Planner:
         shapes = [self._target_shape(name, adapter) for name in parts]
         packing = self._named_packing(layer, parts[0], ORDERS)
         total = sum(shape[0] for shape in shapes)
-        if total != left.shape[0] or any(
-            shape[1:] != (right.shape[1],) for shape in shapes
-        ):
+        is_alike = all(shape[1:] == (right.shape[1],) for shape in shapes)
+        if total != left.shape[0] or not is_alike:
             self._refuse_shape(adapter, layer, parts[0], shapes[0])
         if packing == "interleaved" and len(parts) > 2:
-            raise UnsupportedError(
-                (
-                    f"{show(layer.name, 80)} holds query, key and value head by head, "
-                    "which is not merged"
-                ),
-                path=adapter.path,
-            )
+            problem = f"{show(layer.name, 80)} holds query, key and value head by head"
+            raise UnsupportedError(f"{problem}, which is not merged", path=adapter.path)
         first = 0
         for place, (name, shape) in enumerate(zip(parts, shapes, strict=True)):
             part = left.cut_rows(first, shape[0])
             if packing == "interleaved":
+                # A step of several rows takes each `count`-th one.
                 count = len(parts)
-                part = left.cut_rows(place, shape[0])._replace(
-                    stride=(left.stride[0] * count, left.stride[1])
-                )
-            self._put_term(
-                index,
-                name,
-                Term(span_of(shape[0]), span_of(shape[1]), part, right, factor),
-            )
+                step = (left.stride[0] * count, left.stride[1])
+                part = left.cut_rows(place, shape[0])._replace(stride=step)
+            term = Term(span_of(shape[0]), span_of(shape[1]), part, right, factor)
+            self._put_term(index, name, term)
             first += shape[0]
         return list(parts)
 
@@ -735,6 +801,7 @@ class Planner:
     ) -> str:
         """Plan a layer of one expert, of which the base holds all in one tensor."""
         weight, number, place, count = expert
+        # [experts, out, in] or [experts, in, out]; gate and up share `out`.
         shape = self._target_shape(weight, adapter)
         left, right = factors_of(layer)
         outer, inner = left.shape[0], right.shape[1]
@@ -744,35 +811,35 @@ class Planner:
             self._refuse_shape(adapter, layer, weight, shape)
         if is_out_in and is_in_out:
             is_in_out = self._named_packing(layer, weight, SIDES) == "in-out"
-        is_turned = 0
+        is_in_turn = False
         if count > 1:
-            packing = self._named_packing(layer, weight, ORDERS)
-            is_turned = int(packing == "interleaved")
-        own = Span(place, outer, count) if is_turned else Span(place * outer, outer)
+            is_in_turn = self._named_packing(layer, weight, ORDERS) == "interleaved"
+        own = Span(place * outer, outer)
+        if is_in_turn:
+            own = Span(place, outer, count)
+        # The tensor as a matrix: the rows of all experts one below the other.
         first = number * shape[1]
         if is_in_out:
             term = Term(Span(first, inner), own, right.turned, left.turned, factor)
         else:
-            term = Term(
-                own._replace(first=first + own.first),
-                Span(0, inner),
-                left,
-                right,
-                factor,
-            )
+            rows = own._replace(first=first + own.first)
+            term = Term(rows, Span(0, inner), left, right, factor)
         self._put_term(index, weight, term)
         return weight
 
     def _add_experts(
-        self, index: int, adapter: Adapter, layer: Layer, experts: Experts
+        self,
+        index: int,
+        adapter: Adapter,
+        layer: Layer,
+        experts: Experts,
     ) -> Pair | None:
         """Plan a layer that changes a parameter of several experts."""
         found = experts.parameter_of(layer, self._options.packing)
         settings = adapter.settings_of(layer)
-        if (
-            not (settings is not None and settings.is_from_peft)
-            and not self._options.packing
-        ):
+        is_from_peft = settings is not None and settings.is_from_peft
+        # Other programs may pack the ranks of experts in another order.
+        if not is_from_peft and not self._options.packing:
             refuse_square(layer, self._base.path)
         scale = scale_of(adapter, layer, found.rank, self._options.scale)
         if scale.value is None:
@@ -782,20 +849,24 @@ class Planner:
         for name, term in expert_terms(layer, found, factor):
             self._put_term(index, name, term)
             targets.append(name)
-        pair = Pair(
-            index, layer, tuple(dict.fromkeys(targets)), found.rank, scale, "LoRA"
-        )
+        # A tensor of all experts is changed once for each of them, and named once.
+        names = tuple(dict.fromkeys(targets))
+        pair = Pair(index, layer, names, found.rank, scale, "LoRA")
         self._pairs.append(pair)
         return pair
 
     # --- tensors that were trained themselves -----------------------------------------
 
     def _add_wholes(
-        self, index: int, adapter: Adapter, shifts: Sequence[Shift]
+        self,
+        index: int,
+        adapter: Adapter,
+        shifts: Sequence[Shift],
     ) -> None:
         """Plan the tensors that take the place of tensors of the base."""
         for name, entry in adapter.wholes.items():
             found = self._name_of(name, shifts)
+            # A name that the settings list is new: the base need not have it.
             if found is None:
                 self._refuse_unknown(adapter, name)
             target = found or self._rename_module(name)
@@ -827,11 +898,10 @@ class Planner:
     def _name_of(self, name: str, shifts: Sequence[Shift]) -> str | None:
         """The name in the base of a tensor of an adapter, or None."""
         own = self._rename_module(name)
-        names = [own, *(shift.apply(own) for shift in shifts)]
-        return next(
-            (one for one in names if one is not None and one in self._base.indices),
-            None,
-        )
+        for candidate in (own, *(shift.apply(own) for shift in shifts)):
+            if candidate is not None and candidate in self._base.indices:
+                return candidate
+        return None
 
     def _refuse_unknown(self, adapter: Adapter, name: str) -> None:
         """Raise UsageError for a whole tensor that the base lacks, unless the settings
@@ -839,12 +909,12 @@ class Planner:
         """
         settings = adapter.settings
         saved = None if settings is None else settings.saved_modules
+        # `modules_to_save` has ends of modules: any run of words may be one of them.
         words = name.split(".")[:-1]
-        ends = range(len(words), 0, -1)
-        if saved and any(
-            ".".join(words[first:end]) in saved for end in ends for first in range(end)
-        ):
-            return
+        for end in range(len(words), 0, -1):
+            for first in range(end):
+                if saved and ".".join(words[first:end]) in saved:
+                    return
         near = self._base.near(name)
         raise UsageError(
             f"lacks {show(name, 80)} of {show(adapter.path, 80)}",
@@ -855,9 +925,8 @@ class Planner:
     def _add_tokens(self, adapter: Adapter, shifts: Sequence[Shift]) -> None:
         """Plan the rows of embeddings that take the place of rows of the base."""
         for module, entry in adapter.tokens.items():
-            name = self._name_of(f"{module}.weight", shifts) or self._tokens_name(
-                module
-            )
+            name = self._name_of(f"{module}.weight", shifts)
+            name = name or self._tokens_name(module)
             ref = tensor_of_entry(entry)
             if name is None:
                 self._refuse_unknown(adapter, f"{module}.weight")
@@ -905,11 +974,9 @@ class Planner:
             return Target(name, entry, change.whole, None)
         shape = base.tensor.shape
         # Experts are matrices that follow each other, and a list is one column.
-        columns = (
-            prod(shape[1:])
-            if len(shape) != 3 or not _is_stack(steps, shape)
-            else shape[2]
-        )
+        columns = prod(shape[1:])
+        if len(shape) == 3 and _is_stack(steps, shape):
+            columns = shape[2]
         rows = base.tensor.numel // max(1, columns)
         work = Work(
             rows,
@@ -925,6 +992,8 @@ class Planner:
         """Raise UsageError where two layers of one adapter change the same rows: one
         layer by two names, or a part and the whole.
         """
+        # Only neighbours in this order can share rows, so each is compared with one
+        # other.
         for one, two in pairwise(sorted(step.terms, key=_order_of_term)):
             if not _share_rows(one, two):
                 continue
@@ -950,19 +1019,18 @@ def _share_rows(one: Term, two: Term) -> bool:
     if one.columns != two.columns:
         return False
     if rows.step == others.step and (rows.first - others.first) % rows.step:
-        return False  # they take turns
+        return False  # they take turns, as gate and up do
     return rows.first < others.end and others.first < rows.end
 
 
 def _refuse_lengthless(adapter: Adapter) -> None:
     """Raise UsageError for layers of DoRA, as the settings say, without lengths."""
-    lost = [
-        layer.name
-        for layer in adapter.layers
-        if "magnitude" not in layer.parts
-        and (settings := adapter.settings_of(layer)) is not None
-        and settings.flag("use_dora")
-    ]
+    lost: list[str] = []
+    for layer in adapter.layers:
+        settings = adapter.settings_of(layer)
+        is_dora = settings is not None and settings.flag("use_dora")
+        if is_dora and "magnitude" not in layer.parts:
+            lost.append(layer.name)
     if lost:
         problem = (
             f"use_dora is set, and no lora_magnitude_vector is there for "
@@ -980,11 +1048,11 @@ def _is_stack(steps: Iterable[Step], shape: tuple[int, ...]) -> bool:
     """Tell whether terms see a tensor of three dimensions as matrices one below the
     other.
     """
-    spans = [term for step in steps for term in step.terms]
-    return all(
-        term.rows.end <= shape[0] * shape[1] and term.columns.end <= shape[2]
-        for term in spans
-    )
+    terms = [term for step in steps for term in step.terms]
+    for term in terms:
+        if term.rows.end > shape[0] * shape[1] or term.columns.end > shape[2]:
+            return False
+    return True
 
 
 def _is_kernel(layer: Layer, shape: tuple[int, ...]) -> bool:

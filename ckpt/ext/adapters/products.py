@@ -59,11 +59,9 @@ class Factor(NamedTuple):
     @property
     def columns(self) -> int:
         """The columns of the matrix, with the kernels of the middle."""
-        return (
-            self.shape[1]
-            if self.mid is None
-            else self.shape[1] * prod(self.mid.shape[2:])
-        )
+        if self.mid is None:
+            return self.shape[1]
+        return self.shape[1] * prod(self.mid.shape[2:])
 
     @property
     def turned(self) -> Factor:
@@ -72,9 +70,8 @@ class Factor(NamedTuple):
 
     def cut_rows(self, first: int, count: int) -> Factor:
         """Some of its rows."""
-        return self._replace(
-            shape=(count, self.shape[1]), offset=self.offset + first * self.stride[0]
-        )
+        offset = self.offset + first * self.stride[0]
+        return self._replace(shape=(count, self.shape[1]), offset=offset)
 
     @property
     def refs(self) -> tuple[TensorRef, ...]:
@@ -110,6 +107,7 @@ class Span(NamedTuple):
         """The numbers of its first row that is not below `low`, and of the one past the
         last below `high`.
         """
+        # Rounded up: `-(-a // b)`.
         begin = max(0, -((self.first - low) // self.step))
         end = min(self.size, -((self.first - high) // self.step))
         return begin, max(begin, end)
@@ -187,8 +185,11 @@ class Work(NamedTuple):
     @property
     def refs(self) -> tuple[TensorRef, ...]:
         """The tensors of adapters that it reads, each once."""
-        found = [ref for step in self.steps for ref in _refs_of(step)]
+        found: list[TensorRef] = []
+        for step in self.steps:
+            found += _refs_of(step)
         found += [rows.ref for rows in self.replaced]
+        # Tensors are told apart by identity: two may have equal places.
         return tuple({id(ref): ref for ref in found}.values())
 
 
@@ -201,8 +202,9 @@ def derived_place(base: TensorRef, work: Work, dtype: DType) -> Derived:
     """The place of the elements of a tensor after the work, as a dtype."""
     columns = max(1, work.columns)
     count = max(1, ELEMENTS // columns)
+    # Whole tiles: the result of a product must not depend on where blocks begin.
     if count > ROWS:
-        count -= count % ROWS  # whole tiles of a product
+        count -= count % ROWS
     return Derived(base, work.refs, count * columns, _Change(base, work, dtype), dtype)
 
 
@@ -261,6 +263,7 @@ class Computing:
         They lie in the block or in `rows`, unless neither can hold them.
         """
         numbers = cast.as_numbers(block, dtype, 0, rows)
+        # A block may be read-only, and its numbers of another width than the sums.
         if numbers.dtype.str != self.kind or not numbers.flags.writeable:
             numbers = numbers.astype(self.kind)
         return numbers.reshape(-1, max(1, self.work.columns))
@@ -274,7 +277,9 @@ class Computing:
         np.isfinite(values, out=was_finite)
         # The processor notes each overflow, so most blocks need no second look.
         with np.errstate(
-            over="call", invalid="call", call=lambda kind, _: problems.append(kind)
+            over="call",
+            invalid="call",
+            call=lambda kind, _: problems.append(kind),
         ):
             self.apply(values, first, rows)
         if not problems:
@@ -284,6 +289,7 @@ class Computing:
     def apply(self, values: Array, first: int, rows: cast.Rows) -> None:
         """Change rows of the base, from row `first` on."""
         has_lengths = any(step.magnitude is not None for step in self.work.steps)
+        # The lengths of each adapter are those of the base, without what others added.
         base = values.copy() if has_lengths and len(self.work.steps) > 1 else values
         for index, step in enumerate(self.work.steps):
             factors = None
@@ -292,11 +298,16 @@ class Computing:
             self.add(values, step.terms, first, rows)
             if factors is not None:
                 values *= factors
+        # Rows that were trained themselves come last: nothing is added to them.
         for replaced in self.work.replaced:
             self._replace_rows(values, replaced, first)
 
     def add(
-        self, values: Array, terms: Sequence[Term], first: int, rows: cast.Rows
+        self,
+        values: Array,
+        terms: Sequence[Term],
+        first: int,
+        rows: cast.Rows,
     ) -> None:
         """Add terms to rows, from row `first` on."""
         for term in terms:
@@ -325,9 +336,9 @@ class Computing:
         if term.scale != 1:
             product *= np.asarray(term.scale, self.kind)
         low = term.rows.first + begin * term.rows.step - first
-        chosen = slice(
-            low, low + (end - begin - 1) * term.rows.step + 1, term.rows.step
-        )
+        low = term.rows.first + begin * term.rows.step - first
+        high = low + (end - begin - 1) * term.rows.step + 1
+        chosen = slice(low, high, term.rows.step)
         columns = slice(term.columns.first, term.columns.end, term.columns.step)
         values[chosen, columns] += product
 
@@ -347,7 +358,12 @@ class Computing:
     # --- the lengths of DoRA ----------------------------------------------------------
 
     def _length_factors(
-        self, index: int, step: Step, base: Array, first: int, rows: cast.Rows
+        self,
+        index: int,
+        step: Step,
+        base: Array,
+        first: int,
+        rows: cast.Rows,
     ) -> Array:
         """The factors that give each row or column of base and terms its length."""
         import numpy as np
@@ -355,6 +371,7 @@ class Computing:
         assert step.magnitude is not None
         wanted = self._read_vector(step.magnitude.ref)
         if step.magnitude.axis == "columns":
+            # A column runs through all blocks: its length needs all of the base first.
             with self._lock:
                 if index not in self._lengths:
                     self._lengths[index] = self._column_lengths(step)
@@ -364,11 +381,14 @@ class Computing:
             self.add(changed, step.terms, first, rows)
             lengths = np.sqrt(_row_squares(changed))
             wanted = wanted[first : first + len(base)]
+        # A length of 0 gives Inf or NaN, as in torch; what it makes is counted later.
         with np.errstate(divide="ignore", invalid="ignore"):
             factors = wanted / lengths
-        spread: Array = (
-            factors[None, :] if step.magnitude.axis == "columns" else factors[:, None]
-        )
+        spread: Array
+        if step.magnitude.axis == "columns":
+            spread = factors[None, :]
+        else:
+            spread = factors[:, None]
         return spread
 
     def _column_lengths(self, step: Step) -> Array:
@@ -386,7 +406,8 @@ class Computing:
             first += len(values)
             np.square(values, out=values)
             values[0] += total
-            np.add.reduce(values, axis=0, out=total)  # one row after the other
+            # One row after the other: the same sum for any size of a block.
+            np.add.reduce(values, axis=0, out=total)
         lengths: Array = np.sqrt(total)
         return lengths
 
@@ -406,9 +427,8 @@ class Computing:
     # --- matrices ---------------------------------------------------------------------
 
     def _read_vector(self, ref: TensorRef) -> Array:
-        vector: Array = self._read_matrix(Factor(ref, (1, ref.numel), (ref.numel, 1)))[
-            0
-        ]
+        row = Factor(ref, (1, ref.numel), (ref.numel, 1))
+        vector: Array = self._read_matrix(row)[0]
         return vector
 
     def _right_matrix(self, factor: Factor) -> Array:
@@ -416,6 +436,7 @@ class Computing:
         key = id(factor)
         with self._lock:
             if key not in self._rights:
+                # The oldest goes: experts of one tensor would fill the memory.
                 while len(self._rights) >= max(_KEPT, len(self.work.steps)):
                     del self._rights[next(iter(self._rights))]
                 self._rights[key] = self._read_matrix(factor)
@@ -428,23 +449,24 @@ class Computing:
         raw = self._stored_elements(factor.ref)
         width = raw.itemsize
         steps = (factor.stride[0] * width, factor.stride[1] * width)
+        # A view by strides: parts of a tensor and turned ones are copied once, as
+        # numbers.
         view = np.lib.stride_tricks.as_strided(
-            raw[factor.offset :], factor.shape, steps, writeable=False
+            raw[factor.offset :],
+            factor.shape,
+            steps,
+            writeable=False,
         )
         data = np.ascontiguousarray(view).view("u1").reshape(-1).data
-        matrix: Array = (
-            cast.as_numbers(data, factor.ref.dtype)
-            .astype(self.kind)
-            .reshape(factor.shape)
-        )
+        numbers = cast.as_numbers(data, factor.ref.dtype)
+        matrix: Array = numbers.astype(self.kind).reshape(factor.shape)
         if not np.isfinite(matrix).all():
-            path, name = self.work.names.get(
-                id(factor.ref), ("", "a tensor of the adapter")
-            )
+            unnamed = ("", "a tensor of the adapter")
+            path, name = self.work.names.get(id(factor.ref), unnamed)
             raise UnsupportedError(f"{name} holds NaN or Inf", path=path or None)
-        return (
-            matrix if factor.mid is None else self._kernel_product(factor.mid, matrix)
-        )
+        if factor.mid is None:
+            return matrix
+        return self._kernel_product(factor.mid, matrix)
 
     def _kernel_product(self, mid: TensorRef, down: Array) -> Array:
         """The product of the middle of a convolution, rank by rank by kernel, and the
@@ -453,6 +475,8 @@ class Computing:
         import numpy as np
 
         one, two = mid.shape[:2]
+        # [rank out, rank in, kernel] with [rank in, inputs] is [rank out, inputs,
+        # kernel].
         kernel = self._read_matrix(factor_of(mid)).reshape(one, two, -1)
         product: Array = np.einsum("abk,bi->aik", kernel, down).reshape(one, -1)
         return product
@@ -483,6 +507,7 @@ def _row_squares(rows: Array) -> Array:
     import numpy as np
 
     squares = np.square(rows)
+    # The rows in eights: `[rows, count / 8, 8]`, and what is left of each row.
     whole = rows.shape[1] - rows.shape[1] % _LANES
     lanes = squares[:, :whole].reshape(len(rows), -1, _LANES)
     sums = np.add.reduce(lanes, axis=1)

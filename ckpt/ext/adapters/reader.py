@@ -136,12 +136,8 @@ class Adapter(NamedTuple):
 
     def ranks(self) -> list[int]:
         """The ranks of its layers, the most frequent first."""
-        return [
-            rank
-            for rank, _ in Counter(
-                layer.down.shape[0] for layer in self.layers
-            ).most_common()
-        ]
+        counts = Counter(layer.down.shape[0] for layer in self.layers)
+        return [rank for rank, _ in counts.most_common()]
 
     @property
     def has_magnitudes(self) -> bool:
@@ -193,20 +189,20 @@ def read_adapter(
     part = survey.only_model(section)
     chosen = set(map(id, part.selected(select, path))) if select else None
     entries = [(part.relative(entry.name), entry) for entry in part.entries]
-    left = [
-        entry for _, entry in entries if chosen is not None and id(entry) not in chosen
-    ]
-    entries = [row for row in entries if chosen is None or id(row[1]) in chosen]
+    left: list[Entry] = []
+    if chosen is not None:
+        left = [entry for _, entry in entries if id(entry) not in chosen]
+        entries = [row for row in entries if id(row[1]) in chosen]
     named = [(name, part_of(name), entry) for name, entry in entries]
+    # Before layers are grouped: tensors of another method look like half of one.
     _refuse_foreign(named, path)
     _refuse_several(named, path)
     layers, loose = _group_layers(named, path)
     # PEFT takes the name of the adapter out of the names when it saves one by itself.
     is_training = any(row.adapter for _, row, _ in named)
-    wholes, copies = _whole_tensors(
-        [row for row in named if row[1].kind not in _LAYER_KINDS] + loose,
-        is_training=is_training,
-    )
+    # `alpha` may be a parameter of a model, and no part of a layer.
+    others = [row for row in named if row[1].kind not in _LAYER_KINDS]
+    wholes, copies = _whole_tensors(others + loose, is_training=is_training)
     tokens = {row.module: entry for _, row, entry in named if row.kind == "tokens"}
     passed = tuple(name for name, row, _ in named if row.kind == "passed")
     if not layers and not tokens:
@@ -220,6 +216,7 @@ def read_adapter(
     settings, components = _read_settings(survey, limits, is_alone=is_alone)
     styles = Counter(row.style for _, row, _ in named if row.style)
     style: Style = styles.most_common(1)[0][0] or "PEFT"
+    # Names of kohya beside those of ComfyUI: `lora_down` is in both.
     if style == "ComfyUI" and any(row.is_flat for _, row, _ in named):
         style = "kohya"
     return Adapter(
@@ -271,30 +268,36 @@ adapter.
 
 
 def _refine_style(
-    style: Style, layers: Sequence[Layer], settings: Settings | None
+    style: Style,
+    layers: Sequence[Layer],
+    settings: Settings | None,
 ) -> Style:
     """The program that wrote an adapter: diffusers has the names of PEFT below the
     parts of a pipeline.
     """
-    is_pipeline = layers and all(
-        layer.module.partition(".")[0] in _COMPONENTS for layer in layers
-    )
-    return (
-        "diffusers" if style == "PEFT" and is_pipeline and settings is None else style
-    )
+    if style != "PEFT" or settings is not None or not layers:
+        return style
+    first_parts = [layer.module.partition(".")[0] for layer in layers]
+    is_pipeline = all(part in _COMPONENTS for part in first_parts)
+    return "diffusers" if is_pipeline else style
 
 
 def _read_settings(
-    survey: Survey, limits: Limits, *, is_alone: bool
+    survey: Survey,
+    limits: Limits,
+    *,
+    is_alone: bool,
 ) -> tuple[Settings | None, dict[str, Settings]]:
     """The settings of an adapter, and the settings for each part of a pipeline."""
     path = survey.path
     settings = None if is_alone else settings_at(path, limits)
-    components = (
-        {} if settings else noted_settings(metadata_of(survey.checkpoint.root), limits)
-    )
+    # A file of PEFT beside it comes first; diffusers notes settings in the metadata.
+    components: dict[str, Settings] = {}
+    if not settings:
+        components = noted_settings(metadata_of(survey.checkpoint.root), limits)
     for noted in components.values():
         refuse_settings(noted, path)
+    # The settings of a model that was saved by itself hold for all of it.
     if list(components) == [""]:
         return components[""], {}
     return settings, components
@@ -323,13 +326,14 @@ def _refuse_several(named: Sequence[_Named], path: str) -> None:
     adapters = list(dict.fromkeys(row.adapter for _, row, _ in named if row.adapter))
     if len(adapters) > 1:
         listed = and_more([show(adapter, 40) for adapter in adapters], 4)
-        hint = (
-            f"--include '*.{adapters[0]}*'"
-            if adapters[0].isidentifier()
-            else "--include GLOB"
-        )
+        # A name that needs no quotes in a shell becomes a command that works.
+        hint = "--include GLOB"
+        if adapters[0].isidentifier():
+            hint = f"--include '*.{adapters[0]}*'"
         raise UsageError(
-            f"holds {len(adapters)} adapters: {listed}", path=path, hint=hint
+            f"holds {len(adapters)} adapters: {listed}",
+            path=path,
+            hint=hint,
         )
 
 
@@ -352,15 +356,15 @@ def _group_layers(
             key, Layer(part.module, part.is_flat, part.component, {})
         )
         if part.kind in layer.parts:
-            twice = (
-                f"{show(layer.parts[part.kind].name, 80)} and {show(entry.name, 80)}"
-            )
+            first = show(layer.parts[part.kind].name, 80)
+            twice = f"{first} and {show(entry.name, 80)}"
             raise UsageError(f"{twice} are the same part of one layer", path=path)
         layer.parts[part.kind] = entry
         names.setdefault(key, []).append(row)
     layers: list[Layer] = []
     loose: list[_Named] = []
     for key, layer in found.items():
+        # An `alpha` or a `magnitude` without matrices belongs to the model itself.
         if not {"down", "up", "embedding down", "embedding up"} & layer.parts.keys():
             loose += names[key]
             continue
@@ -381,22 +385,23 @@ def _refuse_half(layer: Layer, path: str) -> None:
         pair for pair in pairs if pair[0] in layer.parts and pair[1] in layer.parts
     ]
     if len(whole) != 1:
-        have = next(
+        # An alpha and a length are no half: the tensor without a partner is named.
+        halves = [
             entry.name
             for kind, entry in layer.parts.items()
             if kind not in ("alpha", "magnitude")
-        )
+        ]
+        have = halves[0]
         raise UsageError(
             f"{show(have, 80)} has no partner, and is nothing alone", path=path
         )
     for kind in whole[0]:
         tensor = tensor_of_entry(layer.parts[kind])
         if len(tensor.shape) < 2 or not tensor.numel:
-            why = (
-                "a shard of ZeRO-3 or FSDP that was never gathered"
-                if len(tensor.shape) < 2
-                else "it has no elements"
-            )
+            # ZeRO-3 and FSDP hold flat shards, and empty ones where a rank has none.
+            why = "it has no elements"
+            if len(tensor.shape) < 2:
+                why = "a shard of ZeRO-3 or FSDP that was never gathered"
             problem = f"{show(layer.parts[kind].name, 80)} is {list(tensor.shape)}"
             raise UsageError(f"{problem}: {why}", path=path)
 
@@ -415,8 +420,11 @@ def _whole_tensors(
             wholes[f"{part.module}.{entry.name.rpartition('.')[2]}"] = entry
         elif part.kind in ("whole", "base"):
             is_trained = bool(part.adapter) or not is_training
-            (wholes if is_trained else copies)[part.module] = entry
-    return wholes, {name: entry for name, entry in copies.items() if name not in wholes}
+            found = wholes if is_trained else copies
+            found[part.module] = entry
+    # `modules_to_save` has a copy of the tensor as it was beside the trained one.
+    kept = {name: entry for name, entry in copies.items() if name not in wholes}
+    return wholes, kept
 
 
 # --- the scale ------------------------------------------------------------------------
@@ -436,12 +444,16 @@ class Scale(NamedTuple):
 
 
 def scale_of(
-    adapter: Adapter, layer: Layer, rank: int, given: float | None = None
+    adapter: Adapter,
+    layer: Layer,
+    rank: int,
+    given: float | None = None,
 ) -> Scale:
     """The scale of a layer of this rank: the recorded one, else the given one.
 
     Raises UsageError where none is given and its settings are of another rank.
     """
+    # A tensor of the layer says more than settings for all layers.
     alpha = layer.parts.get("alpha")
     if alpha is not None:
         value = _read_number(alpha)
@@ -467,6 +479,8 @@ def _scale_of(
     """
     if settings is not None:
         said = settings.rank_of(layer.name)
+        # Settings of another rank are those of another file: their alpha is not this
+        # one's.
         is_of_another = said is not None and said != rank
         if is_of_another and given is None:
             problem = (
@@ -474,7 +488,9 @@ def _scale_of(
                 f"tensors have {rank}"
             )
             raise UsageError(
-                problem, path=adapter.path, hint="--scale X, which is alpha / rank"
+                problem,
+                path=adapter.path,
+                hint="--scale X, which is alpha / rank",
             )
         value = settings.scale_of(layer.name, rank)
         if value is not None and not is_of_another:
@@ -490,10 +506,8 @@ def has_free_scale(adapter: Adapter) -> bool:
     """Tell whether nothing says the scale of an adapter."""
     has_alphas = any("alpha" in layer.parts for layer in adapter.layers)
     has_settings = adapter.settings is not None and adapter.settings.alpha is not None
-    return (
-        not (has_alphas or has_settings or adapter.components)
-        and adapter.style not in _FREE
-    )
+    is_recorded = has_alphas or has_settings or bool(adapter.components)
+    return not is_recorded and adapter.style not in _FREE
 
 
 def _read_number(entry: Entry) -> float | None:
@@ -509,12 +523,12 @@ def refuse_unscaled(adapter: Adapter, layers: Sequence[Layer]) -> None:
     """Raise UsageError for layers of which nothing says the scale."""
     if layers:
         what = f"nothing says the alpha of {counted_noun(len(layers), 'layer')}"
-        beside = (
-            f"there is no {CONFIG} beside it"
-            if adapter.settings is None
-            else f"{CONFIG} has none"
-        )
+        beside = f"{CONFIG} has none"
+        if adapter.settings is None:
+            beside = f"there is no {CONFIG} beside it"
         problem = f"{what}: {beside}, and no alpha is in it"
         raise UsageError(
-            problem, path=adapter.path, hint="--scale X, which is alpha / rank"
+            problem,
+            path=adapter.path,
+            hint="--scale X, which is alpha / rank",
         )

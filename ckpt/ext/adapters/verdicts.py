@@ -72,20 +72,23 @@ def verdict_of(sums: Sums, *, is_free: bool) -> tuple[Verdict, float]:
     """Return the verdict on a pair, and the factor of what was added. With `is_free`
     any factor is right: none is recorded.
     """
+    # A merge changes nothing that the dtype shows, as with a tiny scale in bfloat16.
     if not sums.visible and not sums.beyond:
-        return "merged", 1.0  # nothing that its dtype shows
+        return "merged", 1.0
     if sums.kept == sums.number or not sums.wanted:
         return "missing", 0.0
-    if not math.isfinite(sums.wanted + sums.changed):  # no scale can be told
+    # With Inf or NaN in a sum no scale can be told.
+    if not math.isfinite(sums.wanted + sums.changed):
         return ("other", 0.0) if sums.beyond else ("merged", 1.0)
+    # The factor with the least squares, and the error that rounding leaves in it:
+    # rounding is uniform over a unit, with a variance of 1 / 12 on either side.
     factor = sums.product / sums.wanted
     error = _SURE * math.sqrt(sums.weighted / 6) / sums.wanted + _CLOSE
     rest = max(0.0, sums.changed - sums.product * factor)
-    if (
-        not math.isfinite(rest)
-        or rest > sums.units / 2 + (_CLOSE * factor) ** 2 * sums.wanted
-    ):
+    most = sums.units / 2 + (_CLOSE * factor) ** 2 * sums.wanted
+    if not math.isfinite(rest) or rest > most:
         return "other", factor
+    # A small factor that is not 1 within its error: nothing was added.
     if abs(factor) <= error and abs(factor - 1) > error:
         return "missing", 0.0
     if is_free or abs(factor - 1) <= error:
@@ -145,11 +148,9 @@ class MergeCheck(NamedTuple):
     def differs(self) -> bool:
         """Tell whether MERGED is anything else than BASE with the adapter."""
         is_merged = all(pair.verdict == "merged" for pair in self.pairs)
-        return (
-            not is_merged
-            or not all(is_there for _, is_there in self.wholes)
-            or bool(self.others)
-        )
+        # Anything else that changed makes MERGED another model.
+        has_wholes = all(is_there for _, is_there in self.wholes)
+        return not is_merged or not has_wholes or bool(self.others)
 
     def to_json(self) -> dict[str, Json]:
         """The field `adapter` of the document `ckpt.diff`."""
@@ -183,16 +184,16 @@ class MergeCheck(NamedTuple):
                 f"replaced: {len(self.wholes) - len(lost)} of "
                 f"{counted_noun(len(self.wholes), 'tensor')} {verb} of the adapter"
             )
-            out += hanging_lines(
-                [],
-                f"{text}; not: {show_folded_names(lost, _NAMES)}" if lost else text,
-                width,
-                2,
-            )
+            if lost:
+                text = f"{text}; not: {show_folded_names(lost, _NAMES)}"
+            out += hanging_lines([], text, width, 2)
         if self.casts:
             types = ", ".join(f"{one} → {two}" for one, two in self.types)
             out += hanging_lines(
-                [], f"cast: {counted_noun(self.casts, 'tensor')}, {types}", width, 2
+                [],
+                f"cast: {counted_noun(self.casts, 'tensor')}, {types}",
+                width,
+                2,
             )
         out += self._other_lines(width)
         return out
@@ -203,6 +204,7 @@ class MergeCheck(NamedTuple):
         merged = sum(pair.verdict == "merged" for pair in self.pairs)
         verb = "is" if merged == 1 else "are"
         text = f"{merged:,} of {counted_noun(total, 'pair')} {verb} merged"
+        # An adapter may be rows of tokens and whole tensors alone.
         if not total:
             return "the adapter has no pairs"
         if merged == total:
@@ -214,10 +216,9 @@ class MergeCheck(NamedTuple):
         listed = ", ".join(
             f"{count:,} {word}" for word, count in counts.items() if count
         )
-        return (
-            f"{text}; {total - merged:,} {'is' if total - merged == 1 else 'are'} not: "
-            f"{listed}"
-        )
+        rest = total - merged
+        verb = "is" if rest == 1 else "are"
+        return f"{text}; {rest:,} {verb} not: {listed}"
 
     def _group_texts(self) -> list[str]:
         """The pairs with one verdict and one scale together."""
@@ -253,11 +254,9 @@ class MergeCheck(NamedTuple):
 def _text_of(pair: PairCheck, *, is_free: bool) -> str:
     """The words for a pair, or `` where there is nothing to say."""
     if pair.verdict == "merged":
-        return (
-            f"scale {_format_scale(pair.found)}, where none is recorded"
-            if is_free
-            else ""
-        )
+        if not is_free:
+            return ""
+        return f"scale {_format_scale(pair.found)}, where none is recorded"
     if pair.verdict == "scaled":
         text = (
             f"with scale {_format_scale(pair.found)} instead of "
@@ -265,9 +264,9 @@ def _text_of(pair: PairCheck, *, is_free: bool) -> str:
         )
         if pair.found < 0:
             return f"{text}, subtracted"
-        return (
-            f"{text}, as without alpha" if abs(pair.found - 1) <= 2 * _CLOSE else text
-        )
+        # A scale of 1 is what a program does that forgets alpha / rank.
+        is_plain = abs(pair.found - 1) <= 2 * _CLOSE
+        return f"{text}, as without alpha" if is_plain else text
     if pair.verdict == "part":
         return f"in part, {pair.parts[0]} of {pair.parts[1]}"
     return WORDS[pair.verdict]

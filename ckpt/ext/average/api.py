@@ -60,9 +60,11 @@ def average(
     is_one = isinstance(
         sources, (str, os.PathLike, Opened, bytes, bytearray, memoryview, IOBase)
     )
-    names: list[Input] = (
-        [cast("Input", sources)] if is_one else list(cast("Sequence[Input]", sources))
-    )
+    names: list[Input]
+    if is_one:
+        names = [cast("Input", sources)]
+    else:
+        names = list(cast("Sequence[Input]", sources))
     talk = Talk(options.tell)
     check_options(options, *map(path_of, names))
     if last is not None:
@@ -81,6 +83,7 @@ def average(
         align=align,
         drop_other=drop_other,
     )
+    # Before anything is opened: what is asked for wrongly costs no reading.
     shares_of(request.ratios, len(names))
     _tell_twice(names, talk)
     with ExitStack() as stack:
@@ -90,11 +93,10 @@ def average(
                 opened = at_hand(name, options.limits, plugins=options.plugins)
                 given.append(stack.enter_context(opened))
             except FolderError as error:
-                error.hint = (
-                    "--last N takes its last ones"
-                    if last is None and len(names) == 1
-                    else None
-                )
+                # A folder of checkpoints is no checkpoint, but may hold the series.
+                error.hint = None
+                if last is None and len(names) == 1:
+                    error.hint = "--last N takes its last ones"
                 raise
         for other in given[:-1]:
             for line in doubt_lines(other.checkpoint):
@@ -107,13 +109,14 @@ def average(
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
             report = job(
-                [other.survey for other in given[:-1]], survey, limits, request
+                [other.survey for other in given[:-1]],
+                survey,
+                limits,
+                request,
             )
-            return (
-                report
-                if options.format is None
-                else as_format_of(report, options.format, limits, options.ranks)
-            )
+            if options.format is None:
+                return report
+            return as_format_of(report, options.format, limits, options.ranks)
 
         report = rewrite_checkpoint(given[-1], make, options)
     return report._replace(warnings=(*talk.lines, *report.warnings))
@@ -122,6 +125,7 @@ def average(
 def _tell_twice(given: Sequence[Input], tell: Callable[[str], None]) -> None:
     """Say which checkpoints were given more than once."""
     names = list(map(path_of, given))
+    # Two paths may be one file by a link; bytes and open files have no path.
     real: list[object] = [
         id(one) if name in NAMELESS else os.path.realpath(name)
         for one, name in zip(given, names, strict=True)
@@ -151,19 +155,18 @@ def _last_of(
     items, _ = split_items(
         find_items_to_open([folder], options.limits, plugins=options.plugins)
     )
+    # The mean of an earlier run may lie in the same folder: it is none of its sources.
     out = None if options.out is None else os.path.realpath(options.out)
-    found = [
-        item.path
-        for item in items
-        if item.folder is not None
-        and item.skipped is None
-        and os.path.realpath(item.path) != out
-    ]
+    found: list[str] = []
+    for item in items:
+        if item.folder is None or item.skipped is not None:
+            continue
+        if os.path.realpath(item.path) != out:
+            found.append(item.path)
     series: dict[str, list[str]] = {}
     for path in found:
-        series.setdefault(
-            re.sub(r"\d+", "*", os.path.relpath(path, folder)), []
-        ).append(path)
+        form = re.sub(r"\d+", "*", os.path.relpath(path, folder))
+        series.setdefault(form, []).append(path)
     numbered = {name: paths for name, paths in series.items() if "*" in name}
     long = [name for name, paths in numbered.items() if len(paths) >= count]
     if not long:
@@ -175,16 +178,19 @@ def _last_of(
             f"for {count}"
         )
         raise UsageError(problem, path=folder)
+    # Two series of one length: nothing says which of them is meant.
     if len(long) > 1:
         listed = and_more(
             [f"{show(name, 60)} ({len(numbered[name])})" for name in long], 4
         )
         problem = f"has {len(long)} series of {count} checkpoints or more: {listed}"
         raise UsageError(problem, path=folder, hint="name the checkpoints")
+    # By their numbers: step 900 comes before step 1000.
     chosen = sorted(numbered[long[0]], key=natural_sort_key)
-    rest = [
-        show(os.path.relpath(path, folder), 60) for path in found if path not in chosen
-    ]
+    rest: list[str] = []
+    for path in found:
+        if path not in chosen:
+            rest.append(show(os.path.relpath(path, folder), 60))
     text = f"the last {count} of {len(chosen)} {show(long[0], 80)}"
     beside = f"; not of this series: {and_more(rest, 4)}" if rest else ""
     tell(f"{show(folder, None)}: {text}{beside}")

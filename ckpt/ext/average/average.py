@@ -90,10 +90,16 @@ def average(
     options = options or Options()
     surveys = [*others, last]
     shares = shares_of(options.ratios, len(surveys))
-    plain = [
-        slim(survey, limits, section=options.section, drop_other=options.drop_other)
-        for survey in surveys
-    ]
+    # As `slim` leaves them: the weights alone, in the names of a state dict.
+    plain: list[RewriteReport] = []
+    for survey in surveys:
+        report = slim(
+            survey,
+            limits,
+            section=options.section,
+            drop_other=options.drop_other,
+        )
+        plain.append(report)
     sections = [survey.only_model(options.section).name for survey in surveys]
     mine = _whole_section(plain[-1].result)
     wholes: list[_Model] = []
@@ -105,26 +111,20 @@ def average(
             align=options.align,
             suggest=False,
         )
-        tensors = {
-            mine.entries[index].name: theirs.entries[names.one[names.partners[name]]]
-            for name, index in names.two.items()
-            if name in names.partners
-        }
+        tensors: dict[str, Entry] = {}
+        for name, index in names.two.items():
+            if name in names.partners:
+                partner = names.one[names.partners[name]]
+                tensors[mine.entries[index].name] = theirs.entries[partner]
         _tie(tensors, mine.entries)
         wholes.append(_Model(survey.path, section, theirs.entries, tensors, names))
-    wholes.append(
-        _Model(
-            last.path,
-            sections[-1],
-            mine.entries,
-            {row.name: row for row in mine.entries},
-            None,
-        )
-    )
+    own = {row.name: row for row in mine.entries}
+    wholes.append(_Model(last.path, sections[-1], mine.entries, own, None))
 
     def plan(options: Options) -> tuple[RewriteReport, _Plan]:
         globs = Globs(options.include, options.exclude)
         chosen = plain[-1]
+        # Selected anew: tensors that are left out are in no other checkpoint either.
         if globs:
             chosen = slim(
                 last,
@@ -141,28 +141,24 @@ def average(
 
     chosen, planned = _plan_with_advice(plan, options)
     result = planned.filling.checkpoint(chosen.result, limits)
-    sources = tuple(
-        AverageSource(
-            survey.path,
-            survey.checkpoint.format,
-            survey.checkpoint.nbytes,
-            share,
-            *(
-                (model.names.prefixes, model.names.renames)
-                if model.names is not None
-                else ()
-            ),
-        )
-        for survey, share, model in zip(surveys, shares, wholes, strict=True)
-    )
+    sources: list[AverageSource] = []
+    for survey, share, model in zip(surveys, shares, wholes, strict=True):
+        checkpoint = survey.checkpoint
+        source = AverageSource(survey.path, checkpoint.format, checkpoint.nbytes, share)
+        if model.names is not None:
+            source = source._replace(
+                aligned=model.names.prefixes, renames=model.names.renames
+            )
+        sources.append(source)
+    # The last one's leftovers are listed without its path, once for all.
     listed = {row.name for row in chosen.left_out}
-    theirs_too = [
-        row._replace(name=f"{row.name} of {survey.path}")
-        for survey, report in zip(others, plain[:-1], strict=False)
-        for row in report.left_out
-        if row.name not in listed
-    ]
-    theirs_too += [row for model in wholes[:-1] for row in _further_names(model)]
+    theirs_too: list[Leftover] = []
+    for survey, report in zip(others, plain[:-1], strict=False):
+        for row in report.left_out:
+            if row.name not in listed:
+                theirs_too.append(row._replace(name=f"{row.name} of {survey.path}"))
+    for model in wholes[:-1]:
+        theirs_too += _further_names(model)
     return chosen._replace(
         command="average",
         result=result,
@@ -173,7 +169,7 @@ def average(
         left_out=(*with_own_option(chosen.left_out), *theirs_too),
         left_alone=(*chosen.left_alone, *planned.kept),
         unchanged_bytes=False,
-        sources=sources,
+        sources=tuple(sources),
     )
 
 
@@ -184,14 +180,16 @@ def _tie(tensors: dict[str, Entry], mine: Sequence[Entry]) -> None:
     A file of safetensors, or transformers when it saves, writes a tied tensor once,
     under one of its names.
     """
-    held = {
-        _memory(entry): entry.name for entry in reversed(mine) if entry.name in tensors
-    }
+    # From last to first: of several names the first one counts.
+    held: dict[object, str] = {}
+    for entry in reversed(mine):
+        if entry.name in tensors:
+            held[_memory(entry)] = entry.name
     for entry in mine:
-        other = (
-            held.get(_memory(entry)) if isinstance(entry.tensor, TensorRef) else None
-        )
-        if entry.name not in tensors and other is not None:
+        if entry.name in tensors or not isinstance(entry.tensor, TensorRef):
+            continue
+        other = held.get(_memory(entry))
+        if other is not None:
             tensors[entry.name] = tensors[other]
 
 
@@ -199,6 +197,7 @@ def _further_names(model: _Model) -> Iterator[Leftover]:
     """Yield the names of a model that the last one lacks, and that are tied to a tensor
     that is averaged.
     """
+    # By memory: a tied tensor has further names, which are not lost.
     taken = {id(entry) for entry in model.tensors.values()}
     held = {_memory(entry): entry.name for entry in model.tensors.values()}
     for entry in model.entries:
@@ -227,21 +226,17 @@ def shares_of(ratios: Sequence[float] | None, count: int) -> list[float]:
             f"--ratios has {counted_noun(len(ratios), 'number')} for "
             f"{counted_noun(count, 'checkpoint')}"
         )
-    wrong = next(
-        (ratio for ratio in ratios if not math.isfinite(ratio) or ratio < 0), None
-    )
-    if wrong is not None:
-        raise UsageError(f"--ratios {wrong:g}: not a finite number of 0 or more")
+    for ratio in ratios:
+        if not math.isfinite(ratio) or ratio < 0:
+            raise UsageError(f"--ratios {ratio:g}: not a finite number of 0 or more")
     try:
         whole = math.fsum(ratios)
     except OverflowError:
         whole = math.inf
-    if not whole or not math.isfinite(whole):
-        raise UsageError(
-            "--ratios: their sum is 0"
-            if not whole
-            else "--ratios: their sum is infinite"
-        )
+    if not whole:
+        raise UsageError("--ratios: their sum is 0")
+    if not math.isfinite(whole):
+        raise UsageError("--ratios: their sum is infinite")
     return [ratio / whole for ratio in ratios]
 
 
@@ -272,6 +267,7 @@ def _plan_with_advice(
     try:
         return plan(options)
     except _MisfitError as error:
+        # Each plan may find further misfits, which only the patterns before let it see.
         names = list(error.names)
         for _ in range(_TRIES):
             patterns = _exclude_patterns(names)
@@ -285,9 +281,8 @@ def _plan_with_advice(
                 break
             else:
                 words = [shell_word(pattern) for pattern in patterns]
-                error.hint = " ".join(
-                    f"--exclude {word}" for word in words if word is not None
-                )
+                hints = [f"--exclude {word}" for word in words if word is not None]
+                error.hint = " ".join(hints)
                 break
         raise
 
@@ -296,6 +291,7 @@ def _exclude_patterns(names: Sequence[str]) -> list[str]:
     """Patterns of --exclude for some tensors: their names, or the module that all of
     them are in. None where neither is short.
     """
+    # A name with a star or a bracket is another pattern than itself.
     if any(shell_word(name) is None or set(name) & set("*?[") for name in names):
         return []
     if len(names) <= _EXCLUDED:
@@ -306,7 +302,10 @@ def _exclude_patterns(names: Sequence[str]) -> list[str]:
 
 
 def _refuse_misfits(
-    model: _Model, last: _Model, chosen: Checkpoint, globs: Globs
+    model: _Model,
+    last: _Model,
+    chosen: Checkpoint,
+    globs: Globs,
 ) -> None:
     """Raise _MisfitError where a model lacks chosen tensors, has others, or has them in
     other shapes.
@@ -316,27 +315,27 @@ def _refuse_misfits(
     missing = [name for name in names if name not in model.tensors]
     # A further name of what is averaged needs no place of its own.
     taken = {_memory(entry) for entry in model.tensors.values()}
-    extra = [
-        entry.name
-        for label, entry in zip(model.names.one, model.entries, strict=True)
-        if _memory(entry) not in taken
-        and globs.match(entry.name, label, _full_name(model.section, entry.name))
-    ]
-    shapes = [
-        (name, model.tensors[name], last.tensors[name])
-        for name in names
-        if name in model.tensors
-    ]
-    reshaped = [row for row in shapes if row[1].tensor.shape != row[2].tensor.shape]
+    extra: list[str] = []
+    for label, entry in zip(model.names.one, model.entries, strict=True):
+        if _memory(entry) in taken:
+            continue
+        full_name = _full_name(model.section, entry.name)
+        if globs.match(entry.name, label, full_name):
+            extra.append(entry.name)
+    reshaped: list[tuple[str, Entry, Entry]] = []
+    for name in names:
+        if name not in model.tensors:
+            continue
+        theirs, mine = model.tensors[name], last.tensors[name]
+        if theirs.tensor.shape != mine.tensor.shape:
+            reshaped.append((name, theirs, mine))
     problems = [f"lacks {show_folded_names(missing)}"] if missing else []
     problems += [f"has {show_folded_names(extra)}, which that lacks"] if extra else []
     if reshaped:
         name, theirs, mine = reshaped[0]
-        more = (
-            f" and {counted_noun(len(reshaped) - 1, 'more tensor')}"
-            if len(reshaped) > 1
-            else ""
-        )
+        more = ""
+        if len(reshaped) > 1:
+            more = f" and {counted_noun(len(reshaped) - 1, 'more tensor')}"
         shape = f"{list(theirs.tensor.shape)}, there {list(mine.tensor.shape)}"
         problems.append(f"{show(name, 80)} is {shape}{more}")
     if problems:
@@ -353,17 +352,18 @@ def _refuse_adapters(models: Sequence[_Model], chosen: Checkpoint) -> None:
     not the product of means.
     """
     names = [entry.name for entry in chosen.tensors]
-    factors = [
-        name
-        for name in names
-        if (piece := piece_of(name)) is not None and piece.part in _FACTORS
-    ]
+    factors: list[str] = []
+    for name in names:
+        piece = piece_of(name)
+        if piece is not None and piece.part in _FACTORS:
+            factors.append(name)
     if not factors:
         return
     what = (
         "holds an adapter (LoRA): a layer gets B × A, and the mean of A times the mean "
         "of B is another matrix"
     )
+    # Where only some tensors are factors, --exclude leaves them out.
     if len(factors) == len(names):
         raise UsageError(what, path=models[-1].path)
     raise _MisfitError(what, models[-1].path, factors)
@@ -384,38 +384,41 @@ def _code_tensors(models: Sequence[_Model], chosen: Checkpoint) -> frozenset[str
     groups: list[dict[str, list[str]]] = []
     for model, found in zip(models, scaled, strict=True):
         names = {id(entry): name for name, entry in model.tensors.items()}
-        places = {
-            index: names.get(id(entry)) for index, entry in enumerate(model.entries)
-        }
-        what = {index: found.what(index) for index in (*found.codes, *found.unpaired)}
-        labels.append(
-            {
-                name: str(label)
-                for index, label in what.items()
-                if (name := places[index])
-            }
-        )
+        places: dict[int, str | None] = {}
+        for index, entry in enumerate(model.entries):
+            places[index] = names.get(id(entry))
+        # Codes and what scales them, by the names of the last model.
+        own: dict[str, str] = {}
+        for index in (*found.codes, *found.unpaired):
+            name = places[index]
+            if name:
+                own[name] = str(found.what(index))
+        labels.append(own)
         beside: dict[str, list[str]] = {}
         for index in found.beside:
             codes = found.group_of(index)
-            owner, name = None if codes is None else places[codes], places[index]
+            owner = None if codes is None else places[codes]
+            name = places[index]
             if owner is not None and name is not None:
                 beside.setdefault(owner, []).append(name)
         groups.append(beside)
     wanted = {entry.name for entry in chosen.tensors}
     mine = labels[-1]
+    # The same name may be codes in one model, and numbers in another.
     for model, theirs in zip(models[:-1], labels[:-1], strict=True):
         for name in (*mine, *theirs):
-            if (name in mine) != (name in theirs) and name in wanted:
-                has, lacks = (
-                    (models[-1], model) if name in mine else (model, models[-1])
-                )
-                label = {**theirs, **mine}[name]
-                problem = (
-                    f"{show(name, 80)} is {label}, and holds values in "
-                    f"{show(lacks.path, 80)}: they have no mean"
-                )
-                raise _MisfitError(problem, has.path, [name])
+            if (name in mine) == (name in theirs) or name not in wanted:
+                continue
+            has, lacks = model, models[-1]
+            if name in mine:
+                has, lacks = models[-1], model
+            label = {**theirs, **mine}[name]
+            problem = (
+                f"{show(name, 80)} is {label}, and holds values in "
+                f"{show(lacks.path, 80)}: they have no mean"
+            )
+            raise _MisfitError(problem, has.path, [name])
+    # Codes that are the same everywhere are kept: only their scales must be alike.
     for name in mine:
         scales = {other for beside in groups for other in beside.get(name, ())}
         if not wanted.isdisjoint((name, *scales)):
@@ -424,7 +427,9 @@ def _code_tensors(models: Sequence[_Model], chosen: Checkpoint) -> frozenset[str
 
 
 def _refuse_rescaled(
-    models: Sequence[_Model], name: str, scales: Sequence[str]
+    models: Sequence[_Model],
+    name: str,
+    scales: Sequence[str],
 ) -> None:
     """Raise _MisfitError for codes that the models do not scale by the same numbers."""
     for scale in scales:
@@ -471,6 +476,7 @@ class _Plan:
         self._models = models
         self._shares = shares
         self._firsts: dict[object, str] = {}
+        # For tensors that are averaged, and for those that are not: count and bytes.
         self._sizes = {True: [0, 0], False: [0, 0]}
         self._casts: Counter[tuple[str, str]] = Counter()
         for entry in result.tensors:
@@ -487,9 +493,9 @@ class _Plan:
         """
         averaged, taken = self._sizes[True], self._sizes[False]
         yield Change("averaged", "averaged", None, averaged[0], "tensor", averaged[1])
-        for (before, after), count in sorted(
-            self._casts.items(), key=lambda row: (-row[1], row[0])
-        ):
+        # The most frequent cast comes first.
+        casts = sorted(self._casts.items(), key=lambda row: (-row[1], row[0]))
+        for (before, after), count in casts:
             yield Change("dtype", before, after, count, "tensor")
         if taken[0]:
             yield Change("taken", "as in the last", None, taken[0], "tensor", taken[1])
@@ -509,11 +515,8 @@ class _Plan:
             elif tensor.numel and tensor.storage.place is None:
                 problem = "on meta, without data"
             if problem is not None:
-                raise _MisfitError(
-                    f"{show(name, 80)} is {problem}, and has no mean",
-                    model.path,
-                    [name],
-                )
+                what = f"{show(name, 80)} is {problem}, and has no mean"
+                raise _MisfitError(what, model.path, [name])
             assert isinstance(tensor, TensorRef)
             refs.append(tensor)
         return refs
@@ -528,7 +531,9 @@ class _Plan:
             if (other.dtype.name in AVERAGED) != is_averaged:
                 here = f"{show(name, 80)} is {other.dtype.name}"
                 raise _MisfitError(
-                    f"{here}, in the last {ref.dtype.name}", model.path, [name]
+                    f"{here}, in the last {ref.dtype.name}",
+                    model.path,
+                    [name],
                 )
         sizes = self._sizes[is_averaged]
         sizes[0] += 1
@@ -536,13 +541,12 @@ class _Plan:
         if not is_averaged:
             self._keep_tensor(name, refs)
             return
-        self._casts.update(
-            {
-                (other.dtype.name, ref.dtype.name)
-                for other in refs
-                if other.dtype != ref.dtype
-            }
-        )
+        casts: set[tuple[str, str]] = set()
+        for other in refs:
+            if other.dtype != ref.dtype:
+                casts.add((other.dtype.name, ref.dtype.name))
+        self._casts.update(casts)
+        # Tied tensors are one memory: the mean is put there once, for the first name.
         first = self._firsts.setdefault(ref.view, name)
         if first != name:
             self._refuse_untied(first, name)
@@ -550,7 +554,10 @@ class _Plan:
             self._fill_mean(name, ref, refs[:-1])
 
     def _fill_mean(
-        self, name: str, ref: TensorRef, others: Sequence[TensorRef]
+        self,
+        name: str,
+        ref: TensorRef,
+        others: Sequence[TensorRef],
     ) -> None:
         """Put the mean in the place of a tensor. Elements that a view repeats are
         averaged once.
@@ -561,23 +568,28 @@ class _Plan:
             theirs, mine, _ = without_repeats(other, ref)
             if mine.shape != once.shape:
                 raise _MisfitError(
-                    f"{show(name, 80)} is expanded in the last only", model.path, [name]
+                    f"{show(name, 80)} is expanded in the last only",
+                    model.path,
+                    [name],
                 )
             of.append(theirs)
+        # The mean takes the place of the storage: gaps would have no values.
         if ref.neg or not lies_close(once):
             raise _MisfitError(
-                f"{show(name, 80)} is a view with gaps", self._models[-1].path, [name]
+                f"{show(name, 80)} is a view with gaps",
+                self._models[-1].path,
+                [name],
             )
+        # In the order of the memory: the storage gets one run of bytes. A share of 0
+        # reads nothing.
         order = memory_order(once)
-        rows = [
-            (permute_dims(row, order), share)
-            for row, share in zip(of, self._shares, strict=True)
-            if share
-        ]
-        self.filling.put(
-            once,
-            Mean([row for row, _ in rows], [share for _, share in rows], ref.dtype),
-        )
+        rows: list[TensorRef] = []
+        shares: list[float] = []
+        for row, share in zip(of, self._shares, strict=True):
+            if share:
+                rows.append(permute_dims(row, order))
+                shares.append(share)
+        self.filling.put(once, Mean(rows, shares, ref.dtype))
 
     def _keep_tensor(self, name: str, refs: Sequence[TensorRef]) -> None:
         """Take a tensor from the last model, and note the models in which it
@@ -592,6 +604,7 @@ class _Plan:
         if not differ:
             return
         is_codes = name in self._codes or name.rpartition(".")[2] in _WEIGHTS
+        # Counters and masks may differ; codes that differ are other weights.
         if mine.dtype.kind not in ("int", "bool", "bits") or is_codes:
             what = (
                 f"{show(name, 80)} is {mine.dtype.name}, a part of quantized weights, "
@@ -612,7 +625,9 @@ class _Plan:
             if not _is_same(other, twin, model.path):
                 names = f"{show(first, 80)} and {show(name, 80)}"
                 raise _MisfitError(
-                    f"{names} are tied in the last, and differ", model.path, [name]
+                    f"{names} are tied in the last, and differ",
+                    model.path,
+                    [name],
                 )
 
     def _refuse_overlaps(self, result: Checkpoint) -> None:
@@ -626,12 +641,12 @@ class _Plan:
                 by_storage.setdefault(ref.storage, {}).setdefault(ref.view, entry)
         for views in by_storage.values():
             names = {id(entry.tensor): entry.name for entry in views.values()}
-            refs = [
-                entry.tensor
-                for entry in views.values()
-                if isinstance(entry.tensor, TensorRef)
-            ]
-            for group in overlapping_groups(refs) if len(refs) > 1 else ():
+            refs: list[TensorRef] = []
+            for entry in views.values():
+                if isinstance(entry.tensor, TensorRef):
+                    refs.append(entry.tensor)
+            groups = overlapping_groups(refs) if len(refs) > 1 else ()
+            for group in groups:
                 if len(group) > 1 and any(ref.dtype.name in AVERAGED for ref in group):
                     rows = [names[id(ref)] for ref in group]
                     what = (
@@ -645,9 +660,7 @@ def _is_same(one: TensorRef, two: TensorRef, path: str) -> bool:
     """Tell whether two tensors have the same elements. Raises UnreadableError."""
     if is_same_view(one, two):
         return True
+    if one.dtype != two.dtype or one.shape != two.shape:
+        return False
     with about(path):
-        return (
-            one.dtype == two.dtype
-            and one.shape == two.shape
-            and same_bytes(elements(one), elements(two))
-        )
+        return same_bytes(elements(one), elements(two))

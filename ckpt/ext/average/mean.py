@@ -16,7 +16,7 @@ from ckpt.elements.blocks import elements
 from ckpt.elements.cast import Rows
 from ckpt.elements.computed import PlaceInSpans, can_cut, fill_span, place_of
 from ckpt.model.dtypes import DType
-from ckpt.model.places import Passed, Tally, cut_blocks
+from ckpt.model.places import Checksum, Passed, Tally, cut_blocks
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
 
@@ -45,7 +45,8 @@ class Span:
         except IndexError:
             self._rows = Rows()
         self._dtype = dtype
-        self._term, self._total = self._rows.wide(0, count), self._rows.wide(1, count)
+        self._term = self._rows.wide(0, count)
+        self._total = self._rows.wide(1, count)
         self._is_empty = True
         self._first: Array | None = None
         self._agree: Array | None = None
@@ -60,6 +61,8 @@ class Span:
         import numpy as np
 
         with np.errstate(over="ignore", invalid="ignore"):
+            # Into float64 first: products and sums of narrow types would round each
+            # time.
             np.copyto(self._term, cast.as_numbers(block, dtype, 0, self._rows))
             if self._dtype.name == "float64":
                 self._compare_bits(self._term.view("<u8"))
@@ -73,6 +76,7 @@ class Span:
     def _compare_bits(self, bits: Array) -> None:
         if self._first is None:
             self._first = bits.copy()
+            # All True at first: the bits of NaN are equal to themselves too.
             self._agree = bits == bits
         else:
             self._agree &= bits == self._first
@@ -81,6 +85,7 @@ class Span:
         """(the mean as its dtype, how many finite elements are beyond the range of
         that).
         """
+        # Where all tensors agree, the bits of the first one are the mean.
         if self._first is not None and self._agree is not None:
             self._total.view("<u8")[self._agree] = self._first[self._agree]
         return cast.round_numbers(self._total, self._dtype, self._rows)
@@ -100,7 +105,10 @@ class Mean(PlaceInSpans):
     __slots__ = ("_tensors", "dtype", "shares")
 
     def __init__(
-        self, tensors: Sequence[TensorRef], shares: Sequence[float], dtype: DType
+        self,
+        tensors: Sequence[TensorRef],
+        shares: Sequence[float],
+        dtype: DType,
     ) -> None:
         self._tensors = tuple(tensors)
         self.shares = tuple(shares)
@@ -128,13 +136,16 @@ class Mean(PlaceInSpans):
         whole on the way.
         """
         width = self.dtype.bits // 8
-        first, last = start // width, -(-(start + count) // width)
+        first = start // width
+        last = -(-(start + count) // width)
         is_cut = all(map(can_cut, self.tensors))
+        # Checksums are those of whole records: a part has none.
         is_whole = is_cut and passed is not None and count == self.nbytes
-        checksums = [
-            place_of(ref).checksum_of(0, ref.nbytes) if is_whole else None
-            for ref in self.tensors
-        ]
+        checksums: list[Checksum | None] = []
+        for ref in self.tensors:
+            place = place_of(ref)
+            checksum = place.checksum_of(0, ref.nbytes) if is_whole else None
+            checksums.append(checksum)
         if is_cut:
             summed = [checksum is not None for checksum in checksums]
             spans = [
@@ -149,14 +160,13 @@ class Mean(PlaceInSpans):
         for part in parts:
             if part.overflowed and tally is not None:
                 tally(part.overflowed)
-            sizes = [
-                len(part.data) // width * (ref.dtype.bits // 8) for ref in self.tensors
-            ]
-            totals = (
-                list(map(crcs.combine_crcs, totals, part.sums, sizes))
-                if totals
-                else part.sums
-            )
+            elements_read = len(part.data) // width
+            sizes = [elements_read * (ref.dtype.bits // 8) for ref in self.tensors]
+            # The CRC of all spans so far, by the length of what was read in this one.
+            if totals:
+                totals = list(map(crcs.combine_crcs, totals, part.sums, sizes))
+            else:
+                totals = part.sums
             yield part.data[max(start - begin, 0) : start + count - begin]
             begin += len(part.data)
             part.span.close()
@@ -172,7 +182,10 @@ class Mean(PlaceInSpans):
         span = Span(last - first, self.dtype)
         sums: list[int] = []
         for ref, share, is_summed in zip(
-            self.tensors, self.shares, summed, strict=True
+            self.tensors,
+            self.shares,
+            summed,
+            strict=True,
         ):
             block = span.block((last - first) * (ref.dtype.bits // 8))
             fill_span(ref, first, last, block)
@@ -185,9 +198,8 @@ class Mean(PlaceInSpans):
         streams = [_in_steps(ref, first, last) for ref in self.tensors]
         for begin in range(first, last, ELEMENTS):
             span = Span(min(ELEMENTS, last - begin), self.dtype)
-            for ref, share, stream in zip(
-                self.tensors, self.shares, streams, strict=True
-            ):
+            rows = zip(self.tensors, self.shares, streams, strict=True)
+            for ref, share, stream in rows:
                 span.add(next(stream), ref.dtype, share)
             yield _Averaged(span, *span.rounded(), [])
 
@@ -208,6 +220,7 @@ def _in_steps(ref: TensorRef, first: int, last: int) -> Iterator[bytes]:
     width = ref.dtype.bits // 8
     step = ELEMENTS * width
     rest = bytearray()
+    # Blocks of a stream have any size: spans of all tensors must begin alike.
     for block in cut_blocks(elements(ref), first * width, (last - first) * width):
         rest += block
         while len(rest) >= step:

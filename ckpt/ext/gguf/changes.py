@@ -47,12 +47,15 @@ class HeadRows(Reworked):
 
     def packed_span(self, first: int, last: int) -> tuple[int, int]:
         """The bytes of the heads that hold the bytes `first` to `last`."""
-        return first // self.head * self.head, min(
-            -(-last // self.head) * self.head, self.nbytes
-        )
+        first_head = first // self.head
+        last_head = -(-last // self.head)
+        return first_head * self.head, min(last_head * self.head, self.nbytes)
 
     def read_blocks(
-        self, start: int = 0, count: int | None = None, tally: Tally | None = None
+        self,
+        start: int = 0,
+        count: int | None = None,
+        tally: Tally | None = None,
     ) -> Iterator[bytes]:
         import numpy as np
 
@@ -62,6 +65,7 @@ class HeadRows(Reworked):
         def ordered() -> Iterator[bytes]:
             for first in range(begin, stop, self.head):
                 data = b"".join(self.packed.read_blocks(first, self.head))
+                # [pairs, 2, row bytes] becomes [2, pairs, row bytes]: both halves.
                 pairs = np.frombuffer(data, "u1").reshape(-1, 2, self.row)
                 yield pairs.swapaxes(0, 1).tobytes()
 
@@ -101,6 +105,7 @@ def undone(ref: TensorRef, change: Change, heads: int | None) -> TensorRef | Non
         return _with_halves(ref, heads)
     if change == "turned":
         return _turned(ref)
+    # llama.cpp has the 1 of Gemma's norms in the weight: it is added in float32.
     if change == "one-more" and ref.dtype == _SINGLE and ref.storage.place is not None:
         storage = Storage(ref.storage.id, None, _SINGLE, ref.nbytes, OneLess(ref))
         return tensor_ref(storage, _SINGLE, ref.shape, ref.stride, 0)
@@ -121,16 +126,14 @@ def experts_of(ref: TensorRef) -> list[TensorRef] | None:
     is no stack.
     """
     place = ref.storage.place
-    is_stack = (
-        len(ref.shape) == 3
-        and ref.numel
-        and place is not None
-        and place.nbytes == ref.nbytes
-    )
+    # Each expert is a range of bytes, also of blocks: these never cross a matrix.
+    is_whole = place is not None and place.nbytes == ref.nbytes
+    is_stack = len(ref.shape) == 3 and ref.numel and is_whole
     if not is_stack or ref.shape[0] > _EXPERTS:
         return None
     assert place is not None
-    count, size = ref.shape[0], ref.nbytes // ref.shape[0]
+    count = ref.shape[0]
+    size = ref.nbytes // count
     shape = ref.shape[1:]
     rows: list[TensorRef] = []
     for number in range(count):
@@ -146,69 +149,69 @@ def joined_heads(keys: TensorRef, values: TensorRef) -> TensorRef | None:
     Of each head it has the rows of the keys, which are the columns of their part, and
     then the rows of the values.
     """
-    if (
-        len(keys.shape) != 3
-        or len(values.shape) != 3
-        or not keys.numel
-        or not values.numel
-    ):
+    if len(keys.shape) != 3 or len(values.shape) != 3:
         return None
+    if not keys.numel or not values.numel:
+        return None
+    # [heads, width, height]: the keys of a head lie transposed.
     heads, width, height = keys.shape
     if (values.shape[0], values.shape[2]) != (heads, width) or heads > _HEADS:
         return None
     if not all(row.dtype.block is None or can_unpack(row) for row in (keys, values)):
         return None
-    keys, values = unpacked(keys), unpacked(values)
+    keys = unpacked(keys)
+    values = unpacked(values)
     kinds = {keys.dtype, values.dtype}
     dtype = kinds.pop() if len(kinds) == 1 else _SINGLE
     pieces: list[tuple[int, Place]] = []
     end = 0
     for head in range(heads):
+        key_start = head * width * height
         turned = tensor_ref(
             keys.storage,
             keys.dtype,
             (height, width),
             (1, height),
-            head * width * height,
+            key_start,
         )
         size = values.shape[1] * width
         plain = tensor_ref(
-            values.storage, values.dtype, values.shape[1:], (width, 1), head * size
+            values.storage,
+            values.dtype,
+            values.shape[1:],
+            (width, 1),
+            head * size,
         )
         for row in (turned, plain):
             pieces.append((end, place_of(row, dtype)))
             end += dtype.nbytes(row.numel)
     shape = (heads * (height + values.shape[1]), width)
-    storage = Storage(
-        f"{keys.storage.id}+", None, dtype, end, Patched(None, end, pieces)
-    )
+    patched = Patched(None, end, pieces)
+    storage = Storage(f"{keys.storage.id}+", None, dtype, end, patched)
     return tensor_ref(storage, dtype, shape, contiguous(shape), 0)
 
 
 def _with_halves(ref: TensorRef, heads: int | None) -> TensorRef | None:
     place = ref.storage.place
     rows = ref.shape[0] if ref.shape else 0
-    if (
-        not heads
-        or not rows
-        or rows % (2 * heads)
-        or place is None
-        or place.nbytes != ref.nbytes
-    ):
+    # Two halves of each head: an odd number of rows has none.
+    if not heads or not rows or rows % (2 * heads):
+        return None
+    if place is None or place.nbytes != ref.nbytes:
         return None
     head = ref.nbytes // heads
     if head > _MOST:
         return None
     moved = HeadRows(place, ref.nbytes // rows, head)
-    return ref._replace(
-        storage=Storage(ref.storage.id, None, ref.dtype, ref.nbytes, moved)
-    )
+    storage = Storage(ref.storage.id, None, ref.dtype, ref.nbytes, moved)
+    return ref._replace(storage=storage)
 
 
 def _turned(ref: TensorRef) -> TensorRef | None:
     if len(ref.shape) != 2:
         return None
     ref = unpacked(ref) if can_unpack(ref) else ref
+    # A block holds elements of one row: columns cannot be taken out of it.
     if ref.dtype.block is not None:
         return None
     shape = ref.shape[::-1]

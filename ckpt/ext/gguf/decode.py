@@ -46,6 +46,7 @@ def decode(name: str, blocks: Array, big: bool) -> Array:
 def swap_fields(name: str, blocks: Array) -> Array:
     """Return the blocks of a big-endian machine with their fields little-endian."""
     swapped = blocks.copy()
+    # Bytes stand alone: only fields of several bytes lie the other way round.
     for place in _SWAPPED[name]:
         swapped[:, place] = blocks[:, place + 1]
         swapped[:, place + 1] = blocks[:, place]
@@ -55,6 +56,7 @@ def swap_fields(name: str, blocks: Array) -> Array:
 @cache
 def _table() -> dict[str, Decode]:
     """The function of each type."""
+    # Loaded when a block is decoded: `inspect` decodes none.
     from ckpt.ext.gguf import decode_grids, decode_small, decode_super
 
     return {**decode_small.DECODERS, **decode_super.DECODERS, **decode_grids.DECODERS}

@@ -60,15 +60,17 @@ def _signs_of_7_bits(words: Array) -> Array:
 
 
 def _iq2_xxs(blocks: Array) -> Array:
+    # Two words for 32 elements: four codes, then four signs of 7 bits and a scale.
     words = view_as(blocks, 2, 66, "<u4").reshape(len(blocks), 8, 2)
     codes = words[:, :, 0].copy().view("u1").reshape(len(blocks), 8, 4)
-    scales = read_half(blocks, 0) * (0.5 + (words[:, :, 1] >> 28).astype("<f4")) * 0.25
-    return _joined(
-        grids.points_of(grids.TWO_XXS)[codes], scales, _signs_of_7_bits(words[:, :, 1])
-    )
+    steps = (words[:, :, 1] >> 28).astype("<f4")
+    scales = read_half(blocks, 0) * (0.5 + steps) * 0.25
+    signs = _signs_of_7_bits(words[:, :, 1])
+    return _joined(grids.points_of(grids.TWO_XXS)[codes], scales, signs)
 
 
 def _iq2_xs(blocks: Array) -> Array:
+    # Nine bits choose the point, seven the signs.
     codes = view_as(blocks, 2, 66, "<u2")
     points = grids.points_of(grids.TWO_XS)[codes & 511]
     return _joined(points, _fine_scales(blocks, 66), _even_signs()[codes >> 9])
@@ -91,6 +93,7 @@ def _high_bits(codes: Array, width: int, count: int) -> Array:
 
 
 def _iq2_s(blocks: Array) -> Array:
+    # Two high bits of each code lie apart from its low byte.
     high = _high_bits(blocks[:, 66:74], 2, 4).reshape(len(blocks), 32)
     codes = blocks[:, 2:34] | high << 8
     points = grids.points_of(grids.TWO_S)[codes]
@@ -100,11 +103,8 @@ def _iq2_s(blocks: Array) -> Array:
 def _iq3_xxs(blocks: Array) -> Array:
     words = view_as(blocks, 66, 98, "<u4")
     scales = read_half(blocks, 0) * (0.5 + (words >> 28).astype("<f4")) * 0.5
-    return _joined(
-        grids.points_of(grids.THREE_XXS)[blocks[:, 2:66]],
-        scales,
-        _signs_of_7_bits(words),
-    )
+    points = grids.points_of(grids.THREE_XXS)[blocks[:, 2:66]]
+    return _joined(points, scales, _signs_of_7_bits(words))
 
 
 def _iq3_s(blocks: Array) -> Array:
@@ -112,9 +112,8 @@ def _iq3_s(blocks: Array) -> Array:
     codes = blocks[:, 2:66] | high << 8
     steps = split_nibbles(blocks[:, 106:110], 1).reshape(len(blocks), 8)
     scales = read_half(blocks, 0) * (1 + 2 * steps.astype("<f4"))
-    return _joined(
-        grids.points_of(grids.THREE_S)[codes], scales, _signs()[blocks[:, 74:106]]
-    )
+    points = grids.points_of(grids.THREE_S)[codes]
+    return _joined(points, scales, _signs()[blocks[:, 74:106]])
 
 
 _DELTA = 0.125
@@ -127,15 +126,14 @@ def _moved(points: Array, scales: Array, is_down: Array) -> Array:
     """
     import numpy as np
 
-    moved = (
-        points + np.where(is_down, np.float32(-_DELTA), np.float32(_DELTA))[:, :, None]
-    )
-    return _joined(moved, scales)
+    deltas = np.where(is_down, np.float32(-_DELTA), np.float32(_DELTA))
+    return _joined(points + deltas[:, :, None], scales)
 
 
 def _iq1_s(blocks: Array) -> Array:
     import numpy as np
 
+    # A word has four times three high bits of codes, the scale, and where points move.
     words = view_as(blocks, 34, 50, "<u2")
     high = (words[:, :, None] >> np.array([0, 3, 6, 9], "<u2")) & 7
     codes = blocks[:, 2:34] | high.reshape(len(blocks), 32) << 8
@@ -152,12 +150,8 @@ def _iq1_m(blocks: Array) -> Array:
     words = view_as(blocks, 48, 56, "<u2")
     # The scale of the block lies in the highest four bits of the four words.
     parts = (words >> 12) << np.array([0, 4, 8, 12], "<u2")
-    scale = (
-        np.bitwise_or.reduce(parts, axis=1, keepdims=True)
-        .astype("<u2")
-        .view("<f2")
-        .astype("<f4")
-    )
+    bits = np.bitwise_or.reduce(parts, axis=1, keepdims=True)
+    scale = bits.astype("<u2").view("<f2").astype("<f4")
     steps = (words[:, :, None] >> np.array([0, 3, 6, 9], "<u2")) & 7
     scales = scale * (2 * steps.reshape(len(blocks), 16) + 1).astype("<f4")
     return _moved(grids.points_of(grids.ONE)[codes], scales, nibbles & 8 != 0)

@@ -33,6 +33,10 @@ def chosen(levels: tuple[int, ...], codes: Array) -> Array:
     return np.array(levels, "<f4")[codes]
 
 
+# Each decoder takes blocks as `[blocks, bytes]` and gives `[blocks, elements]`. What a
+# byte holds is in llama.cpp's ggml-common.h, what is made of it in ggml-quants.c.
+
+
 def _q4_0(blocks: Array) -> Array:
     codes = split_nibbles(blocks[:, 2:], 16).reshape(len(blocks), 32).view("i1")
     codes -= 8
@@ -80,7 +84,8 @@ def _q1_0(blocks: Array) -> Array:
 
 
 def _iq4_nl(blocks: Array) -> Array:
-    numbers = chosen(_UNEVEN, split_nibbles(blocks[:, 2:], 16).reshape(len(blocks), 32))
+    codes = split_nibbles(blocks[:, 2:], 16).reshape(len(blocks), 32)
+    numbers = chosen(_UNEVEN, codes)
     numbers *= read_half(blocks, 0)
     return numbers
 
@@ -95,14 +100,14 @@ def _mxfp4(blocks: Array) -> Array:
         np.uint32(0x00200000) << np.minimum(exponents, 1),
         (exponents - 1) << 23,
     )
-    numbers = chosen(
-        _FOUR_BIT_FLOATS, split_nibbles(blocks[:, 1:], 16).reshape(len(blocks), 32)
-    )
+    codes = split_nibbles(blocks[:, 1:], 16).reshape(len(blocks), 32)
+    numbers = chosen(_FOUR_BIT_FLOATS, codes)
     numbers *= words.astype("<u4").view("<f4")
     return numbers
 
 
 def _nvfp4(blocks: Array) -> Array:
+    # Four scales for 64 elements: `[blocks, 4]`.
     scales = _scales_of_8_bits()[blocks[:, :4]]
     nibbles = split_nibbles(blocks[:, 4:], 8)
     numbers = chosen(_FOUR_BIT_FLOATS, nibbles)
@@ -117,7 +122,9 @@ def _scales_of_8_bits() -> Array:
     import numpy as np
 
     codes = np.arange(256)
-    exponent, mantissa = (codes >> 3) & 15, (codes & 7).astype("<f4")
+    exponent = (codes >> 3) & 15
+    mantissa = (codes & 7).astype("<f4")
+    # Without an exponent a number is subnormal: it has no leading 1.
     small = np.ldexp(mantissa, -9)
     usual = np.ldexp(1 + mantissa / 8, exponent - 7)
     halves = np.where(exponent == 0, small, usual) / 2
@@ -135,6 +142,7 @@ def _tq2_0(blocks: Array) -> Array:
 def _tq1_0(blocks: Array) -> Array:
     import numpy as np
 
+    # Five digits a byte for most elements, four for the last ones.
     parts = [
         _ternary(blocks[:, :32], 5),
         _ternary(blocks[:, 32:48], 5),
@@ -150,7 +158,8 @@ def _ternary(codes: Array, digits: int) -> Array:
     import numpy as np
 
     powers = np.array([1, 3, 9, 27, 81][:digits], "u1").reshape(digits, 1)
-    fractions = codes[:, None, :] * powers  # the digits before go out of the byte
+    # The digits before go out of the byte, and the next one is its highest part.
+    fractions = codes[:, None, :] * powers
     levels: Array = (fractions.astype("<u2") * 3 >> 8).astype("i1") - 1
     return levels.reshape(len(codes), -1)
 

@@ -34,7 +34,9 @@ def _scaled(codes: Array, scales: Array, least: Array | None = None) -> Array:
 
 
 def _q2_k(blocks: Array) -> Array:
+    # [blocks, groups of 128, 4, 32]: two bits for each element.
     codes = split_pairs(blocks[:, 16:80], 32)
+    # A byte for each group: the scale in its lower half, the least in its upper one.
     scales = read_half(blocks, 80) * (blocks[:, :16] & 15)
     least = read_half(blocks, 82) * (blocks[:, :16] >> 4)
     return _scaled(codes, scales, least)
@@ -80,6 +82,7 @@ def _q4_k(blocks: Array) -> Array:
 def _q5_k(blocks: Array) -> Array:
     scales, mins = _scales_and_mins(blocks[:, 4:16])
     codes = split_nibbles(blocks[:, 48:], 32).reshape(len(blocks), 8, 32)
+    # The fifth bits lie as the masks of Q3_K: a bit of a byte for each group.
     codes |= split_bits(blocks[:, 16:48]).transpose(0, 2, 1) << 4
     return _scaled(codes, read_half(blocks, 0) * scales, read_half(blocks, 2) * mins)
 
@@ -99,10 +102,10 @@ def _iq4_xs(blocks: Array) -> Array:
 
     low = split_nibbles(blocks[:, 4:8], 1).reshape(len(blocks), 8)
     high = (view_as(blocks, 2, 4, "<u2") >> np.arange(0, 16, 2, dtype="<u2")) & 3
+    # Four low bits of each scale in `scales_l`, two high ones in `scales_h`.
     steps = (low | high << 4).astype("i1") - np.int8(32)
-    numbers = chosen(
-        _UNEVEN, split_nibbles(blocks[:, 8:], 16).reshape(len(blocks), 8, 32)
-    )
+    codes = split_nibbles(blocks[:, 8:], 16).reshape(len(blocks), 8, 32)
+    numbers = chosen(_UNEVEN, codes)
     numbers *= (read_half(blocks, 0) * steps)[:, :, None]
     return numbers.reshape(len(blocks), 256)
 

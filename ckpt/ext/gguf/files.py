@@ -31,6 +31,7 @@ def read_set(probe: Probe, count: int) -> Checkpoint:
     """
     own = probe.path.replace("\\", "/").rpartition("/")[2]
     match = _NAME.fullmatch(own)
+    # The number of files is a stranger's: it must be the one of the name, and few.
     if match is None or int(match["of"]) != count or count > probe.limits.shards:
         raise UnreadableError(
             f"one of {count:,} files, and its name does not say which",
@@ -50,9 +51,10 @@ def read_set(probe: Probe, count: int) -> Checkpoint:
         text = f"{len(missing):,} of {count:,} files missing: {listed}"
         if not probe.partial:
             raise UnreadableError(text, hint=UNFINISHED)
-    marks = {
-        name: f"{probe.mark}file-{number}:" for number, name in enumerate(names, 1)
-    }
+    # Marks keep apart storages of several files that have one number.
+    marks: dict[str, str] = {}
+    for number, name in enumerate(names, 1):
+        marks[name] = f"{probe.mark}file-{number}:"
     files = CheckpointFiles(
         folder,
         lambda name: probe.open(folder.child(name), marks[name]),
@@ -66,7 +68,10 @@ def read_set(probe: Probe, count: int) -> Checkpoint:
 
 
 def _of_files(
-    path: str, files: CheckpointFiles, count: int, notices: list[Notice]
+    path: str,
+    files: CheckpointFiles,
+    count: int,
+    notices: list[Notice],
 ) -> Checkpoint:
     """One checkpoint of the files that could be read. Raises UnreadableError where they
     do not belong together.
@@ -82,6 +87,7 @@ def _of_files(
                 raise UnreadableError(f"tensor {show(entry.name, 80)} is in {places}")
             entries.append(entry)
     entries.sort(key=lambda entry: natural_sort_key(entry.name))
+    # The first file has the metadata of the model.
     every = list(files.files.values())
     root = Dict()
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
@@ -106,14 +112,15 @@ def _check_place(name: str, file: Checkpoint, count: int) -> None:
     """Raise UnreadableError where a file says that it is another one of a set, or one
     of another set.
     """
-    values = {
-        value.name: value.node
-        for value in file.values
-        if value.name.startswith("split.")
-    }
+    values: dict[str, object] = {}
+    for value in file.values:
+        if value.name.startswith("split."):
+            values[value.name] = value.node
     match = _NAME.fullmatch(name)
     assert match is not None
-    number, of = values.get("split.no"), values.get("split.count")
+    number = values.get("split.no")
+    of = values.get("split.count")
+    # Names count from 1, the metadata from 0.
     if of != count or number != int(match["number"]) - 1:
         said = "no part of a set"
         if type(number) is int and type(of) is int:

@@ -35,7 +35,9 @@ def points_of(grid: Grid) -> Array:
     """The points of a grid as float32, a row each."""
     import numpy as np
 
-    bits = np.unpackbits(np.frombuffer(b85decode(grid.points), "u1"), bitorder="little")
+    # The text is a set of bits: the numbers of those that are set are the points.
+    packed = np.frombuffer(b85decode(grid.points), "u1")
+    bits = np.unpackbits(packed, bitorder="little")
     numbers = np.flatnonzero(bits)
     base = len(grid.levels)
     digits = [numbers // base**place % base for place in range(grid.width)]

@@ -83,14 +83,14 @@ class Array(NamedTuple):
         if self.kind != _TEXT:
             letter = _SCALARS[self.kind][0]
             return list(Struct(f"{self.order}{self.length}{letter}").unpack(self.data))
+        # Texts have a length of 8 bytes each before them, as in the file.
         length_at = Struct(f"{self.order}Q").unpack_from
         items: list[Node] = []
         position = 0
         for _ in range(self.length):
-            end = position + 8 + length_at(self.data, position)[0]
-            items.append(
-                self.data[position + 8 : end].decode("utf-8", "backslashreplace")
-            )
+            begin = position + 8
+            end = begin + length_at(self.data, position)[0]
+            items.append(self.data[begin:end].decode("utf-8", "backslashreplace"))
             position = end
         return items
 
@@ -141,6 +141,7 @@ class _Cursor:
         if end <= len(self.data):
             return
         size = self._source.size
+        # A number of a damaged file may be larger than any file: that is no cut.
         if count > size:
             raise UnreadableError(
                 f"damaged GGUF header: {what} claims {count:,} bytes in a file of "
@@ -157,6 +158,8 @@ class _Cursor:
                 "header-bytes",
                 self._most,
             )
+        # Twice as much each time: a vocabulary is read in a few requests, not in
+        # thousands.
         target = min(size, self._most, max(end, 2 * len(self.data), STEP))
         self.data += self._source.read(len(self.data), target - len(self.data))
 
@@ -190,7 +193,8 @@ class _Cursor:
         nothing else.
         """
         length_at = Struct(f"{self.order}Q").unpack_from
-        position, last = self.position, len(self.data) - 8
+        position = self.position
+        last = len(self.data) - 8
         for _ in range(count):
             if position > last:
                 self.position = position
@@ -198,11 +202,17 @@ class _Cursor:
                 last = len(self.data) - 8
             position += 8 + length_at(self.data, position)[0]
         self.position = position
+        # A text may end behind the bytes that are there: that is seen here.
         self.need(0, what)
 
 
 def read_header(
-    source: Source, head: bytes, limits: Limits, budget: Budget, *, is_cut: bool = False
+    source: Source,
+    head: bytes,
+    limits: Limits,
+    budget: Budget,
+    *,
+    is_cut: bool = False,
 ) -> Header:
     """The header of a file that begins with `head`. With `is_cut` data may be missing
     at the end of the file.
@@ -214,10 +224,12 @@ def read_header(
     cursor.position = 8
     tensors = cursor.number("Q", "the number of tensors")
     keys = cursor.number("Q", "the number of pairs of the metadata")
-    for count, least, what in (
+    # Counts are held against the size of the file before anything is made of them.
+    claims = (
         (tensors, _LEAST_TENSOR, "tensors"),
         (keys, _LEAST_KEY, "pairs of metadata"),
-    ):
+    )
+    for count, least, what in claims:
         if count * least > source.size:
             raise UnreadableError(
                 f"damaged GGUF header: it claims {count:,} {what} in a file of "
@@ -225,8 +237,11 @@ def read_header(
             )
         if count > limits.entries:
             raise LimitError(
-                f"the GGUF file has {count:,} {what}", "entries", limits.entries
+                f"the GGUF file has {count:,} {what}",
+                "entries",
+                limits.entries,
             )
+    # Charged before the metadata is read, and again as soon as its true size is known.
     budget.charge(keys * _KEY, "the GGUF header")
     values = _read_values(cursor, keys)
     budget.hold(cursor.position + tensors * _LEAST_TENSOR)
@@ -235,13 +250,9 @@ def read_header(
     alignment = _alignment_of(values)
     rows = _read_rows(cursor, tensors)
     begin = -(-cursor.position // alignment) * alignment
-    return _placed(
-        rows,
-        Header(version, big, values, {}, begin, begin),
-        alignment,
-        source.size,
-        is_cut,
-    )
+    # The header with no tensors yet: they are placed by where the data begins.
+    header = Header(version, big, values, {}, begin, begin)
+    return _placed(rows, header, alignment, source.size, is_cut)
 
 
 def _version_of(head: bytes, size: int) -> tuple[int, bool]:
@@ -250,8 +261,11 @@ def _version_of(head: bytes, size: int) -> tuple[int, bool]:
         raise CutOffError(
             f"cut off: the GGUF header needs 24 bytes, the file ends at {size:,}"
         )
-    little, big = int.from_bytes(head[4:8], "little"), int.from_bytes(head[4:8], "big")
-    version, is_big = (big, True) if little & 0xFFFF == 0 else (little, False)
+    little = int.from_bytes(head[4:8], "little")
+    big = int.from_bytes(head[4:8], "big")
+    # Versions are small: where the lower half is empty, the bytes are the other way.
+    is_big = little & 0xFFFF == 0
+    version = big if is_big else little
     if version == 1:
         raise UnsupportedError(
             "GGUF version 1, of August 2023, which llama.cpp does not read either",
@@ -270,6 +284,7 @@ def _read_values(
     for _ in range(count):
         name = _name_of(cursor.text("a key of the metadata"), "a key of the metadata")
         what = show(name, 80)
+        # Two readers could take either of both.
         if name in values:
             raise UnreadableError(f"damaged GGUF header: the metadata has {what} twice")
         values[name] = _read_value(cursor, what)
@@ -288,6 +303,7 @@ def _name_of(data: bytes, what: str) -> str:
 def _read_value(cursor: _Cursor, what: str) -> bool | int | float | str | Array:
     kind = cursor.number("I", what)
     if kind == _TEXT:
+        # Texts need not be UTF-8: a vocabulary has pieces of characters.
         return cursor.text(what).decode("utf-8", "backslashreplace")
     if kind == _ARRAY:
         return _read_array(cursor, what)
@@ -299,7 +315,8 @@ def _read_value(cursor: _Cursor, what: str) -> bool | int | float | str | Array:
 
 
 def _read_array(cursor: _Cursor, what: str) -> Array:
-    kind, count = cursor.number("I", what), cursor.number("Q", what)
+    kind = cursor.number("I", what)
+    count = cursor.number("Q", what)
     if kind == _ARRAY:
         raise UnreadableError(
             f"damaged GGUF header: {what} is an array of arrays, which llama.cpp "
@@ -311,6 +328,7 @@ def _read_array(cursor: _Cursor, what: str) -> Array:
         )
     begin = cursor.position
     if kind == _TEXT:
+        # At least a length for each text: a claim of billions ends here.
         cursor.need(8 * count, f"{what}, with {count:,} texts,")
         cursor.skip_texts(count, what)
         data = bytes(cursor.data[begin : cursor.position])
@@ -321,9 +339,10 @@ def _read_array(cursor: _Cursor, what: str) -> Array:
 
 def _alignment_of(values: dict[str, bool | int | float | str | Array]) -> int:
     alignment = values.get(ALIGNMENT_KEY, _ALIGNMENT)
-    is_power = (
-        type(alignment) is int and alignment > 0 and alignment & (alignment - 1) == 0
-    )
+    is_power = False
+    if type(alignment) is int and alignment > 0:
+        # A power of two has one bit alone.
+        is_power = alignment & (alignment - 1) == 0
     if not is_power or type(alignment) is not int:
         said = f"{alignment:,}" if type(alignment) is int else "no number"
         raise UnreadableError(
@@ -339,6 +358,8 @@ def _read_rows(
     """(name, type, shape as torch counts it, offset in the data) of each tensor."""
     rows: list[tuple[str, DType, tuple[int, ...], int]] = []
     seen: set[str] = set()
+    # One form for each number of dimensions: sizes, the type, and the offset in the
+    # data.
     forms = [Struct(f"{cursor.order}{dims}QIQ") for dims in range(DIMENSIONS + 1)]
     for _ in range(count):
         name = _name_of(cursor.text("the name of a tensor"), "the name of a tensor")
@@ -357,6 +378,7 @@ def _read_rows(
         cursor.need(form.size, what)
         *sizes, kind, offset = form.unpack_from(cursor.data, cursor.position)
         cursor.position += form.size
+        # GGUF has the innermost dimension first, torch the outermost.
         rows.append((name, _dtype_of(kind, what), tuple(reversed(sizes)), offset))
     return rows
 
@@ -386,6 +408,8 @@ def _placed(
     tensors: dict[str, Row] = {}
     for name, dtype, shape, offset in rows:
         what = f"tensor {show(name, 80)}"
+        # A row is made of whole blocks: `shape[-1]` is the dimension that lies
+        # together.
         block = 1 if dtype.block is None else dtype.block.elements
         if shape and shape[-1] % block:
             raise UnreadableError(
@@ -393,6 +417,7 @@ def _placed(
             )
         if not shape and block > 1:
             raise UnreadableError(f"{what}: one element does not fit blocks of {block}")
+        # Sizes multiply: numpy and files count with signed numbers of 64 bits.
         numel = prod(shape)
         if numel >= 2**63 or dtype.nbytes(numel) >= 2**63:
             raise UnreadableError(f"{what}: its shape {list(shape)} is too large")
@@ -414,12 +439,16 @@ def _placed(
 
 
 def _check_cover(
-    tensors: dict[str, Row], begin: int, alignment: int
+    tensors: dict[str, Row],
+    begin: int,
+    alignment: int,
 ) -> tuple[int, str | None]:
     """Return where the data ends, and the first tensor that does not follow the one
     before. Raises UnreadableError.
     """
-    position, gap = begin, None
+    position = begin
+    gap = None
+    # By where they begin: each may begin at the earliest where the one before ends.
     for name, row in sorted(tensors.items(), key=lambda item: item[1][2:]):
         if row.begin < position and row.end > row.begin:
             raise UnreadableError(

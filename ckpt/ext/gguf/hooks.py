@@ -9,7 +9,7 @@ from ckpt.elements.lines import LineTest
 from ckpt.evidence.survey import Survey
 from ckpt.ext.gguf import meeting
 from ckpt.ext.gguf.names import ARCHITECTURES, MADE
-from ckpt.model.checkpoint import names_of
+from ckpt.model.checkpoint import Entry, names_of
 from ckpt.model.errors import LossError, UnsupportedError
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.text import and_more, show_name
@@ -63,6 +63,7 @@ def met(before: Survey, after: Survey, options: Options) -> Meeting | None:
     """
     sides = before, after
     own = [side.checkpoint.traits.has_own_metadata for side in sides]
+    # Where names are compared as they are, nothing is translated either.
     if own[0] == own[1] or options.structure or options.rules or not options.align:
         return None
     gguf, other = (before, after) if own[0] else (after, before)
@@ -70,7 +71,9 @@ def met(before: Survey, after: Survey, options: Options) -> Meeting | None:
     if found is None:
         return None
     read = Survey(found.checkpoint, gguf.model)
-    return Meeting(read if own[0] else before, after if own[0] else read, found, own[0])
+    if own[0]:
+        return Meeting(read, after, found, True)
+    return Meeting(before, read, found, False)
 
 
 def layout_reason(
@@ -82,6 +85,7 @@ def layout_reason(
     found = meeting.met(survey, others)
     if found is None:
         return "", ()
+    # Tables that the converter made have no name in transformers, and are not missed.
     is_known = all(name in MADE for name in found.unread)
     reason = (
         "a GGUF has the names and the order of rows of llama.cpp, TARGET those of "
@@ -123,21 +127,22 @@ def in_transformers(survey: Survey) -> RewriteReport:
         raise LossError(
             f"no table has a name in transformers for {listed}", path=survey.path
         )
-    entries = tuple(
-        entry for entry in found.checkpoint.tensors if entry.name not in MADE
-    )
-    left = [
-        Leftover(
-            entry.name,
-            "made by the converter, of numbers in config.json",
-            entry.tensor.nbytes,
-        )
-        for entry in found.checkpoint.tensors
-        if entry.name in MADE
-    ]
+    # Tables that the converter made of config.json are made again by transformers.
+    kept: list[Entry] = []
+    left: list[Leftover] = []
+    for entry in found.checkpoint.tensors:
+        if entry.name in MADE:
+            why = "made by the converter, of numbers in config.json"
+            left.append(Leftover(entry.name, why, entry.tensor.nbytes))
+        else:
+            kept.append(entry)
+    entries = tuple(kept)
     root = meeting.tree_of(entries, survey.checkpoint)
     result = replace(
-        found.checkpoint, root=root, tensors=entries, storages=storages_of(entries)
+        found.checkpoint,
+        root=root,
+        tensors=entries,
+        storages=storages_of(entries),
     )
     change = Change("layout", found.architecture, TRANSFORMERS, len(entries), "tensor")
     return RewriteReport(

@@ -54,6 +54,7 @@ def met(survey: Survey, others: Collection[str]) -> Renamed | None:
     found = renamed(survey)
     if found is None:
         return None
+    # By the ends of names: a wrapper of either side puts something before them.
     ends = {_end(name) for name in others}
     count = sum(_end(entry.name) in ends for entry in found.checkpoint.tensors)
     own = sum(_end(entry.name) in ends for entry in survey.checkpoint.tensors)
@@ -114,13 +115,16 @@ def _heads_of(values: Mapping[str, object], name: str) -> tuple[int | None, int 
     """
     queries = values.get(f"{name}.attention.head_count")
     keys = values.get(f"{name}.attention.head_count_kv", queries)
-    return queries if type(queries) is int else None, keys if type(
-        keys
-    ) is int else None
+    # Some architectures have another number for each block: then it is a list.
+    query_count = queries if type(queries) is int else None
+    key_count = keys if type(keys) is int else None
+    return query_count, key_count
 
 
 def _others(
-    entry: Entry, architecture: Architecture, heads: tuple[int | None, int | None]
+    entry: Entry,
+    architecture: Architecture,
+    heads: tuple[int | None, int | None],
 ) -> list[tuple[Entry, Entry]] | None:
     """Return a tensor in the name and the layout of transformers, beside what it is of.
 
@@ -133,13 +137,13 @@ def _others(
         experts = experts_of(entry.tensor)
         if experts is None:
             return None
-        return [
-            (
-                _renamed(entry, meaning.name_of(number), tensor),
-                entry._replace(name=f"{entry.name}[{number}]", tensor=tensor),
-            )
-            for number, tensor in enumerate(experts)
-        ]
+        rows: list[tuple[Entry, Entry]] = []
+        for number, expert in enumerate(experts):
+            made = _renamed(entry, meaning.name_of(number), expert)
+            part = entry._replace(name=f"{entry.name}[{number}]", tensor=expert)
+            rows.append((made, part))
+        return rows
+    # `heads` are those of q, and of k.
     count = heads[meaning.change == "rotary-k"]
     tensor = undone(entry.tensor, meaning.change, count)
     if tensor is None:
@@ -170,9 +174,8 @@ def _joined_latents(tensors: Sequence[Entry]) -> dict[str, list[tuple[Entry, Ent
         if tensor is None:
             continue
         # It is judged by the part that was rounded more.
-        coarse = min(
-            (entry, values), key=lambda row: row.tensor.nbytes / row.tensor.numel
-        )
+        both = (entry, values)
+        coarse = min(both, key=lambda row: row.tensor.nbytes / row.tensor.numel)
         name = f"model.layers.{block}.self_attn.kv_b_proj.weight"
         found[entry.name] = [(_renamed(entry, name, tensor), coarse)]
         found[values.name] = []

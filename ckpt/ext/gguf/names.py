@@ -239,6 +239,8 @@ def meaning_of(name: str, architecture: Architecture) -> Meaning | None:
     """Return what a tensor of llama.cpp is in transformers, or None for a name that is
     not in the table.
     """
+    # The number of the block becomes `{n}`, and that of an expert `{e}`, as in the
+    # table.
     block = re.match(r"blk\.(\d{1,6})\.", name)
     form = name if block is None else f"blk.{{n}}.{name[block.end() :]}"
     expert = re.fullmatch(r"(blk\.\{n\}\.ffn_(?:gate|down|up))\.(\d{1,6})\.(\w+)", form)
@@ -247,6 +249,7 @@ def meaning_of(name: str, architecture: Architecture) -> Meaning | None:
     other = _other_name(form, architecture)
     if other is None:
         return None
+    # And back: both numbers stand in the name of transformers.
     if block is not None:
         other = other.replace("{n}", block[1])
     if expert is not None:
@@ -257,6 +260,7 @@ def meaning_of(name: str, architecture: Architecture) -> Meaning | None:
 
 def _other_name(form: str, architecture: Architecture) -> str | None:
     """Return the name in transformers of a form of names, with its ending."""
+    # A whole name first: some of transformers have no ending, or another one.
     if form in architecture.names:
         return architecture.names[form]
     stem, dot, ending = form.rpartition(".")
@@ -265,14 +269,17 @@ def _other_name(form: str, architecture: Architecture) -> str | None:
 
 
 def _change_of(form: str, ending: str, architecture: Architecture) -> Change:
+    # q and k may have other numbers of heads, so each has a change of its own.
     if architecture.is_rotary and form == "blk.{n}.attn_q":
         return "rotary-q"
     if architecture.is_rotary and form == "blk.{n}.attn_k":
         return "rotary-k"
+    # The gate of the shared expert is a matrix of one row, which GGUF has as a vector.
     if form == "blk.{n}.ffn_gate_inp_shexp":
         return "one-row"
     if form in architecture.turned and ending == "weight":
         return "turned"
+    # Gemma adds 1 to the weights of its norms, which llama.cpp stores added.
     if architecture.has_one_more and form.endswith("norm") and ending == "weight":
         return "one-more"
     return ""

@@ -37,16 +37,16 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     count = header.values.get("split.count")
     if probe.mark or type(count) is not int or count < 2:
         return _checkpoint(probe, header)
-    from ckpt.ext.gguf.files import read_set  # here: most files are whole
+    # Here, for most files are whole.
+    from ckpt.ext.gguf.files import read_set
 
     return read_set(probe, count)
 
 
 def _header_of(probe: Probe, limits: Limits, *, is_cut: bool = False) -> Header:
     """The header of the file. Raises CkptError."""
-    from ckpt.formats.common.two_files import (
-        refuse_second,
-    )  # here: it loads all modules of compression
+    # Here, for it loads all modules of compression.
+    from ckpt.formats.common.two_files import refuse_second
 
     if is_pickle_too(probe.head, probe.file, limits):
         raise UnreadableError(
@@ -67,6 +67,7 @@ def _checkpoint(probe: Probe, header: Header) -> Checkpoint:
     short: dict[Storage, int] = {}
     entries: list[Entry] = []
     storages: list[Storage] = []
+    # In the order of people: block 2 comes before block 10.
     for index, name in enumerate(sorted(header.tensors, key=natural_sort_key)):
         row = header.tensors[name]
         storage = _storage(probe.file, f"{probe.mark}{index}", name, row, header, short)
@@ -78,11 +79,8 @@ def _checkpoint(probe: Probe, header: Header) -> Checkpoint:
         notices.append(Notice("container", f"{header.gap}, and refuses the file"))
     if probe.size > header.end:
         rest = counted_noun(probe.size - header.end, "byte")
-        notices.append(
-            Notice(
-                "trailing-data", f"{rest} after the last tensor, which no loader reads"
-            )
-        )
+        text = f"{rest} after the last tensor, which no loader reads"
+        notices.append(Notice("trailing-data", text))
     root = Dict()
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
     metadata = metadata_node(header) if header.values else None
@@ -117,18 +115,13 @@ def _storage(
     """The storage of a tensor. One that lacks bytes is `short`."""
     nbytes = row.end - row.begin
     if nbytes and row.end > source.size:
-        storage = Storage(
-            id,
-            None,
-            row.dtype,
-            nbytes,
-            partial_place(nbytes, f"tensor {show(name, 80)} is not whole"),
-        )
+        # None of it is given: a tensor with zeros at its end would be taken for whole.
+        lost = partial_place(nbytes, f"tensor {show(name, 80)} is not whole")
+        storage = Storage(id, None, row.dtype, nbytes, lost)
         short[storage] = 0
         return storage
-    return Storage(
-        id, None, row.dtype, nbytes, Range(source, row.begin, nbytes, big=header.big)
-    )
+    place = Range(source, row.begin, nbytes, big=header.big)
+    return Storage(id, None, row.dtype, nbytes, place)
 
 
 def metadata_node(header: Header) -> Dict:
@@ -138,10 +131,10 @@ def metadata_node(header: Header) -> Dict:
     values = list(header.values.values())
 
     def make(first: int, last: int) -> list[Node]:
-        return [
-            value.items() if isinstance(value, Array) else value
-            for value in values[first:last]
-        ]
+        nodes: list[Node] = []
+        for value in values[first:last]:
+            nodes.append(value.items() if isinstance(value, Array) else value)
+        return nodes
 
     node = Dict()
     node.keys = list(header.values)

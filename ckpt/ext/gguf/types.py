@@ -51,7 +51,10 @@ _BLOCKS = (
 BY_NUMBER: dict[int, DType] = {number: BY_NAME[name] for number, name in _PLAIN.items()}
 for _number, _name, _elements, _nbytes in _BLOCKS:
     BY_NUMBER[_number] = DType(
-        _name, 0, "float", block=Block(_elements, _nbytes, DECODER)
+        _name,
+        0,
+        "float",
+        block=Block(_elements, _nbytes, DECODER),
     )
 
 GONE: dict[int, str] = {

@@ -128,24 +128,23 @@ class GgufAccount(NamedTuple):
         """The judgement as a person reads it: the answer first, then each type, then
         what is wrong.
         """
-        out = hanging_lines(
-            [(show(self.gguf, None), "name"), (" ", "")], self._answer(), width, 2
-        )
+        head: Line = [(show(self.gguf, None), "name"), (" ", "")]
+        out = hanging_lines(head, self._answer(), width, 2)
         for text in self._by_type():
             out += hanging_lines([("  ", "")], text, width, 4)
         for row in self.wrong[:_LOOKED]:
             out += hanging_lines([("! ", "error")], _wrong_text(row), width, 4)
         if len(self.wrong) > _LOOKED:
             out.append([(f"… {len(self.wrong) - _LOOKED:,} more (--json)", "dim")])
-        for label, names in (
+        lists = (
             (f"only in {self.base}", self.lacking),
             (f"only in {self.gguf}", self.more),
             ("made by the converter, in no base", self.made),
-        ):
+        )
+        for label, names in lists:
             if names:
-                out += hanging_lines(
-                    [("  ", "")], f"{label}: {show_folded_names(names, 6)}", width, 4
-                )
+                text = f"{label}: {show_folded_names(names, 6)}"
+                out += hanging_lines([("  ", "")], text, width, 4)
         return out
 
     def _answer(self) -> str:
@@ -175,8 +174,10 @@ class GgufAccount(NamedTuple):
         for row in self.verdicts:
             if row.is_within:
                 rows.setdefault(row.by or row.type, []).append(row)
+        # The type of most tensors comes first.
         for name, verdicts in sorted(rows.items(), key=lambda item: -len(item[1])):
             errors = [row.error for row in verdicts if row.error is not None]
+            # Without any error they are equal, whatever their type could make.
             if not any(errors):
                 equal += len(verdicts)
                 continue
@@ -190,7 +191,9 @@ class GgufAccount(NamedTuple):
 
 
 def _range_text(errors: Sequence[float]) -> str:
-    low, high = (f"{error * 100:.2g} %" for error in (min(errors), max(errors)))
+    low = f"{min(errors) * 100:.2g} %"
+    high = f"{max(errors) * 100:.2g} %"
+    # Errors that are shown alike are one.
     return low if low == high else f"{low} to {high}"
 
 
@@ -198,11 +201,9 @@ def _wrong_text(row: Verdict) -> str:
     error = f"relative error {(row.error or 0) * 100:.3g} %"
     if row.error is None:
         error = "no relative error (one side is zero, or has NaN)"
-    most = (
-        ""
-        if row.by is None
-        else f", {row.by} makes {MOST_ERROR[row.by] * 100:.2g} % at most"
-    )
+    most = ""
+    if row.by is not None:
+        most = f", {row.by} makes {MOST_ERROR[row.by] * 100:.2g} % at most"
     text = f"{show_name(row.stored)} is not {show_name(row.name)}: {error}{most}"
     return text if row.what is None else f"{text}. {row.what}"
 
@@ -216,29 +217,32 @@ def account_of(report: DiffReport, gguf: Renamed, *, is_before: bool) -> GgufAcc
     for row in report.rows:
         entry, base = (row.before, row.after) if is_before else (row.after, row.before)
         if entry is None or base is None:
+            # Tables of the converter, and a head that is the embedding, are not missed.
             if entry is not None and entry.name in MADE:
                 made.append(entry.name)
             elif entry is not None or not _is_tied(row, report):
                 alone[entry is not None].append(row.name)
             continue
+        # The type is that of the file: what was compared may be decoded already.
         index = row.indices[side]
-        pairs.append((row, gguf.given[index] if index is not None else entry, base))
+        given = gguf.given[index] if index is not None else entry
+        pairs.append((row, given, base))
 
     verdicts: list[Verdict] = []
     for row, given, base in pairs:
         types = given.tensor.dtype.name, base.tensor.dtype.name
         verdict = _judged(row, base.name, given.name, types, is_before=is_before)
         verdicts.append(verdict)
-    wrong = [
-        (number, pairs[number][0])
-        for number, row in enumerate(verdicts)
-        if not row.is_within
-    ]
+    wrong: list[tuple[int, Row]] = []
+    for number, judged in enumerate(verdicts):
+        if not judged.is_within:
+            wrong.append((number, pairs[number][0]))
+    # Of another model each tensor is something else: nothing is looked for.
     is_other = 2 * len(wrong) > len(verdicts)
     for number, row in [] if is_other else wrong[:_LOOKED]:
-        what = verdicts[number].what or _what_it_is(
-            row, report, gguf, is_before=is_before
-        )
+        what = verdicts[number].what
+        if not what:
+            what = _what_it_is(row, report, gguf, is_before=is_before)
         verdicts[number] = verdicts[number]._replace(what=what)
     paths = [report.before.path, report.after.path]
     return GgufAccount(
@@ -256,52 +260,63 @@ def _is_tied(row: Row, report: DiffReport) -> bool:
     """Tell whether a tensor of the base is the head of a model that shares it with the
     embedding, which GGUF leaves out.
     """
-    return (
-        row.name.endswith("lm_head.weight")
-        and not any(
-            other.name.endswith("lm_head.weight") and other is not row
-            for other in report.rows
-        )
-        and _equals_embedding(row, report)
-    )
+    end = "lm_head.weight"
+    if not row.name.endswith(end):
+        return False
+    for other in report.rows:
+        if other.name.endswith(end) and other is not row:
+            return False
+    return _equals_embedding(row, report)
 
 
 def _equals_embedding(row: Row, report: DiffReport) -> bool:
     head = row.before or row.after
+    if head is None:
+        return False
     for other in report.rows:
         for entry in (other.before, other.after):
-            if (
-                entry is not None
-                and head is not None
-                and entry.name.endswith(("embed_tokens.weight", "wte.weight"))
-            ):
-                if (
-                    entry.tensor.dtype == head.tensor.dtype
-                    and entry.tensor.shape == head.tensor.shape
-                ):
-                    return _error_between(head.tensor, entry.tensor) == 0
+            if entry is None or not entry.name.endswith(_EMBEDDINGS):
+                continue
+            tensor = entry.tensor
+            # Of the same dtype: the embedding of the GGUF is rounded.
+            if tensor.dtype == head.tensor.dtype and tensor.shape == head.tensor.shape:
+                return _error_between(head.tensor, tensor) == 0
     return False
 
 
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight")
+"""The ends of the names of embeddings that a head may share."""
+
+
 def _judged(
-    row: Row, name: str, stored: str, types: tuple[str, str], *, is_before: bool
+    row: Row,
+    name: str,
+    stored: str,
+    types: tuple[str, str],
+    *,
+    is_before: bool,
 ) -> Verdict:
     """The judgement of a pair. `types` are its own type and the type of the base, which
     may be rounded more.
     """
-    by = max(
-        (type for type in types if type in MOST_ERROR),
-        key=MOST_ERROR.__getitem__,
-        default=None,
-    )
+    # Both sides may be rounded: the coarser type says how far they may be apart.
+    known = [type for type in types if type in MOST_ERROR]
+    by = max(known, key=MOST_ERROR.__getitem__, default=None)
     if row.status == "reshaped":
         return Verdict(
-            name, stored, types[0], by, None, False, "Its shape is another one."
+            name,
+            stored,
+            types[0],
+            by,
+            None,
+            False,
+            "Its shape is another one.",
         )
     if row.unread is not None or row.damaged or row.status == "unchecked":
         return Verdict(name, stored, types[0], by, None, False, "It was not compared.")
     change = row.change
     error = 0.0 if change is None or not change.differing else change.rel_l2
+    # NaN has no distance: a tensor with some is wrong unless the base has the same.
     if change is not None and not change.is_finite_alike:
         mine = 0 if is_before else 1
         numbers = [change.nan[side] + change.inf[side] for side in (mine, 1 - mine)]
@@ -310,10 +325,11 @@ def _judged(
             "base are NaN or infinite."
         )
         return Verdict(name, stored, types[0], by, None, False, what)
-    is_within = error is not None and (
-        error == 0 or (by is not None and error <= MOST_ERROR[by])
-    )
+    is_within = False
+    if error is not None:
+        is_within = error == 0 or (by is not None and error <= MOST_ERROR[by])
     verdict = Verdict(name, stored, types[0], by, error, is_within)
+    # Rows that differ much stand out only where the rest is the base.
     is_mostly = error is not None and 0 < error < _MOSTLY
     odd = None if change is None else change.odd
     if not is_mostly or odd is None or odd.is_empty:
@@ -322,7 +338,11 @@ def _judged(
 
 
 def _what_it_is(
-    row: Row, report: DiffReport, gguf: Renamed, *, is_before: bool
+    row: Row,
+    report: DiffReport,
+    gguf: Renamed,
+    *,
+    is_before: bool,
 ) -> str | None:
     """The sentence on a wrong tensor: rows in another order, or the tensor of the base
     that it is. None if neither is found.
@@ -333,17 +353,18 @@ def _what_it_is(
         return None
     given = gguf.given[index]
     most = MOST_ERROR.get(given.tensor.dtype.name, 0.0)
+    # As the file has it, before what the converter does is undone.
     if given.tensor is not entry.tensor and _is_like(given.tensor, base.tensor, most):
         return (
             "It is in transformers' own order: the converter did not change it, and "
             "llama.cpp needs that."
         )
     others = report.after if is_before else report.before
-    same = [
-        other
-        for other in others.tensors
-        if other.tensor.shape == base.tensor.shape and other.name != base.name
-    ]
+    # Layers of one kind have one shape: another one may be in its place.
+    same: list[Entry] = []
+    for other in others.tensors:
+        if other.tensor.shape == base.tensor.shape and other.name != base.name:
+            same.append(other)
     for other in same[:_OTHERS]:
         if _is_like(entry.tensor, other.tensor, most):
             return f"It is {show_name(other.name)} of the base."
@@ -359,11 +380,9 @@ def _error_between(base: object, tensor: object) -> float | None:
     """The relative error of a tensor in its first elements, or None where they cannot
     be compared.
     """
-    if (
-        not isinstance(base, TensorRef)
-        or not isinstance(tensor, TensorRef)
-        or base.shape != tensor.shape
-    ):
+    if not isinstance(base, TensorRef) or not isinstance(tensor, TensorRef):
+        return None
+    if base.shape != tensor.shape:
         return None
     try:
         change = compare(_beginning(base), _beginning(tensor))

@@ -37,6 +37,7 @@ def problems_of(expanded: Expanded, sources: Mapping[str, Leaf]) -> list[Problem
     must be equal. Raises UnreadableError.
     """
     problems = _source_problems(expanded.wanted, sources)
+    # A recipe of a stranger may make terabytes of a few bytes.
     given = sum([leaf.ref.numel for leaf in sources.values()])
     made = sum([prod(target.shape) for target in expanded.targets])
     if made > _MOST_TIMES * given + _SMALL:
@@ -44,6 +45,7 @@ def problems_of(expanded: Expanded, sources: Mapping[str, Leaf]) -> list[Problem
         problems = [*problems, Problem(expanded.targets[0].name, True, size)]
     if problems:
         return problems
+    # From here on all tensors of A are there, in the shapes of the recipe.
     taken: dict[str, list[Piece]] = {}
     for target in expanded.targets:
         text = _target_problem(target, sources)
@@ -55,6 +57,7 @@ def problems_of(expanded: Expanded, sources: Mapping[str, Leaf]) -> list[Problem
                 taken.setdefault(piece.source, []).append(piece)
     if problems:
         return problems
+    # Bytes are read last, when all else adds up.
     for row in expanded.wanted.values():
         text = _unused_problem(row, taken.get(row.name, ()))
         text = (
@@ -71,7 +74,9 @@ def refuse_problems(problems: Sequence[Problem], path: str) -> None:
     """Raise LossError for problems, by the names of their tensors."""
     if problems:
         listed = and_more(
-            [f"{show_name(row.name)} {row.text}" for row in problems], _SHOWN, "; "
+            [f"{show_name(row.name)} {row.text}" for row in problems],
+            _SHOWN,
+            "; ",
         )
         raise LossError(f"the recipe does not fit: {listed}", path=path)
 
@@ -101,6 +106,7 @@ def _target_problem(target: Target, sources: Mapping[str, Leaf]) -> str | None:
     """Return the text on the pieces of a tensor of B that do not add up, or None."""
     numel = prod(target.shape)
     for piece in target.pieces:
+        # Loops may go backwards in the source, so both ends are looked at.
         leaf = None if piece.source is None else sources[piece.source]
         lows = piece.at + sum(
             [(loop.size - 1) * min(0, loop.at) for loop in piece.loops]
@@ -134,6 +140,7 @@ def _unused_problem(row: Wanted, pieces: Sequence[Piece]) -> str | None:
     None.
     """
     numel = prod(row.shape)
+    # One piece that is all of the tensor leaves nothing: it need not be counted.
     if any(piece.numel == numel and not _has_repeats(piece) for piece in pieces):
         missing = 0
     else:
@@ -156,7 +163,9 @@ def _has_repeats(piece: Piece) -> bool:
 
 
 def _unequal_problem(
-    row: Wanted, sources: Mapping[str, Leaf], wanted: Mapping[str, Wanted]
+    row: Wanted,
+    sources: Mapping[str, Leaf],
+    wanted: Mapping[str, Wanted],
 ) -> str | None:
     """Return the text for a tensor of A that must equal another one and does not, else
     None.
@@ -164,6 +173,7 @@ def _unequal_problem(
     if row.equal_to is None:
         return None
     kept = wanted.get(row.equal_to)
+    # Of two copies one must stay.
     if kept is None or kept.dropped == prod(kept.shape):
         return f"is dropped as a copy of {show_name(row.equal_to)}, which nothing keeps"
     leaf, other = sources[row.name], sources.get(row.equal_to)

@@ -61,6 +61,7 @@ def convert_layout(
     """
     side = side_of(survey, section)
     applied = applied_recipe(recipe, side, reverse=reverse)
+    # Nothing is read here: the tensors are places that the writer reads.
     checkpoint = survey.checkpoint
     entries = tuple([Entry((key,), key, ref) for key, ref in applied.tensors.items()])
     root = Dict()
@@ -86,7 +87,12 @@ def convert_layout(
     )
     left = [*applied.left_out, *_list_leftovers(survey, section, taken)]
     return RewriteReport(
-        "convert", checkpoint, result, (change,), tuple(left), unchanged_bytes=False
+        "convert",
+        checkpoint,
+        result,
+        (change,),
+        tuple(left),
+        unchanged_bytes=False,
     )
 
 
@@ -95,10 +101,11 @@ def _list_leftovers(survey: Survey, section: str | None, taken: int) -> list[Lef
     chosen = [survey.section(section)] if section is not None else survey.candidates
     if len(chosen) == 1:
         return rest_of(survey, chosen[0])
+    # Several models became one layout: what lies beside them is counted.
     rest = len(survey.tensors) - taken
-    return (
-        [Leftover("(beside the models)", counted_noun(rest, "tensor"))] if rest else []
-    )
+    if not rest:
+        return []
+    return [Leftover("(beside the models)", counted_noun(rest, "tensor"))]
 
 
 def plan_of(recipe: Recipe, *, reverse: bool) -> Expanded:
@@ -115,11 +122,12 @@ def applied_recipe(recipe: Recipe, side: Side, *, reverse: bool = False) -> Appl
     turned = reversed_recipe(whole) if reverse else None
     plan = whole if turned is None else turned.expanded
     sources = {leaf.name: leaf for leaf in side.leaves}
+    # Shapes, names and dtypes first: no tensor is made of a recipe that does not fit.
     refuse_problems(problems_of(plan, sources), side.path)
+    # Sparse and quantised tensors have no elements in an order.
     if side.passed:
-        listed = and_more(
-            [f"{show_name(row.name)} ({row.why})" for row in side.passed], 3
-        )
+        texts = [f"{show_name(row.name)} ({row.why})" for row in side.passed]
+        listed = and_more(texts, 3)
         raise LossError(
             f"a recipe is about dense tensors, so {listed} would be lost",
             path=side.path,
@@ -128,18 +136,14 @@ def applied_recipe(recipe: Recipe, side: Side, *, reverse: bool = False) -> Appl
         target.name: made_tensor(target, plan, sources) for target in plan.targets
     }
     compared = {} if turned is None else _compared_names(turned)
-    left_out = [
-        Leftover(
-            row.name,
-            _dropped_text(
-                row.dropped,
-                sources[row.name].ref.numel,
-                row.equal_to or compared.get(row.name),
-            ),
-        )
-        for row in plan.wanted.values()
-        if row.dropped
-    ]
+    left_out: list[Leftover] = []
+    for row in plan.wanted.values():
+        if not row.dropped:
+            continue
+        numel = sources[row.name].ref.numel
+        equal_to = row.equal_to or compared.get(row.name)
+        left_out.append(Leftover(row.name, _dropped_text(row.dropped, numel, equal_to)))
+    # The way back drops copies: each is compared with what stands in its place.
     if turned is not None:
         _refuse_unequal(turned, tensors, sources, side.path)
         left_out += [
@@ -168,11 +172,9 @@ def _dropped_text(elements: int, of: int, equal_to: str | None) -> str:
     """The text on the rest of a tensor of A that a recipe leaves."""
     if equal_to is not None:
         return f"a copy of {show_name(equal_to)}, compared with it"
-    return (
-        "the recipe drops it"
-        if elements == of
-        else f"the recipe drops {elements:,} of {of:,} elements"
-    )
+    if elements == of:
+        return "the recipe drops it"
+    return f"the recipe drops {elements:,} of {of:,} elements"
 
 
 def _refuse_unequal(
@@ -187,30 +189,32 @@ def _refuse_unequal(
     made = {name: leaf_of(name, ref) for name, ref in tensors.items()}
     unequal = [copy for copy in turned.copies if not _is_equal(copy, made, sources)]
     if unequal:
-        listed = and_more(
-            [
-                f"{show_name(copy.target)} and {show_name(copy.piece.source or '')}"
-                for copy in unequal
-            ],
-            3,
-        )
+        pairs: list[str] = []
+        for copy in unequal:
+            other = show_name(copy.piece.source or "")
+            pairs.append(f"{show_name(copy.target)} and {other}")
+        listed = and_more(pairs, 3)
         raise LossError(f"would become one, and differ: {listed}", path=path)
 
 
 def _is_equal(
-    copy: Copy, made: Mapping[str, Leaf], sources: Mapping[str, Leaf]
+    copy: Copy,
+    made: Mapping[str, Leaf],
+    sources: Mapping[str, Leaf],
 ) -> bool:
     """Tell whether a piece that is dropped is what the result has in its place."""
-    return copy.piece.source not in made or is_proved(
-        copy.piece, sources[copy.target], made
-    )
+    if copy.piece.source not in made:
+        return True
+    return is_proved(copy.piece, sources[copy.target], made)
 
 
 # --- tensors --------------------------------------------------------------------------
 
 
 def made_tensor(
-    target: Target, plan: Expanded, sources: Mapping[str, Leaf]
+    target: Target,
+    plan: Expanded,
+    sources: Mapping[str, Leaf],
 ) -> TensorRef:
     """A tensor of the result over the bytes of its sources. Raises UnreadableError."""
     given = {
@@ -218,6 +222,7 @@ def made_tensor(
         for piece in target.pieces
         if piece.source is not None
     }
+    # One place has one dtype: two would have to be cast one by one.
     if len(given) > 1:
         listed = " and ".join(sorted(dtype.name for dtype in given))
         raise UnreadableError(f"{show_name(target.name)} would be made of {listed}")
@@ -225,12 +230,12 @@ def made_tensor(
     out = _dtype_out(target, plan, dtype)
     place = _target_place(target, sources, dtype)
     numel = prod(target.shape)
+    # The bytes are in the dtype of the sources; a cast is made while they are read.
     if out != dtype and numel:
         whole = Storage("", None, dtype, dtype.nbytes(numel), place)
         place = Computed(tensor_ref(whole, dtype, (numel,), (1,), 0), out)
-    storage = Storage(
-        target.name, _first_device(target, sources), out, out.nbytes(numel), place
-    )
+    device = _first_device(target, sources)
+    storage = Storage(target.name, device, out, out.nbytes(numel), place)
     return tensor_ref(storage, out, target.shape, contiguous(target.shape), 0)
 
 
@@ -238,6 +243,7 @@ def _dtype_out(target: Target, plan: Expanded, given: DType) -> DType:
     """The dtype of a tensor of the result: the dtype of its sources, unless the recipe
     casts.
     """
+    # The recipe casts where its example did. Otherwise a bfloat16 of today stays one.
     wanted = [
         plan.wanted[piece.source].dtype
         for piece in target.pieces
@@ -268,6 +274,7 @@ def _target_place(target: Target, sources: Mapping[str, Leaf], dtype: DType) -> 
     numel = prod(target.shape)
     if not numel:
         return Range(Repeated(b"\0", 0), 0, 0)
+    # The recipe has constants in the dtype of the example, which may be another one.
     fills = [_constant_bits(piece, target.dtype, dtype) for piece in target.pieces]
     pieces = [
         piece._replace(constant=bits)
@@ -284,25 +291,24 @@ def _constant_bits(piece: Piece, given: DType, to: DType) -> int:
     """The bits of a constant in another dtype."""
     if piece.source is not None or given == to:
         return piece.constant
-    data, _, _ = cast.cast_and_count(
-        piece.constant.to_bytes(given.bits // 8, "little"), given, to
-    )
+    element = piece.constant.to_bytes(given.bits // 8, "little")
+    data, _, _ = cast.cast_and_count(element, given, to)
     return int.from_bytes(data, "little")
 
 
 def _grid_box(grid: Grid, sources: Mapping[str, Leaf], dtype: DType) -> Box:
     """A grid as a box of the flat tensor."""
-    storage = Storage(
-        "", None, dtype, dtype.nbytes(grid.numel), _grid_place(grid, sources, dtype)
-    )
-    return Box(
-        (grid.first,), (grid.numel,), tensor_ref(storage, dtype, (grid.numel,), (1,), 0)
-    )
+    numel = grid.numel
+    place = _grid_place(grid, sources, dtype)
+    storage = Storage("", None, dtype, dtype.nbytes(numel), place)
+    part = tensor_ref(storage, dtype, (numel,), (1,), 0)
+    return Box((grid.first,), (numel,), part)
 
 
 def _grid_place(grid: Grid, sources: Mapping[str, Leaf], dtype: DType) -> Place:
     """The bytes of a grid: a range if one run of bytes is all of it, else boxes."""
     parts = [_cell_part(cell, sources, dtype) for cell in grid.cells]
+    # One cell is its own place: a range of a file stays one, which is copied as it is.
     if len(parts) == 1:
         return place_of(parts[0])
     boxes = [
@@ -315,6 +321,7 @@ def _grid_place(grid: Grid, sources: Mapping[str, Leaf], dtype: DType) -> Place:
 def _make_boxes(dtype: DType, shape: tuple[int, ...], boxes: Sequence[Box]) -> Boxes:
     """The boxes, with the sources of their parts."""
     parts = [box.part for box in boxes if isinstance(box.part, TensorRef)]
+    # By their ids: thousands of parts lie in a few files.
     sources: dict[int, Source] = {}
     for part in parts:
         sources |= {id(source): source for source in part.storage.list_sources()}
@@ -331,28 +338,25 @@ def _cell_part(cell: Cell, sources: Mapping[str, Leaf], dtype: DType) -> TensorR
         element = piece.constant.to_bytes(dtype.bits // 8, "little")
         return _dense_tensor(Repeated(element, numel), cell.sizes, dtype)
     flat = sources[piece.source].flat
-    loops = tuple(
-        [
-            (size, step)
-            for size, step in zip(cell.sizes, cell.steps, strict=True)
-            if size > 1
-        ]
-    )
-    step = 1
+    loops: list[tuple[int, int]] = []
+    for size, step in zip(cell.sizes, cell.steps, strict=True):
+        if size > 1:
+            loops.append((size, step))
+    # Elements that follow each other in the source are a range of bytes.
+    run_step = 1
     is_run = True
-    for size, own in reversed(loops):
-        is_run = is_run and own == step
-        step *= size
+    for size, step in reversed(loops):
+        is_run = is_run and step == run_step
+        run_step *= size
     if piece.formula:
-        gathered = Gathered(flat, piece.at, loops)
-        return _dense_tensor(
-            Calculated(gathered, 0, dtype, piece.formula, numel), cell.sizes, dtype
-        )
+        gathered = Gathered(flat, piece.at, tuple(loops))
+        made = Calculated(gathered, 0, dtype, piece.formula, numel)
+        return _dense_tensor(made, cell.sizes, dtype)
     if is_run:
         ref = strided_view(flat, piece.at, ((numel, 1),))
         storage = Storage("", None, dtype, ref.nbytes, place_of(ref))
         return tensor_ref(storage, dtype, cell.sizes, contiguous(cell.sizes), 0)
-    return _dense_tensor(Gathered(flat, piece.at, loops), cell.sizes, dtype)
+    return _dense_tensor(Gathered(flat, piece.at, tuple(loops)), cell.sizes, dtype)
 
 
 def _dense_tensor(source: Source, shape: tuple[int, ...], dtype: DType) -> TensorRef:

@@ -29,12 +29,17 @@ def check_recipe(
     made, ready = _compared_names(whole, sources, after)
     tasks = [
         Task(
-            _is_made, (target, leaf, _target_sources(target, sources)), leaf.ref.nbytes
+            _is_made,
+            (target, leaf, _target_sources(target, sources)),
+            leaf.ref.nbytes,
         )
         for target, leaf in ready
     ]
+    # In the order of the tasks, whichever of them ends first.
     for (target, _), result in zip(
-        ready, run_each(executor, tasks, progress), strict=True
+        ready,
+        run_each(executor, tasks, progress),
+        strict=True,
     ):
         if isinstance(result, Failed):
             made[target.name] = Made(target.name, None, why=result.problem)
@@ -42,7 +47,9 @@ def check_recipe(
             made[target.name] = Made(target.name, target.pieces)
         else:
             made[target.name] = Made(
-                target.name, None, why="its bytes are not what the recipe makes"
+                target.name,
+                None,
+                why="its bytes are not what the recipe makes",
             )
     rows = [made[leaf.name] for leaf in after.leaves]
     rows += [
@@ -55,6 +62,7 @@ def check_recipe(
         for row in problems_of(whole, sources)
         if not row.is_target
     ]
+    # A tensor that does not fit is counted as not used at all.
     sized = [
         row._replace(
             elements=_source_numel(sources, row.name),
@@ -71,7 +79,9 @@ def _source_numel(sources: Mapping[str, Leaf], name: str) -> int:
 
 
 def _compared_names(
-    whole: Expanded, sources: Mapping[str, Leaf], after: Side
+    whole: Expanded,
+    sources: Mapping[str, Leaf],
+    after: Side,
 ) -> tuple[dict[str, Made], list[tuple[Target, Leaf]]]:
     """The tensors of B that are not what the recipe says by name, shape or account, and
     those whose bytes are to be compared.
@@ -94,16 +104,21 @@ def _compared_names(
             made[leaf.name] = Made(leaf.name, None, why=why)
         elif leaf.name in wrong:
             made[leaf.name] = Made(
-                leaf.name, None, why=f"the recipe {wrong[leaf.name]}"
+                leaf.name,
+                None,
+                why=f"the recipe {wrong[leaf.name]}",
             )
         elif lacking & {piece.source for piece in target.pieces} and not _are_there(
             target, sources
         ):
             made[leaf.name] = Made(
-                leaf.name, None, why="A has not what the recipe takes"
+                leaf.name,
+                None,
+                why="A has not what the recipe takes",
             )
         else:
             ready.append((target, leaf))
+    # The tensors that the recipe makes beside those that are there.
     for name in targets.keys() - leaves.keys():
         made[name] = Made(name, None, why="the recipe makes it, and B has it not")
     return made, ready

@@ -50,7 +50,12 @@ def command(
         shown.progress_meter("looking for layouts") as progress,
     ):
         report = recipe(
-            first, second, out=output, progress=progress, limits=limits, **keywords
+            first,
+            second,
+            out=output,
+            progress=progress,
+            limits=limits,
+            **keywords,
         )
     if json:
         shown.write_json(report.to_json())

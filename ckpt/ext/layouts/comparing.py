@@ -52,7 +52,12 @@ def relaid_survey(
     checkpoint = survey.checkpoint
     with about(survey.path):
         report = convert_layout(
-            survey, rules, text, checkpoint.format, checkpoint.traits, section=section
+            survey,
+            rules,
+            text,
+            checkpoint.format,
+            checkpoint.traits,
+            section=section,
         )
     result = report.result
     if as_read and rules.after is not None:
@@ -75,6 +80,7 @@ def wrong_notes(
         for target in expand_recipe(read_recipe(os.fsdecode(recipe), limits)).targets
     }
     sources = side_of(before).leaves
+    # The tensors that the report calls different, as far as the recipe makes them.
     wrong = [
         leaf
         for leaf in side_of(after).leaves
@@ -82,6 +88,7 @@ def wrong_notes(
     ][:_EXPLAINED]
     if not wrong:
         return []
+    # Only the wrong tensors are searched: the recipe explains the others.
     findings = find_layout(sources, wrong)
     rules = {
         rule.target.name({}): rule
@@ -98,6 +105,7 @@ def wrong_notes(
     right = {rule.target.name({}): rule for rule in expected}
     notes: list[str] = []
     for row in findings.made:
+        # Where names decided, nothing is known.
         if row.pieces and row.by == VALUES and row.name in rules:
             is_text, right_text = (
                 _rule_text(rules[row.name]),
@@ -110,7 +118,9 @@ def wrong_notes(
 
 
 def _single_rules(
-    made: Sequence[object], sources: Sequence[Leaf], targets: Sequence[Leaf]
+    made: Sequence[object],
+    sources: Sequence[Leaf],
+    targets: Sequence[Leaf],
 ) -> list[Rule]:
     """A rule for each made tensor by itself."""
     from ckpt.ext.layouts.findings import Findings, Made
@@ -137,7 +147,10 @@ def _rule_text(rule: Rule) -> str:
 
 
 def layout_note(
-    before: Survey, after: Survey, removed: Sequence[str], added: Sequence[str]
+    before: Survey,
+    after: Survey,
+    removed: Sequence[str],
+    added: Sequence[str],
 ) -> str | None:
     """Return the line about tensors of one side alone whose values the other side has
     in another layout, or None.
@@ -159,6 +172,7 @@ def layout_note(
         for row in findings.made
         if row.pieces and row.by == VALUES and _says_much(row.pieces)
     ]
+    # A few equal vectors are no layout.
     if 2 * len(made) < len(ours):
         return None
     paths = [pasted_path(side.path) or "FILE" for side in (before, after)]
@@ -187,8 +201,10 @@ def _sample_leaves(survey: Survey, names: Sequence[str], most: int) -> list[Leaf
     counts = [
         forms[leaf.name].numbers[:1] for leaf in leaves if forms[leaf.name].numbers
     ]
+    # The first layer: one of them says it for all.
     first = min(counts, default=())
     layer = [leaf for leaf in leaves if forms[leaf.name].numbers[:1] in ((), first)]
+    # Small ones say as much, and cost less.
     layer.sort(key=lambda leaf: leaf.ref.nbytes)
     chosen: list[Leaf] = []
     nbytes = 0

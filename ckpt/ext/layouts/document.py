@@ -62,11 +62,10 @@ def recipe_json(recipe: Recipe) -> dict[str, Json]:
     """The recipe as a document."""
     from ckpt import __version__
 
-    ranks = {
-        name: _ranks_json(ranks)
-        for name, ranks in zip(_RANKS, (recipe.before, recipe.after), strict=True)
-        if ranks is not None
-    }
+    ranks: dict[str, Json] = {}
+    for name, side in zip(_RANKS, (recipe.before, recipe.after), strict=True):
+        if side is not None:
+            ranks[name] = _ranks_json(side)
     return {
         "schema": {"name": "ckpt.layout", "version": VERSION},
         "ckpt": __version__,
@@ -83,6 +82,7 @@ def recipe_text(recipe: Recipe) -> str:
     for key in document:
         if key not in ("rules", "dropped"):
             lines.append(f"{json.dumps(key)}: {json.dumps(document[key])},")
+    # A rule a line: people read and compare recipes, and `git diff` shows rules.
     rules, dropped = document["rules"], document["dropped"]
     assert isinstance(rules, list) and isinstance(dropped, list)
     lines += [
@@ -98,6 +98,7 @@ def recipe_text(recipe: Recipe) -> str:
 
 
 def _row_lines(rows: Sequence[Json]) -> list[str]:
+    # JSON has no comma behind the last row.
     texts = [json.dumps(row, ensure_ascii=False) for row in rows]
     return [f"{text}," for text in texts[:-1]] + texts[-1:]
 
@@ -119,6 +120,7 @@ def _part_json(part: Part, rule: Rule) -> dict[str, Json]:
         document["constant"] = bits_text(part.constant, rule.dtype)
     else:
         document |= {"tensor": part.source.text, "shape": list(part.shape)}
+        # Fields that say what is usual are left out, and read as that.
         if part.dtype is not None and part.dtype != rule.dtype:
             document["dtype"] = part.dtype.name
     if part.formula:
@@ -128,6 +130,7 @@ def _part_json(part: Part, rule: Rule) -> dict[str, Json]:
         and part.at == Affine(0)
         and not part.to
     )
+    # A tensor taken as it is needs no numbers.
     if part.source is not None and is_whole and part.times == 1:
         return document
     if part.times > 1:
@@ -196,6 +199,7 @@ def read_recipe(path: str, limits: Limits) -> Recipe:
             error.hint = error.hint or _hint_of_missing(path)
             raise
         try:
+            # Before it is read: a file that is no recipe may be a checkpoint of 100 GB.
             if source.size > LONGEST:
                 raise UnreadableError(
                     f"a recipe of {source.size:,} bytes, more than {LONGEST:,}"
@@ -210,6 +214,7 @@ def _hint_of_missing(path: str) -> str:
     """Return what stands in the place of a recipe that is no file: there is one word,
     and all others are paths.
     """
+    # A user may type a word here that another command takes.
     if path == OWN_LAYOUT:
         return f"{OWN_LAYOUT} is for a GGUF; {_WRITTEN_BY} for a pair"
     if nearest_names(path, [OWN_LAYOUT], 1):
@@ -224,6 +229,7 @@ def parse_recipe(data: bytes, limits: Limits) -> Recipe:
     document = parse_json(data, "recipe", Budget(limits, len(data)))
     fields = _Fields(document, "the recipe")
     schema = _Fields(fields.take("schema"), "its schema")
+    # The schema says first whether it is a recipe at all, and one that this ckpt knows.
     if schema.text("name") != "ckpt.layout":
         raise UnreadableError("not a recipe of ckpt", hint=_WRITTEN_BY)
     version = schema.number("version")
@@ -233,6 +239,7 @@ def parse_recipe(data: bytes, limits: Limits) -> Recipe:
         )
     schema.refuse_others()
     fields.text("ckpt")
+    # Rules and dropped rows share one bound on the values that they name.
     room = _Room()
     rules = [_parse_rule(_Fields(row, "a rule"), room) for row in fields.rows("rules")]
     dropped = [
@@ -296,9 +303,10 @@ class _Fields:
         return self._check_number(self.take(name), name, least)
 
     def _check_number(self, value: Json, name: str, least: int) -> int:
+        # JSON's true and false are numbers in Python.
         if (
-            not isinstance(value, int)
-            or isinstance(value, bool)
+            isinstance(value, bool)
+            or not isinstance(value, int)
             or not least <= value < _LARGEST
         ):
             raise UnreadableError(f"{self.what}: {name} is no number from {least} on")
@@ -325,6 +333,7 @@ class _Fields:
         if not self.has("for"):
             return ()
         value = self.take("for")
+        # The place of `count` has a name of its own, which no rule may take.
         if not isinstance(value, dict) or len(value) > DIMENSIONS or EACH in value:
             raise UnreadableError(f"{self.what}: for is no object of places")
         rows: list[tuple[str, tuple[int, ...]]] = []
@@ -349,9 +358,10 @@ class _Fields:
 
     def _check_texts(self, value: Json, name: str, most: int) -> tuple[str, ...]:
         rows = value if isinstance(value, list) else [None]
-        texts = [
-            row for row in rows if isinstance(row, str) and len(row) <= LONGEST_TEXT
-        ]
+        texts: list[str] = []
+        for row in rows:
+            if isinstance(row, str) and len(row) <= LONGEST_TEXT:
+                texts.append(row)
         if len(texts) < len(rows) or len(texts) > most:
             raise UnreadableError(
                 f"{self.what}: {name} is no list of at most {most:,} short texts"
@@ -385,6 +395,7 @@ def _parse_ranks(fields: _Fields) -> Ranks:
                 f"{fields.what}: {show(name, 40)} is no number and no short text"
             )
     ranks = Ranks(tuple(files), dicts, tuple(given.items()), beside)
+    # Paths of a stranger's recipe become files: none leads out of the folder.
     problem = problem_of_ranks(ranks)
     if problem is not None:
         raise UnreadableError(f"{fields.what}: {problem}")
@@ -393,6 +404,7 @@ def _parse_ranks(fields: _Fields) -> Ranks:
 
 def _parse_rule(fields: _Fields, room: _Room) -> Rule:
     target = parse_template(fields.text("make"))
+    # From here on errors name the rule.
     fields.what = f"the rule of {show(target.text, 60)}"
     places = fields.places(room)
     shape = fields.numbers("shape")
@@ -402,6 +414,7 @@ def _parse_rule(fields: _Fields, room: _Room) -> Rule:
         raise UnreadableError(
             f"{fields.what}: by {show(by, 20)} is none of {' '.join(_BYS[1:])}"
         )
+    # The product of sizes may be far larger than each of them.
     numel = prod(shape)
     if numel >= _LARGEST:
         raise UnreadableError(f"{fields.what}: its shape has too many elements")
@@ -416,7 +429,9 @@ def _parse_rule(fields: _Fields, room: _Room) -> Rule:
 
 def _parse_part(fields: _Fields, rule: Rule) -> Part:
     numel = prod(rule.shape)
-    constant, source, formula = 0, None, ""
+    constant = 0
+    source = None
+    formula = ""
     shape: tuple[int, ...] = ()
     dtype: DType | None = None
     if fields.has("constant"):
@@ -429,28 +444,19 @@ def _parse_part(fields: _Fields, rule: Rule) -> Part:
         if formula:
             parse_formula(formula)
             _refuse_no_numbers(fields, dtype, rule)
+        # A part without sizes is all of its tensor, as it is.
         if not fields.has("sizes"):
             fields.refuse_others()
-            return Part(
-                source,
-                shape,
-                dtype,
-                0,
-                Affine(0),
-                (Loop(numel, 1, 1),),
-                formula=formula,
-            )
+            whole = (Loop(numel, 1, 1),)
+            return Part(source, shape, dtype, 0, Affine(0), whole, formula=formula)
     count = fields.number("count", 1) if fields.has("count") else 1
     to_step = fields.number("to_step") if fields.has("to_step") else 0
     to = fields.number("to")
     at = Affine(0)
     if source is not None:
         value = fields.take("from")
-        at = (
-            parse_affine(str(value))
-            if isinstance(value, (int, str))
-            else parse_affine("")
-        )
+        # A number, or a text that follows places; anything else is no number of places.
+        at = parse_affine(str(value) if isinstance(value, (int, str)) else "")
     loops = _parse_loops(fields, numel // count, has_source=source is not None)
     fields.refuse_others()
     return Part(source, shape, dtype, to, at, loops, constant, count, to_step, formula)
@@ -462,10 +468,12 @@ def _parse_loops(fields: _Fields, most: int, *, has_source: bool) -> tuple[Loop,
     to_steps = fields.numbers("to_steps", 1)
     from_steps = (0,) * len(sizes)
     if has_source:
+        # Steps may be negative in the source: a flipped axis is read backwards.
         from_steps = fields.numbers("from_steps", -_LARGEST)
     if not len(sizes) == len(to_steps) == len(from_steps):
         problem = "sizes, to_steps and from_steps are not of one length"
         raise UnreadableError(f"{fields.what}: {problem}")
+    # Bounds what is made of a part before its loops are followed.
     if prod(sizes) > most:
         problem = "it makes more elements than there are"
         raise UnreadableError(f"{fields.what}: {problem}")
@@ -484,6 +492,7 @@ def _parse_bits(fields: _Fields, dtype: DType) -> int:
     """The bits of a constant."""
     text = fields.text("constant")
     digits = text.removeprefix("0x")
+    # `int(…, 16)` would take signs, blanks and underscores too.
     is_hex = all(char in "0123456789abcdef" for char in digits)
     if digits == text or len(digits) != dtype.bits // 4 or not is_hex:
         raise UnreadableError(
@@ -496,15 +505,24 @@ def _parse_bits(fields: _Fields, dtype: DType) -> int:
 def _parse_dropped(fields: _Fields, room: _Room) -> Leftovers:
     source = parse_template(fields.text("tensor"))
     places = fields.places(room)
-    shape, dtype = fields.numbers("shape"), dtype_named(fields.text("dtype"))
+    shape = fields.numbers("shape")
+    dtype = dtype_named(fields.text("dtype"))
     elements = fields.number("elements", 1)
     equal_to = fields.text("equal_to") if fields.has("equal_to") else None
     constant = _parse_bits(fields, dtype) if fields.has("constant") else None
     rows = fields.rows("repeats") if fields.has("repeats") else []
     repeats = [_parse_repeat(_Fields(row, "a row of repeats"), shape) for row in rows]
     fields.refuse_others()
-    rest = elements, equal_to, constant, tuple(repeats)
-    return Leftovers(source, places, shape, dtype, *rest)
+    return Leftovers(
+        source,
+        places,
+        shape,
+        dtype,
+        elements,
+        equal_to=equal_to,
+        constant=constant,
+        repeats=tuple(repeats),
+    )
 
 
 def _parse_repeat(fields: _Fields, shape: Sequence[int]) -> Repeat:
@@ -513,6 +531,7 @@ def _parse_repeat(fields: _Fields, shape: Sequence[int]) -> Repeat:
     step = fields.number("from_step", -_LARGEST)
     fields.refuse_others()
     size = shape[axis] if axis < len(shape) else 0
+    # Both ends of both sides: slices in between lie between them.
     ends = (to, to + count - 1, at, at + (count - 1) * step)
     if not count or not all(0 <= end < size for end in ends):
         raise UnreadableError(f"{fields.what}: takes slices that are not there")
@@ -527,6 +546,7 @@ def parsed_mapping(texts: Sequence[str]) -> Mapping[str, str]:
 
     pairs: dict[str, str] = {}
     for text in texts:
+        # The last `=`: names of tensors may have one, and the name of A has none.
         name, equals, source = text.partition("=")
         if not equals or not name or not source:
             raise UsageError(

@@ -66,6 +66,7 @@ def families_of(shape: Sequence[int]) -> list[Axes]:
     wide = [axis for axis, size in enumerate(shape) if size > 1]
     if len(wide) < 2:
         return []
+    # A sum over a few elements is equal by chance, and costs more than they do.
     single = [(axis,) for axis in wide if numel // shape[axis] >= LEAST]
     pairs = combinations(wide, 2) if 3 <= len(wide) <= 4 else ()
     double = [
@@ -80,13 +81,14 @@ def mix_bits(bits: Array, out: Array | None = None) -> Array:
     """The bits of elements as 64 mixed bits each."""
     import numpy as np
 
+    # A number of 16 bits is looked up: a table of all of them is half a megabyte.
     if bits.dtype.itemsize <= 2:
         return np.take(_mixed_table(), bits, out=out, mode="clip")
     if bits.dtype.itemsize == 16:
+        # Elements of 16 bytes are two halves: `[…, 2]`. Both must count.
         halves = bits.view(np.uint64).reshape(*bits.shape, 2)
-        return _scramble_numbers(
-            _scramble_numbers(halves[..., 0].copy()) ^ halves[..., 1]
-        )
+        low = _scramble_numbers(halves[..., 0].copy())
+        return _scramble_numbers(low ^ halves[..., 1])
     wide = np.empty(bits.shape, np.uint64) if out is None else out
     np.copyto(wide, bits)
     return _scramble_numbers(wide)
@@ -106,6 +108,7 @@ def _scramble_numbers(wide: Array) -> Array:
     """
     import numpy as np
 
+    # numpy's numbers of 64 bits overflow in silence, which is the sum modulo 2^64.
     wide += np.uint64(0x9E3779B97F4A7C15)
     wide *= np.uint64(0xBF58476D1CE4E5B9)
     wide ^= wide >> np.uint64(29)
@@ -139,7 +142,8 @@ def fibres_of(ref: TensorRef, dtype: DType) -> Fibres:
         family: np.zeros([shape[axis] for axis in family], np.uint64)
         for family in families
     }
-    total, first = 0, None
+    total = 0
+    first = None
     for block in blocks_in_rows(ref, dtype):
         if first is None:
             first = int.from_bytes(block.bits[:1].tobytes(), "little")
@@ -151,6 +155,7 @@ def fibres_of(ref: TensorRef, dtype: DType) -> Fibres:
         for family in families:
             _add_block(sums[family], family, block, rows, below)
     total %= 1 << 64
+    # A tensor is constant if its sum is that of its first element, so many times.
     width = dtype.bits // 8
     is_constant = (
         first is not None
@@ -172,22 +177,30 @@ class Rows(NamedTuple):
 
 
 def _add_block(
-    sums: Array, family: Axes, block: Rows, rows: Array, below: Array
+    sums: Array,
+    family: Axes,
+    block: Rows,
+    rows: Array,
+    below: Array,
 ) -> None:
     """Add the elements of a block to the sums of a family."""
     import numpy as np
 
+    # A block has one index of each outer axis, some rows of the axis at `level`, and
+    # all of the inner ones.
     level = len(block.outer)
     place: list[int | slice] = [block.outer[axis] for axis in family if axis < level]
     keeps_rows = level in family
     part = rows if keeps_rows else below
     if keeps_rows:
         place.append(slice(block.low, block.high))
+    # `below` lacks the axis of the rows: its first axis is the next one.
     start = level if keeps_rows else level + 1
     kept = {axis - start for axis in family if axis >= start}
     others = tuple([axis for axis in range(part.ndim) if axis not in kept])
     target = sums[(*place, ...)]
-    np.add(target, np.add.reduce(part, axis=others) if others else part, out=target)
+    own = np.add.reduce(part, axis=others) if others else part
+    np.add(target, own, out=target)
 
 
 def blocks_in_rows(ref: TensorRef, dtype: DType) -> Iterator[Rows]:
@@ -197,19 +210,20 @@ def blocks_in_rows(ref: TensorRef, dtype: DType) -> Iterator[Rows]:
     if not ref.numel:
         return
     shape = ref.shape or (1,)
+    # The outermost axis of which one index fits into a block: its rows are cut.
     level = 0
     while level < len(shape) - 1 and prod(shape[level + 1 :]) > STEP:
         level += 1
     inner = prod(shape[level + 1 :])
-    width, kind = dtype.bits // 8, raw_kind(dtype.bits // 8)
+    width = dtype.bits // 8
+    kind = raw_kind(width)
     most = max(1, STEP // inner)
     stream = _Stream(ref, dtype)
     for number in range(prod(shape[:level])):
-        outer = (
-            tuple([int(index) for index in np.unravel_index(number, shape[:level])])
-            if level
-            else ()
-        )
+        outer: tuple[int, ...] = ()
+        if level:
+            indices = np.unravel_index(number, shape[:level])
+            outer = tuple([int(index) for index in indices])
         for low in range(0, shape[level], most):
             high = min(low + most, shape[level])
             bits = np.frombuffer(stream.take((high - low) * inner * width), kind)
@@ -231,12 +245,15 @@ class _Stream:
         rest = b""
         for block in elements(ref):
             block = rest + block
+            # Blocks of a file may end inside of an element: what is left waits for the
+            # next one.
             whole = len(block) - len(block) % width
             rest = block[whole:]
             yield cast.cast_and_count(block[:whole], ref.dtype, dtype)[0]
 
     def take(self, count: int) -> bytes | memoryview:
         """The next `count` bytes."""
+        # The common case copies nothing: a view of the block that is there.
         if len(self._rest) >= count:
             taken, self._rest = self._rest[:count], self._rest[count:]
             return taken

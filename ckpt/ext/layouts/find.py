@@ -72,7 +72,11 @@ def find_layout(
     UnreadableError.
     """
     return _Finder(
-        sources, targets, assumed or {}, executor or Local(), progress
+        sources,
+        targets,
+        assumed or {},
+        executor or Local(),
+        progress,
     ).findings()
 
 
@@ -109,11 +113,13 @@ class _Finder:
 
     def _proved(self, proposals: Iterable[Proposal]) -> Iterator[Proposal]:
         """Yield the proposals that bytes prove. Raises UnreadableError."""
+        # So many proposals at a time: proofs run in parallel, and few are in memory.
         rest = iter(proposals)
         while some := list(islice(rest, sums.AT_ONCE)):
             tasks: list[Task[bool]] = []
             for target, pieces in some:
                 names = {piece.source for piece in pieces if piece.source is not None}
+                # A task goes to another process: it takes its own tensors of A alone.
                 own = {name: self._by_name[name] for name in names}
                 task = Task(are_proved, (pieces, target, own), 2 * target.ref.nbytes)
                 tasks.append(task)
@@ -136,7 +142,8 @@ class _Finder:
         self._find_constants()
         self._find_scaled()
         if self._find_rescaled():
-            self._find_flat()  # the biases beside what was found
+            # Biases follow the weights beside them, which were just found.
+            self._find_flat()
         made = [
             self._made.get(leaf.name) or self._unmade_target(leaf)
             for leaf in self._targets
@@ -156,8 +163,10 @@ class _Finder:
             if not target.ref.numel:
                 self._made[target.name] = Made(target.name, ())
         self._find_equal()
+        # The rules of what was found say what follows: until they say nothing more.
         while self._find_first_layers():
             pass
+        # Used tensors are looked at last: most tensors of A are used once.
         used = self._used_names()
         fresh = [leaf for leaf in self._sources if leaf.name not in used]
         self._find_among(fresh, self._open())
@@ -168,17 +177,19 @@ class _Finder:
 
     def _find_equal(self) -> None:
         """Find the tensors of B that are all of a tensor of A in the same order."""
+        # Only tensors of a size that B has are sampled: a sample reads the file.
         sizes = {(leaf.ref.numel, leaf.dtype) for leaf in self._targets}
         equal: dict[tuple[int, DType, int | None], list[Leaf]] = {}
         for leaf in self._sources:
             for to in self._dtypes:
-                if (leaf.ref.numel, to) in sizes and dtype_of_search(
-                    leaf.dtype, to
-                ) is not None:
-                    sample = self._sums.read_sample(leaf, to)
-                    if sample not in (None, ONE):
-                        key = leaf.ref.numel, to, sample
-                        equal.setdefault(key, []).append(leaf)
+                if (leaf.ref.numel, to) not in sizes:
+                    continue
+                if dtype_of_search(leaf.dtype, to) is None:
+                    continue
+                sample = self._sums.read_sample(leaf, to)
+                if sample not in (None, ONE):
+                    key = leaf.ref.numel, to, sample
+                    equal.setdefault(key, []).append(leaf)
         ways: dict[str, list[tuple[Piece, ...]]] = {}
         for target, pieces in self._proved(self._equal_pieces(equal)):
             ways.setdefault(target.name, []).append(pieces)
@@ -194,7 +205,9 @@ class _Finder:
         for target in self._targets:
             sample = self._sums.read_sample(target, target.dtype)
             key = target.ref.numel, target.dtype, sample
-            for leaf in () if sample is None else equal.get(key, ())[:_EQUAL]:
+            if sample is None:
+                continue
+            for leaf in equal.get(key, ())[:_EQUAL]:
                 yield target, (whole_piece(leaf.name, leaf.ref.numel),)
 
     def _find_first_layers(self) -> bool:
@@ -216,9 +229,13 @@ class _Finder:
             beside = None if target.name in self._made else self._bias_pieces(target)
             if beside is not None and not self._sums.is_constant(target):
                 self._note_pieces(target.name, beside)
+        # Rules come from values alone: what names decided could be wrong in all layers.
         made = [row for row in self._made.values() if row.by == VALUES]
         proposals = proposed_pieces(
-            made, self._targets_by_name, self._open(), self._by_name
+            made,
+            self._targets_by_name,
+            self._open(),
+            self._by_name,
         )
         for target, pieces in self._proved(proposals):
             if target.name not in self._made:
@@ -238,6 +255,8 @@ class _Finder:
         for dtype in dict.fromkeys([target.dtype for target in varied]):
             own = [target for target in varied if target.dtype == dtype]
             index = self._index_of(sources, own, dtype)
+            # The whole tensors first: they are few, and what they use is no source of
+            # slices.
             whole = index.part(index.families == 0)
             left: list[Leaf] = []
             for target in own:
@@ -252,7 +271,10 @@ class _Finder:
             self._find_slices(left, index)
 
     def _index_of(
-        self, sources: Sequence[Leaf], targets: Sequence[Leaf], dtype: DType
+        self,
+        sources: Sequence[Leaf],
+        targets: Sequence[Leaf],
+        dtype: DType,
     ) -> Index:
         """The index of those slices of tensors of A that have the sum of one of B.
 
@@ -280,7 +302,9 @@ class _Finder:
 
     def _find_slices(self, targets: Sequence[Leaf], index: Index) -> None:
         """Find the tensors of B that are a slice, or are put together from slices."""
-        for target in targets if len(index.keys) else ():
+        if not len(index.keys):
+            return
+        for target in targets:
             fibres = self._sums.of_target(target)
             found = self._search.whole(target, fibres, index)
             why = ""
@@ -291,7 +315,10 @@ class _Finder:
                 self._why[target.name] = why
 
     def _note_pieces(
-        self, name: str, pieces: Sequence[Piece], by: str = VALUES
+        self,
+        name: str,
+        pieces: Sequence[Piece],
+        by: str = VALUES,
     ) -> None:
         """Note how a tensor of B is made."""
         self._made[name] = Made(name, tuple(pieces), by)
@@ -321,12 +348,12 @@ class _Finder:
 
     def _used_names(self) -> set[str]:
         """The tensors of A of which something is used."""
-        return {
-            piece.source
-            for row in self._made.values()
-            for piece in row.pieces or ()
-            if piece.source is not None
-        }
+        names: set[str] = set()
+        for row in self._made.values():
+            for piece in row.pieces or ():
+                if piece.source is not None:
+                    names.add(piece.source)
+        return names
 
     def _settle_ambiguous(self) -> None:
         """Decide between tensors of A with the same bytes, by the user or by names;
@@ -351,6 +378,7 @@ class _Finder:
         used = self._used_names()
         sources = [leaf for leaf in self._sources if leaf.name not in used]
         targets = [leaf for leaf in self._targets if leaf.name not in self._made]
+        # Both directions: B may have the buffers, or the tensors that lie in them.
         into = Buffers(buffers_among(targets, sources), sources, are_targets=True)
         for target, runs in into.find_runs():
             by = NEIGHBOURS if any(run.is_by_order for run in runs) else VALUES
@@ -361,12 +389,16 @@ class _Finder:
         by_order: set[str] = set()
         for source, runs in out_of.find_runs():
             for run in runs:
-                if run.leaf is not None:
-                    name = run.leaf.name
-                    parts.setdefault(name, []).append(out_of.piece_of(run, source))
-                    by_order |= {name} if run.is_by_order else set()
+                # A run without a tensor is padding.
+                if run.leaf is None:
+                    continue
+                name = run.leaf.name
+                parts.setdefault(name, []).append(out_of.piece_of(run, source))
+                if run.is_by_order:
+                    by_order.add(name)
         for name, pieces in parts.items():
             numel = self._targets_by_name[name].ref.numel
+            # A buffer is cut over ranks: a tensor is found only when all its parts are.
             if cover_of(pieces, numel) == Cover(0, 0):
                 by = NEIGHBOURS if name in by_order else VALUES
                 self._note_pieces(name, pieces, by)
@@ -384,6 +416,8 @@ class _Finder:
                 continue
             if len(_wide_dims(target.shape)) > 1:
                 continue
+            # The windows over all flat tensors of A are dear, and the same for one
+            # dtype.
             if target.dtype not in windows:
                 windows[target.dtype] = windows_of(flat, target)
             pieces = joined_runs(target, windows[target.dtype])  # type: ignore[arg-type]
@@ -411,6 +445,8 @@ class _Finder:
         them, by names; else they are a number.
         """
         fitting: dict[str, list[str]] = {}
+        # Constants are equal to many tensors: what stands beside them is better
+        # evidence.
         for target in self._targets:
             if target.name in self._made or not self._sums.is_constant(target):
                 continue
@@ -422,18 +458,18 @@ class _Finder:
                 self._note_pieces(target.name, beside, NEIGHBOURS)
             elif assumed in ways:
                 self._note_pieces(
-                    target.name, [whole_piece(assumed or "", target.ref.numel)], ASSUMED
+                    target.name,
+                    [whole_piece(assumed or "", target.ref.numel)],
+                    ASSUMED,
                 )
             elif ways:
                 fitting[target.name] = ways
             else:
                 loops = (Loop(target.ref.numel, 1, 0),)
-                self._note_pieces(
-                    target.name,
-                    [Piece(None, 0, 0, loops, fibres.first).normalized()],
-                    CONSTANT,
-                )
+                piece = Piece(None, 0, 0, loops, fibres.first).normalized()
+                self._note_pieces(target.name, [piece], CONSTANT)
         if not fitting:
+            # All at once: each decision is evidence for the others.
             return
         decisions = self._evidence.decisions(fitting)
         for name, source in decisions.chosen.items():
@@ -462,8 +498,10 @@ class _Finder:
             for target, near in multiples(targets, free.get(kind, ())):
                 near.sort(key=lambda leaf: -name_likeness(target.name, leaf.name))
                 for source in near[:_SCALED]:
+                    if source.name in used:
+                        continue
                     pieces = self._scaled_pieces(target, source)
-                    if pieces and source.name not in used:
+                    if pieces:
                         proved[target.name] = pieces
                         used.add(source.name)
                         break
@@ -476,15 +514,8 @@ class _Finder:
             shared[text] = shared.get(text, own) & own
         for name, pieces in proved.items():
             common = shared[form_of(name).text]
-            self._note_pieces(
-                name,
-                [
-                    next(
-                        (piece for piece in pieces if piece.formula in common),
-                        pieces[0],
-                    )
-                ],
-            )
+            fitting = [piece for piece in pieces if piece.formula in common]
+            self._note_pieces(name, [fitting[0] if fitting else pieces[0]])
 
     def _scaled_pieces(self, target: Leaf, source: Leaf) -> list[Piece]:
         """The proved pieces that are all of a tensor after a formula, one for each
@@ -506,6 +537,8 @@ class _Finder:
         count = len(self._made)
         used = self._used_names()
         fresh = [leaf for leaf in self._sources if leaf.name not in used]
+        # Unused tensors first. Among all of them only where some are used: else both
+        # are the same.
         for sources in (fresh, self._sources) if used else (fresh,):
             targets = self._open()
             if not targets:
@@ -522,20 +555,27 @@ class _Finder:
         given: dict[str, str] = {}
         rescaled: list[Leaf] = []
         for leaf in sources:
+            # No name of a file has a zero byte next to a formula: both are told apart
+            # again.
             name = f"{leaf.name}\0{formula}"
             if leaf.dtype.name in COMPUTED and name not in self._by_name:
                 given[name] = leaf.name
                 rescaled.append(rescaled_leaf(leaf, name, formula))
+        # The search goes on as if A had both, its tensors and what a formula makes of
+        # them.
         finder = _Finder(
-            [*rescaled, *sources], self._open(), {}, self._executor, self._progress
+            [*rescaled, *sources],
+            self._open(),
+            {},
+            self._executor,
+            self._progress,
         )
         for name, row in finder.find_by_values().items():
-            pieces = [
-                piece._replace(source=given[piece.source], formula=formula)
-                if piece.source in given
-                else piece
-                for piece in row.pieces or ()
-            ]
+            pieces: list[Piece] = []
+            for piece in row.pieces or ():
+                if piece.source in given:
+                    piece = piece._replace(source=given[piece.source], formula=formula)
+                pieces.append(piece)
             self._note_pieces(name, pieces)
 
     def _constant_ways(self, target: Leaf) -> list[str]:

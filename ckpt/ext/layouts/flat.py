@@ -44,7 +44,10 @@ LEAVES = (
 
 
 def bias_beside(
-    target: Leaf, weight: Leaf, pieces: Sequence[Piece], sources: Mapping[str, Leaf]
+    target: Leaf,
+    weight: Leaf,
+    pieces: Sequence[Piece],
+    sources: Mapping[str, Leaf],
 ) -> list[Piece] | None:
     """Return the pieces of a bias that follow the weight beside it, some of whose axes
     the bias has.
@@ -55,11 +58,13 @@ def bias_beside(
     for axes in _axes_of(weight.shape, target.shape):
         rows = [_bias_piece(piece, weight, axes, sources) for piece in pieces]
         out = list(dict.fromkeys([row for row in rows if row is not None]))
-        if len(out) == len(set(rows)) and all(
-            is_proved(piece, target, sources) for piece in out
-        ):
-            if cover_of(out, target.ref.numel) == Cover(0, 0):
-                return out
+        # A row that is None is in the set: all of the weight must have a bias.
+        if len(out) != len(set(rows)):
+            continue
+        if not all(is_proved(piece, target, sources) for piece in out):
+            continue
+        if cover_of(out, target.ref.numel) == Cover(0, 0):
+            return out
     return None
 
 
@@ -67,6 +72,7 @@ def _axes_of(shape: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int,
     """The axes of a weight that have the shape of a bias, in order; the last ones of
     several come last.
     """
+    # Dimensions of 1 are no axis, but where the bias has no other.
     kept = tuple([size for size in wanted if size > 1]) or tuple(wanted)
     for axes in combinations(range(len(shape)), len(kept)):
         if tuple([shape[axis] for axis in axes]) == kept and len(axes) < len(shape):
@@ -74,25 +80,29 @@ def _axes_of(shape: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int,
 
 
 def _bias_piece(
-    piece: Piece, weight: Leaf, axes: tuple[int, ...], sources: Mapping[str, Leaf]
+    piece: Piece,
+    weight: Leaf,
+    axes: tuple[int, ...],
+    sources: Mapping[str, Leaf],
 ) -> Piece | None:
     """The piece of the bias for a piece of its weight, whose `axes` are the bias's."""
     if piece.source is None:
         return None
     source = sources[piece.source]
     for old, new in LEAVES:
-        bias = (
-            sources.get(source.name.removesuffix(old) + new)
-            if source.name.endswith(old)
-            else None
-        )
-        for own in () if bias is None else _axes_of(source.shape, bias.shape):
-            row = (
-                None
-                if bias is None
-                else _project_piece(
-                    piece, weight.shape, axes, source.shape, own, bias.name
-                )
+        if not source.name.endswith(old):
+            continue
+        bias = sources.get(source.name.removesuffix(old) + new)
+        if bias is None:
+            continue
+        for own in _axes_of(source.shape, bias.shape):
+            row = _project_piece(
+                piece,
+                weight.shape,
+                axes,
+                source.shape,
+                own,
+                bias.name,
             )
             if row is not None:
                 return row
@@ -110,63 +120,60 @@ def _project_piece(
     """Return a piece without all axes but some of each side, or None if one side loses
     an axis that the other one keeps.
     """
-    steps, source_steps = flat_steps(shape), flat_steps(source_shape)
-    to_steps = dict(zip(axes, flat_steps([shape[axis] for axis in axes]), strict=True))
-    at_steps = dict(
-        zip(
-            source_axes,
-            flat_steps([source_shape[axis] for axis in source_axes]),
-            strict=True,
-        )
-    )
+    steps = flat_steps(shape)
+    source_steps = flat_steps(source_shape)
+    # The steps of the kept axes, in the weight and in the bias that has them alone.
+    kept_steps = flat_steps([shape[axis] for axis in axes])
+    kept_source_steps = flat_steps([source_shape[axis] for axis in source_axes])
+    to_steps = dict(zip(axes, kept_steps, strict=True))
+    at_steps = dict(zip(source_axes, kept_source_steps, strict=True))
     loops: list[Loop] = []
     for loop in _split_loops(piece.loops, steps, source_steps):
-        one = _axis_of(loop.to, steps)
-        two = _axis_of(abs(loop.at), source_steps)
-        if (one in to_steps) != (two in at_steps):
+        axis = _axis_of(loop.to, steps)
+        source_axis = _axis_of(abs(loop.at), source_steps)
+        if (axis in to_steps) != (source_axis in at_steps):
             return None
-        if one in to_steps:
-            to = loop.to // steps[one] * to_steps[one]
-            at = abs(loop.at) // source_steps[two] * at_steps[two]
+        if axis in to_steps:
+            to = loop.to // steps[axis] * to_steps[axis]
+            at = abs(loop.at) // source_steps[source_axis] * at_steps[source_axis]
             loops.append(Loop(loop.size, to, at if loop.at > 0 else -at))
-    start = sum(
-        [
-            piece.to // steps[axis] % shape[axis] * step
-            for axis, step in to_steps.items()
-        ]
-    )
-    first = sum(
-        [
-            piece.at // source_steps[axis] % source_shape[axis] * step
-            for axis, step in at_steps.items()
-        ]
-    )
+    # The index of the first element along each kept axis says where the bias begins.
+    start = 0
+    for axis, step in to_steps.items():
+        start += piece.to // steps[axis] % shape[axis] * step
+    first = 0
+    for axis, step in at_steps.items():
+        first += piece.at // source_steps[axis] % source_shape[axis] * step
     formula = piece.formula
     return Piece(name, start, first, tuple(loops), formula=formula).normalized()
 
 
 def _axis_of(step: int, steps: Sequence[int]) -> int:
     """The axis that a step moves along."""
-    return next(
-        (axis for axis, own in enumerate(steps) if step >= own > 0), len(steps) - 1
-    )
+    for axis, own in enumerate(steps):
+        if step >= own > 0:
+            return axis
+    return len(steps) - 1
 
 
 def _split_loops(
-    loops: Sequence[Loop], steps: Sequence[int], source_steps: Sequence[int]
+    loops: Sequence[Loop],
+    steps: Sequence[int],
+    source_steps: Sequence[int],
 ) -> list[Loop]:
     """The loops of a piece, cut where they run on from one axis into the next one on
     either side.
     """
-    todo, out = list(loops), []
+    todo = list(loops)
+    out: list[Loop] = []
     while todo:
         loop = todo.pop()
-        cuts = [
-            own // abs(step)
-            for own_steps, step in ((steps, loop.to), (source_steps, loop.at))
-            for own in own_steps
-            if step and abs(step) < own < abs(step) * loop.size and own % abs(step) == 0
-        ]
+        cuts: list[int] = []
+        for own_steps, step in ((steps, loop.to), (source_steps, loop.at)):
+            width = abs(step)
+            for own in own_steps:
+                if width and width < own < width * loop.size and own % width == 0:
+                    cuts.append(own // width)
         fits = [cut for cut in cuts if loop.size % cut == 0]
         if not fits:
             out.append(loop)
@@ -198,6 +205,7 @@ def windows_of(leaves: Sequence[Leaf], target: Leaf) -> Windows:
     kept: list[Leaf] = []
     for leaf in leaves:
         fits = dtype_of_search(leaf.dtype, target.dtype) is not None
+        # Each element has a window: a matrix of 1 GB would have 250 million.
         if fits and WINDOW <= leaf.ref.numel <= LONGEST:
             own = window_keys(_raw_elements(leaf, target))
             keys.append(own)
@@ -220,11 +228,9 @@ def windows_of(leaves: Sequence[Leaf], target: Leaf) -> Windows:
 def _raw_elements(leaf: Leaf, target: Leaf) -> Array:
     """The raw elements of a flat tensor, as the dtype of a target."""
     raw = read_elements(leaf.flat, 0, ((leaf.ref.numel, 1),))
-    return (
-        cast_elements(raw, leaf.dtype, target.dtype)
-        if leaf.dtype != target.dtype
-        else raw
-    )
+    if leaf.dtype == target.dtype:
+        return raw
+    return cast_elements(raw, leaf.dtype, target.dtype)
 
 
 def window_keys(bits: Array) -> Array:
@@ -233,6 +239,7 @@ def window_keys(bits: Array) -> Array:
 
     hashes = mix_bits(bits)
     count = len(bits) - WINDOW + 1
+    # The order counts, other than in a sum: each element is multiplied once more.
     keys = np.zeros(count, np.uint64)
     for number in range(WINDOW):
         keys *= np.uint64(0x9E3779B97F4A7C15)
@@ -257,31 +264,32 @@ def joined_runs(target: Leaf, windows: Windows) -> list[Piece] | None:
     held: dict[int, Array] = {}
     position = 0
     while position < count:
+        # The last elements are too few for a window: they are looked for in the one
+        # that ends with them.
         start = min(position, count - WINDOW)
-        low, high = int(lows[start]), int(highs[start])
+        low = int(lows[start])
+        high = min(int(highs[start]), low + WINDOW)
         best = (0, 0, 0)
-        for number in range(low, min(high, low + WINDOW)):
+        for number in range(low, high):
             owner = int(windows.owners[number])
             if owner not in held:
                 held[owner] = _raw_elements(windows.leaves[owner], target)
             place = int(windows.places[number]) + position - start
             theirs = held[owner][place:]
             length = min(len(theirs), count - position)
-            differs = np.flatnonzero(
-                theirs[:length] != own[position : position + length]
-            )
-            best = max(
-                best, (int(differs[0]) if len(differs) else length, -owner, -place)
-            )
+            wanted = own[position : position + length]
+            differs = np.flatnonzero(theirs[:length] != wanted)
+            equal = int(differs[0]) if len(differs) else length
+            # The longest run; of several the one of the first tensor, at its beginning.
+            best = max(best, (equal, -owner, -place))
         length, owner, place = best[0], -best[1], -best[2]
         if not length:
             return None
         owners[position : position + length] = owner
         places[position : position + length] = np.arange(place, place + length)
         position += length
-    return [
-        Piece(
-            windows.leaves[nest.key].name, nest.first, nest.at, nest.loops
-        ).normalized()
-        for nest in nest_places(owners.tolist(), places.tolist())
-    ]
+    pieces: list[Piece] = []
+    for nest in nest_places(owners.tolist(), places.tolist()):
+        name = windows.leaves[nest.key].name
+        pieces.append(Piece(name, nest.first, nest.at, nest.loops).normalized())
+    return pieces

@@ -58,7 +58,9 @@ def computed_elements(raw: Array, dtype: DType, formula: str) -> Array:
         whole: Array = result.view(raw_kind(dtype.bits // 8))
         return whole
     data, _, _ = cast.cast_and_count(
-        np.ascontiguousarray(result).tobytes(), SINGLE, dtype
+        np.ascontiguousarray(result).tobytes(),
+        SINGLE,
+        dtype,
     )
     return np.frombuffer(data, raw_kind(dtype.bits // 8)).reshape(raw.shape)
 

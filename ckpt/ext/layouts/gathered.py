@@ -65,22 +65,25 @@ class Gathered(BaseSource):
     """
 
     def __init__(
-        self, flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]
+        self,
+        flat: TensorRef,
+        first: int,
+        loops: tuple[tuple[int, int], ...],
     ) -> None:
-        source = (
-            None if flat.storage.place is None else flat.storage.place.first_source()
-        )
+        place = flat.storage.place
+        source = None if place is None else place.first_source()
         self.name = BaseSource.name if source is None else source.name
         self._flat = flat
         self._first = first
         self._loops = loops
         self._width = flat.dtype.bits // 8
         self.size = prod([size for size, _ in loops]) * self._width
+        # The innermost loops that fit into a block are gathered together.
         level = 0
-        while (
-            level < len(loops)
-            and prod([size for size, _ in loops[level:]]) * self._width > BLOCK
-        ):
+        while level < len(loops):
+            inner = prod([size for size, _ in loops[level:]])
+            if inner * self._width <= BLOCK:
+                break
             level += 1
         self._level = level
         self._inner = prod([size for size, _ in loops[level:]])
@@ -89,6 +92,8 @@ class Gathered(BaseSource):
         self._count = max(1, BLOCK // (self._inner * self._width)) if level else 1
 
     def __del__(self) -> None:
+        # The id of a source that is gone may be another one's: its blocks must not
+        # stay.
         with _BLOCKS.lock:
             _BLOCKS.drop(id(self))
 
@@ -110,9 +115,11 @@ class Gathered(BaseSource):
 
     def _block_at(self, element: int) -> tuple[int, memoryview]:
         """The block with an element: its first element, and its bytes."""
+        # `row` counts in the loop that blocks cut, `outer` in all loops around it.
         outer, row = divmod(element // self._inner, self._rows)
         low = row // self._count * self._count
         start = (outer * self._rows + low) * self._inner
+        # Under the lock: threads of a writer that need one block gather it once.
         with _BLOCKS.lock:
             held = _BLOCKS.take((id(self), start))
             if held is None:
@@ -124,6 +131,8 @@ class Gathered(BaseSource):
         """The elements from row `low` on of the loop that is cut, at one index of the
         loops around it.
         """
+        # The digits of `outer` are the indices of the loops around, the innermost
+        # first.
         first, rest = self._first, outer
         for size, step in reversed(self._loops[: max(0, self._level - 1)]):
             rest, index = divmod(rest, size)
@@ -147,7 +156,12 @@ class Calculated(BaseSource):
     """The elements of another source after a formula."""
 
     def __init__(
-        self, source: Source, offset: int, dtype: DType, formula: str, count: int
+        self,
+        source: Source,
+        offset: int,
+        dtype: DType,
+        formula: str,
+        count: int,
     ) -> None:
         self.name = source.name
         self._source = source
@@ -160,12 +174,14 @@ class Calculated(BaseSource):
         import numpy as np
 
         width = self._dtype.bits // 8
-        first, last = offset // width, -(-(offset + count) // width)
+        # Whole elements around the bytes that are asked for.
+        first = offset // width
+        last = -(-(offset + count) // width)
         data = self._source.read(self._offset + first * width, (last - first) * width)
-        made = computed_elements(
-            np.frombuffer(data, raw_kind(width)), self._dtype, self._formula
-        ).tobytes()
-        return made[offset - first * width : offset - first * width + count]
+        raw = np.frombuffer(data, raw_kind(width))
+        made = computed_elements(raw, self._dtype, self._formula).tobytes()
+        skipped = offset - first * width
+        return made[skipped : skipped + count]
 
     def check_unchanged(self) -> None:
         self._source.check_unchanged()

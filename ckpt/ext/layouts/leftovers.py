@@ -41,13 +41,16 @@ class Leftovers:
         whole: set[str] = set()
         for row in made:
             for piece in row.pieces or ():
+                # Constants take nothing of A.
                 if piece.source is None:
                     continue
+                # A tensor that one piece takes whole has nothing left.
                 if piece.numel == self._by_name[piece.source].ref.numel:
                     whole.add(piece.source)
                 else:
                     pieces.setdefault(piece.source, []).append(piece)
         rows: list[Unused] = []
+        # Copies are looked for among the tensors that are used as a whole.
         equal: dict[tuple[object, ...], list[str]] = {}
         for name in sorted(whole, key=self._numbers.__getitem__):
             equal.setdefault(self._copy_key(self._by_name[name]), []).append(name)
@@ -58,6 +61,7 @@ class Leftovers:
             missing = cover_of(own, leaf.ref.numel).missing
             if missing:
                 constant = _padding_bits(leaf, own, missing) if own else None
+                # A tensor that is used nowhere has no slices: it is one number or not.
                 if not own and self._sums.is_one_number(leaf):
                     first = read_elements(leaf.flat, 0, ((1, 1),))
                     constant = int.from_bytes(first.tobytes(), "little")
@@ -69,7 +73,10 @@ class Leftovers:
         return rows
 
     def _repeated_slices(
-        self, leaf: Leaf, used: Sequence[Piece], missing: int
+        self,
+        leaf: Leaf,
+        used: Sequence[Piece],
+        missing: int,
     ) -> tuple[Repeat, ...]:
         """The slices that pieces leave of a tensor as slices that they use, proved.
 
@@ -84,6 +91,7 @@ class Leftovers:
             return ()
         left = unused.indices
         is_left = set(left)
+        # The sums of the slices that are used say which of them a slice may equal.
         known: dict[int, int] = {}
         for index, total in enumerate(sums.tolist()):
             if index not in is_left:
@@ -93,6 +101,7 @@ class Leftovers:
             return ()
         repeats: list[Repeat] = []
         first = 0
+        # Slices in a row that equal slices in a row are one repeat.
         while first < len(others):
             last = first + 1
             step = others[last] - others[first] if last < len(others) else 0
@@ -122,7 +131,9 @@ class Leftovers:
         return leaf.shape, leaf.dtype, name, total
 
     def _copy_of(
-        self, leaf: Leaf, equal: Mapping[tuple[object, ...], Sequence[str]]
+        self,
+        leaf: Leaf,
+        equal: Mapping[tuple[object, ...], Sequence[str]],
     ) -> str | None:
         """A used tensor of A with the same bytes as one that is used nowhere."""
         if self._sums.is_one_number(leaf) and name_in_rank(leaf.name) is None:
@@ -147,6 +158,7 @@ def _padding_bits(leaf: Leaf, used: Sequence[Piece], missing: int) -> int | None
         return None
     inner = tuple(dims_without(leaf.shape, (unused.axis,)))
     step = flat_steps(leaf.shape)[unused.axis]
+    # One number in all slices is padding; two are values that nothing takes.
     first = read_elements(leaf.flat, unused.indices[0] * step, ((1, 1),))
     for index in unused.indices:
         if not bool((read_elements(leaf.flat, index * step, inner) == first).all()):
@@ -171,10 +183,12 @@ def _unused_slices(leaf: Leaf, used: Sequence[Piece], missing: int) -> _Slices |
     steps = flat_steps(leaf.shape)
     for axis, size in enumerate(leaf.shape):
         inner = leaf.ref.numel // size
+        # The elements that are left must be whole slices of this axis.
         if missing % inner or missing // inner > _PADDING:
             continue
         is_used = np.zeros(size, bool)
         for piece in used:
+            # The indices along the axis: those of each loop that moves along it.
             indices = np.array(piece.to // steps[axis] % size)
             for loop in loops_in_axes(piece.loops, steps):
                 if is_along(loop, axis, leaf.shape):

@@ -80,9 +80,15 @@ def with_optimizer(
     pairs = [("model", report.result.root), ("optimizer", state.node)]
     result = edited_checkpoint(report.result, dict_of(pairs), limits, origin=None)
     name = _only_match(survey).optimizer.name
+    # The root was named as left out of the model; now it is taken.
     left_out = [row for row in report.left_out if row.name != (name or "(the root)")]
     change = Change(
-        "state", "numbers", "names", state.parameters, "parameter", section=name
+        "state",
+        "numbers",
+        "names",
+        state.parameters,
+        "parameter",
+        section=name,
     )
     return report._replace(
         result=result,
@@ -92,7 +98,11 @@ def with_optimizer(
 
 
 def converted_optimizer(
-    survey: Survey, plan: Expanded, section: str | None, *, in_order: bool
+    survey: Survey,
+    plan: Expanded,
+    section: str | None,
+    *,
+    in_order: bool,
 ) -> OptimizerState:
     """The only optimizer of a checkpoint in the layout that a plan makes.
 
@@ -108,12 +118,15 @@ def converted_optimizer(
     for target in plan.targets:
         names = _source_names(target)
         groups = {given.groups.get(name) for name in names}
+        # A tensor without a group is no parameter: a buffer, or a constant.
         if not names or groups == {None}:
-            continue  # no parameter, as a buffer
+            continue
         if len(groups) > 1:
-            one, two = [
-                _first_of(names, given.groups, group) for group in list(groups)[:2]
-            ]
+            # Groups have settings of their own, such as the learning rate: a parameter
+            # made of two would have both.
+            first_group, second_group = list(groups)[:2]
+            one = _first_of(names, given.groups, first_group)
+            two = _first_of(names, given.groups, second_group)
             problem = f"{show_name(target.name)} is made of {one} and {two}"
             raise LossError(f"--optimizer: {problem}, which are not of one group")
         members.setdefault(groups.pop() or 0, []).append(target.name)
@@ -121,7 +134,9 @@ def converted_optimizer(
         left_out += left
         if state is not None:
             states[target.name] = state
-    used = {name for target in plan.targets for name in _source_names(target)}
+    used: set[str] = set()
+    for target in plan.targets:
+        used.update(_source_names(target))
     for name in given.states.keys() - used:
         left_out.append(Leftover(name, "state of a parameter that the recipe drops"))
     groups_made = _made_groups(given.match, members)
@@ -139,7 +154,9 @@ def _source_names(target: Target) -> list[str]:
 
 
 def _first_of(
-    names: Sequence[str], groups: Mapping[str, int], group: int | None
+    names: Sequence[str],
+    groups: Mapping[str, int],
+    group: int | None,
 ) -> str:
     """The first parameter of a group, as it is shown."""
     return show_name(next(name for name in names if groups.get(name) == group))
@@ -150,6 +167,7 @@ def _given_state(survey: Survey, section: str | None, *, in_order: bool) -> _Giv
     match = _only_match(survey)
     row = join_names(survey.checkpoint, match)
     if not row.is_sure and not (row.in_order and in_order):
+        # A wrong order gives moments to wrong parameters, which no shape betrays.
         way = (
             "--optimizer-keys order if it got its parameters in the order of the model"
         )
@@ -160,11 +178,11 @@ def _given_state(survey: Survey, section: str | None, *, in_order: bool) -> _Giv
     tensors = survey.checkpoint.tensors
     parts = parts_of(match.optimizer.node)
     nodes = {str(key): node for key, node in children_of(parts.get("state"))}
-    group_of = {
-        str(key): number
-        for number, group in enumerate(_group_nodes(match))
-        for key in look(dict(children_of(group)).get("params")).children
-    }
+    # Keys are numbers in a plain state dict, and names in one of FSDP or DCP.
+    group_of: dict[str, int] = {}
+    for number, group in enumerate(_group_nodes(match)):
+        for key in look(dict(children_of(group)).get("params")).children:
+            group_of[str(key)] = number
     states: dict[str, _State] = {}
     groups: dict[str, int] = {}
     for slot, index in zip(match.slots, match.indices, strict=True):
@@ -204,6 +222,8 @@ def _split_state(name: str, shape: Sequence[int], node: Node) -> _State:
     others: dict[str, Node] = {}
     for key, value in children_of(node):
         tensor = tensor_of(value)
+        # The step of Adam is a tensor too: that of a parameter without dimensions has
+        # its shape.
         is_like = isinstance(tensor, TensorRef) and tensor.shape == tuple(shape)
         if is_like and key != _STEP and isinstance(tensor, TensorRef):
             if unread_kind(tensor) is None:
@@ -214,7 +234,9 @@ def _split_state(name: str, shape: Sequence[int], node: Node) -> _State:
 
 
 def _converted_state(
-    target: Target, names: Sequence[str], given: _Given
+    target: Target,
+    names: Sequence[str],
+    given: _Given,
 ) -> tuple[Dict | None, list[Leftover]]:
     """The state of a target, or None, and what is left out of it. Raises LossError."""
     own = [given.states[name] for name in names if name in given.states]
@@ -228,6 +250,7 @@ def _converted_state(
         return None, [Leftover(target.name, why)]
     left_out: list[Leftover] = []
     fields: dict[str, Node] = {}
+    # The fields that are one number: the parameters that become one must agree on it.
     for key in dict.fromkeys([key for state in own for key in state.others]):
         values = [state.others.get(key) for state in own]
         if _is_array(values[0]):
@@ -235,6 +258,7 @@ def _converted_state(
             left_out.append(Leftover(f"{target.name}: {key}", why))
         else:
             fields[key] = _common_value(target.name, key, values)
+    # The fields with a number for each element go the way of the elements.
     for key in dict.fromkeys([key for state in own for key in state.moments]):
         leaves = [state.moments[key] for state in own if key in state.moments]
         if len(leaves) < len(own):
@@ -281,6 +305,7 @@ def _made_moment(target: Target, leaves: Sequence[Leaf]) -> TensorRef:
     Padding has no gradient, so its moment is 0.
     """
     dtype = leaves[0].dtype
+    # The plan of the parameter, with the dtype of the moments: nothing is cast.
     pieces: list[Piece] = [piece._replace(constant=0) for piece in target.pieces]
     moment = Target(target.name, target.shape, dtype, tuple(pieces))
     wanted = {leaf.name: Wanted(leaf.name, leaf.shape, leaf.dtype) for leaf in leaves}
@@ -302,5 +327,7 @@ def _made_groups(match: Match, members: Mapping[int, list[Node]]) -> list[Node]:
 def _group_fields(group: Node, names: list[Node]) -> Iterator[tuple[str, Node]]:
     """Yield the fields of a group, with these parameters."""
     for key, value in children_of(group):
-        if str(key) != "param_names":
-            yield str(key), names if str(key) == "params" else value
+        # `param_names` says the names of A's parameters, which are gone.
+        if str(key) == "param_names":
+            continue
+        yield str(key), names if str(key) == "params" else value

@@ -45,12 +45,15 @@ def form_of(name: str) -> Form:
 
 def name_likeness(name: str, other: str) -> float:
     """The likeness of two names, by their numbers and their words."""
-    numbers, others = Counter(_NUMBER.findall(name)), Counter(_NUMBER.findall(other))
-    words, other_words = set(_WORDS.findall(name)), set(_WORDS.findall(other))
-    shared = sum((numbers & others).values()) / max(
-        1, max(sum(numbers.values()), sum(others.values()))
-    )
-    return shared + len(words & other_words) / max(1, len(words | other_words))
+    numbers = Counter(_NUMBER.findall(name))
+    others = Counter(_NUMBER.findall(other))
+    words = set(_WORDS.findall(name))
+    other_words = set(_WORDS.findall(other))
+    most_numbers = max(sum(numbers.values()), sum(others.values()))
+    # Both shares are from 0 to 1: the layer counts as much as all words together.
+    shared_numbers = sum((numbers & others).values()) / max(1, most_numbers)
+    shared_words = len(words & other_words) / max(1, len(words | other_words))
+    return shared_numbers + shared_words
 
 
 @lru_cache(maxsize=1 << 13)
@@ -94,8 +97,12 @@ class Evidence:
     def _count_waiting(self) -> None:
         """Count the pairs that are not counted yet."""
         if self._waiting:
+            # The modules that are shared change with each pair: they are found again
+            # when asked for.
             self._shared.clear()
         for name, sources in self._waiting:
+            # A module of A has one vote for each tensor, however many pieces come of
+            # it.
             own = list(dict.fromkeys(sources))
             modules = {parent for source in own for parent in parents_of(source)}
             for parent in parents_of(name):
@@ -109,6 +116,8 @@ class Evidence:
         form = form_of(name)
         for source in sources:
             pairs = self._forms.setdefault(form.text, [])
+            # A few pairs show how numbers move; all of 1,000 experts would say the
+            # same.
             if len(pairs) < _MOST_PAIRS:
                 pairs.append((form, form_of(source)))
 
@@ -127,6 +136,7 @@ class Evidence:
         """
         self._count_waiting()
         tables = _Tables()
+        # The candidates of each tensor first, as long as nothing is decided by names.
         cases = {
             name: self._case_of(name, fitting, tables)
             for name, fitting in candidates.items()
@@ -143,6 +153,7 @@ class Evidence:
             self.add_pair(name, [source])
             wanted.subtract(cases[name].best)
 
+        # Each decision may decide others, so it goes on until a round decides nothing.
         while True:
             before = len(chosen)
             for name, case in cases.items():
@@ -154,6 +165,7 @@ class Evidence:
                 one = fitting[0] if len(fitting) == 1 else case.settled
                 if one is not None:
                     choose_source(name, one)
+            # Then those whose candidates no other tensor wants any more.
             for name, case in cases.items():
                 if name in chosen or case.first is None:
                     continue
@@ -184,13 +196,19 @@ class Evidence:
         return _Case(best, settled, first if shared > 1 else None)
 
     def _settled(
-        self, name: str, best: tuple[str, ...], tables: _Tables, *, is_near: bool
+        self,
+        name: str,
+        best: tuple[str, ...],
+        tables: _Tables,
+        *,
+        is_near: bool,
     ) -> str | None:
         """The candidate that has the name itself but for a prefix, or that a table, a
         role or the end of the name says.
         """
         translated = self._translated_names(name)
         role = role_of(name)
+        # From the strongest to the weakest: the first list with one candidate decides.
         narrower: list[Sequence[str]] = [
             [candidate for candidate in best if candidate == name],
             tables.with_end(best, name),
@@ -210,6 +228,8 @@ class Evidence:
     def _by_form(self, name: str, candidates: Sequence[str]) -> list[str]:
         """The candidates that stand to a name as the pairs of names of its form do."""
         form = form_of(name)
+        # The pairs by the form of their name in A: a candidate is held against its own
+        # form.
         pairs: dict[str, list[tuple[Form, Form]]] = {}
         for one, two in self._forms.get(form.text, ()):
             pairs.setdefault(two.text, []).append((one, two))
@@ -223,6 +243,7 @@ class Evidence:
 
     def _parent_with_votes(self, name: str) -> str | None:
         """The innermost known module around a name."""
+        # A module without a vote says nothing: the one around it may.
         for parent in parents_of(name):
             if self._votes.get(parent):
                 return parent
@@ -244,6 +265,7 @@ class Evidence:
 
     def _translated_names(self, name: str) -> set[str]:
         """The names of A that a table of names says of a name of B."""
+        # Tables of names are made only where values left something open.
         if self._dialects is None:
             self._dialects = {}
             for translation in dialect_translations(self._sources, self._names):
@@ -286,7 +308,9 @@ class _Tables:
         return id(candidates)
 
     def narrow_candidates(
-        self, name: str, candidates: Sequence[str]
+        self,
+        name: str,
+        candidates: Sequence[str],
     ) -> tuple[str, ...]:
         """The candidates with the numbers of a name, where there are many candidates
         and some of these.
@@ -303,6 +327,7 @@ class _Tables:
                 numbered.setdefault(form_of(candidate).numbers, {})[candidate] = None
         numbers = form_of(name).numbers
         same = numbered.get(numbers)
+        # Where no candidate has these numbers, they are no evidence.
         if same is None:
             return self._tuples[key]
         first = self._firsts.get((key, numbers))
@@ -311,7 +336,9 @@ class _Tables:
         return (*first[:-1], name) if name in same and name not in first else first
 
     def deepest_candidates(
-        self, candidates: tuple[str, ...], modules: tuple[str, ...]
+        self,
+        candidates: tuple[str, ...],
+        modules: tuple[str, ...],
     ) -> tuple[tuple[str, ...], int]:
         """The candidates that lie deepest in some modules, which come innermost first,
         and how many of these are around each of them.
@@ -323,7 +350,9 @@ class _Tables:
         return known
 
     def _find_deepest(
-        self, candidates: tuple[str, ...], modules: tuple[str, ...]
+        self,
+        candidates: tuple[str, ...],
+        modules: tuple[str, ...],
     ) -> tuple[tuple[str, ...], int]:
         inside = self._inside.get(id(candidates))
         if inside is None:
@@ -331,8 +360,11 @@ class _Tables:
             for number, candidate in enumerate(candidates):
                 for module in parents_of(candidate):
                     inside.setdefault(module, []).append(number)
+        # Modules come innermost first: at the first depth with candidates it is
+        # decided.
         for depth, names in groupby(modules, _depth_of):
             numbers = [number for name in names for number in inside.get(name, ())]
+            # All candidates lie in it: it narrows nothing, and none deeper did.
             if len(numbers) == len(candidates):
                 return candidates, depth + 1
             if numbers:
@@ -341,7 +373,9 @@ class _Tables:
         return candidates, 0
 
     def with_tail(
-        self, candidates: tuple[str, ...], tail: tuple[str, ...]
+        self,
+        candidates: tuple[str, ...],
+        tail: tuple[str, ...],
     ) -> Sequence[str]:
         """The candidates whose names end so."""
         key = self._key(candidates)
@@ -451,10 +485,12 @@ def is_of_other_rank(name: str, other: str) -> bool:
     one, two = _RANK.match(name), _RANK.match(other)
     if one is None or two is None or name[one.end() :] != other[two.end() :]:
         return False
-    return (
-        one[0].split("_")[-1:] == two[0].split("_")[-1:]
-        or one[0].count("_") == two[0].count("_") < 3
-    )
+    one_parts = one[0].split("_")
+    two_parts = two[0].split("_")
+    # `mp_rank_TT_PPP.`: the same pipeline stage, or two ranks without stages.
+    if one_parts[-1:] == two_parts[-1:]:
+        return True
+    return len(one_parts) == len(two_parts) < 4
 
 
 def _of_ranks(candidates: Sequence[str]) -> str | None:
@@ -478,18 +514,21 @@ def _moves_alike(form: Form, other: Form, pairs: Sequence[tuple[Form, Form]]) ->
     is_one = len(pairs) == 1
     followed: set[int] = set()
     for number, value in enumerate(other.numbers):
-        places = [
-            place
-            for place, own in enumerate(form.numbers)
-            if {two.numbers[number] - one.numbers[place] for one, two in pairs}
-            == {value - own}
-            and (not is_one or value == own)
-        ]
+        # The places of the name that this number keeps its distance to in all pairs.
+        places: list[int] = []
+        for place, own in enumerate(form.numbers):
+            steps = {two.numbers[number] - one.numbers[place] for one, two in pairs}
+            if steps == {value - own} and (not is_one or value == own):
+                places.append(place)
         is_fixed = all(two.numbers[number] == value for _, two in pairs)
-        if not places and not (is_fixed and (not is_one or not form.numbers)):
+        # A number that follows nothing must be the same in all pairs. One pair says so
+        # only of a name without numbers.
+        may_be_fixed = is_fixed and (not is_one or not form.numbers)
+        if not places and not may_be_fixed:
             return False
         followed.update(places)
     rest = [place for place in range(len(form.numbers)) if place not in followed]
-    return all(
-        one.numbers[place] == form.numbers[place] for place in rest for one, _ in pairs
-    )
+    for place in rest:
+        if any(one.numbers[place] != form.numbers[place] for one, _ in pairs):
+            return False
+    return True

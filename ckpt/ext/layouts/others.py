@@ -31,6 +31,7 @@ def proposed_pieces(
     kinds: dict[str, list[Leaf]] = {}
     for target in targets:
         kinds.setdefault(_kind_of(target.name), []).append(target)
+    # Only rules that lead to an open tensor are worth following.
     known = [row for row in made if row.pieces and _kind_of(row.name) in kinds]
     own = [leaves[row.name] for row in known]
     recipe = recipe_of(Findings(tuple(known), ()), list(sources.values()), own)
@@ -57,7 +58,10 @@ def _pattern_of(template: Template) -> str:
 
 
 def _pieces_for(
-    rule: Rule, target: Leaf, match: re.Match[str], sources: Mapping[str, Leaf]
+    rule: Rule,
+    target: Leaf,
+    match: re.Match[str],
+    sources: Mapping[str, Leaf],
 ) -> tuple[Piece, ...] | None:
     """The pieces of a target by a rule, or None where the rule does not fit."""
     places = {
@@ -68,7 +72,8 @@ def _pieces_for(
         if rule.target.name(places) != target.name:
             return None
         pieces = rule.pieces(places)
-    except UnreadableError:  # a number below 0
+    # A rule of `n - 1` names no layer before the first one.
+    except UnreadableError:
         return None
     parts = [part for part in rule.parts for _ in range(part.times)]
     for piece, part in zip(pieces, parts, strict=True):

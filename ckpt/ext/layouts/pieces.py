@@ -8,7 +8,7 @@ which says whether they overlap and whether they are all of a tensor. Reads no f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,11 @@ class Piece(NamedTuple):
         to, at = self.at, self.to
         loops: list[Loop] = []
         for loop in self.loops:
-            if loop.at < 0:  # backwards: the last index is the first one of the source
+            # Loops that do not move in the source (`at` 0) repeat one element there:
+            # the way back takes it once.
+            if loop.at < 0:
+                # The last index of a loop that goes backwards is the first one of the
+                # source: both sides begin there, and steps of targets stay positive.
                 to += (loop.size - 1) * loop.at
                 at += (loop.size - 1) * loop.to
                 loops.append(Loop(loop.size, -loop.at, -loop.to))
@@ -87,10 +91,15 @@ class Piece(NamedTuple):
         """The piece in two, cut in the middle of its outermost loop."""
         outer, *inner = self.loops
         half = outer.size // 2
-        to, at = self.to + half * outer.to, self.at + half * outer.at
-        first, last = outer._replace(size=half), outer._replace(size=outer.size - half)
-        rest = self._replace(to=to, at=at, loops=(last, *inner))
-        return self._replace(loops=(first, *inner)).normalized(), rest.normalized()
+        first = outer._replace(size=half)
+        last = outer._replace(size=outer.size - half)
+        front = self._replace(loops=(first, *inner))
+        back = self._replace(
+            to=self.to + half * outer.to,
+            at=self.at + half * outer.at,
+            loops=(last, *inner),
+        )
+        return front.normalized(), back.normalized()
 
     def normalized(self) -> Piece:
         """The same piece with its loops in the order of the target, joined where two
@@ -101,11 +110,14 @@ class Piece(NamedTuple):
             if loop.size == 1:
                 continue
             outer = loops[-1] if loops else None
-            if (
-                outer
+            # Two loops are one where the outer one goes on where the inner one ends, on
+            # both sides.
+            is_one = (
+                outer is not None
                 and outer.to == loop.size * loop.to
                 and outer.at == loop.size * loop.at
-            ):
+            )
+            if outer is not None and is_one:
                 loops[-1] = Loop(outer.size * loop.size, loop.to, loop.at)
             else:
                 loops.append(loop)
@@ -141,11 +153,11 @@ def flat_steps(shape: Sequence[int]) -> tuple[int, ...]:
     """The number of elements between two indices of each dimension, in the order of a
     shape.
     """
-    steps = (
-        [*accumulate(reversed(shape[1:]), lambda step, size: step * size, initial=1)]
-        if shape
-        else []
-    )
+    steps: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        steps.append(step)
+        step *= size
     return tuple(reversed(steps))
 
 
@@ -162,22 +174,25 @@ def matched_dims(
 
     It is None where the sizes of one do not divide the sizes of the other.
     """
-    ones, twos = (
-        [row for row in first if row[0] != 1],
-        [row for row in second if row[0] != 1],
-    )
+    ones = [row for row in first if row[0] != 1]
+    twos = [row for row in second if row[0] != 1]
     dims: list[tuple[int, int, int]] = []
+    # From the innermost dimension outwards: of the larger of two, what the smaller one
+    # leaves is matched with the next one.
     while ones and twos:
-        (size, step), (other, other_step) = ones.pop(), twos.pop()
-        least = min(size, other)
-        if max(size, other) % least:
+        size, step = ones.pop()
+        other_size, other_step = twos.pop()
+        least = min(size, other_size)
+        if max(size, other_size) % least:
             return None
         dims.append((least, step, other_step))
         if size > least:
             ones.append((size // least, step * least))
-        if other > least:
-            twos.append((other // least, other_step * least))
-    return None if ones or twos else dims[::-1]
+        if other_size > least:
+            twos.append((other_size // least, other_step * least))
+    if ones or twos:
+        return None
+    return dims[::-1]
 
 
 def loops_in_axes(loops: Sequence[Loop], steps: Sequence[int]) -> list[Loop]:
@@ -189,6 +204,7 @@ def loops_in_axes(loops: Sequence[Loop], steps: Sequence[int]) -> list[Loop]:
     todo = list(loops)
     while todo:
         loop = todo.pop()
+        # A loop that begins inside of an axis and ends behind it is cut at the axis.
         cuts = [
             step // loop.to
             for step in steps
@@ -218,11 +234,14 @@ def row_loops(loops: Sequence[Loop], width: int) -> list[Loop] | None:
     for loop in loops:
         if loop.to >= width and loop.to % width == 0:
             rows.append(Loop(loop.size, loop.to // width, loop.at))
-        elif loop.size * loop.to > width:
-            if width % loop.to or loop.size * loop.to % width:
-                return None
-            inner = width // loop.to
-            rows.append(Loop(loop.size // inner, 1, loop.at * inner))
+            continue
+        # A loop inside of one row is no loop over rows.
+        if loop.size * loop.to <= width:
+            continue
+        if width % loop.to or loop.size * loop.to % width:
+            return None
+        inner = width // loop.to
+        rows.append(Loop(loop.size // inner, 1, loop.at * inner))
     return rows
 
 
@@ -263,11 +282,14 @@ def grids_of(pieces: Sequence[Piece], numel: int) -> list[Grid]:
     Where pieces fit into no grid they are cut along their outermost loops. Raises
     UnsupportedError for too many of them.
     """
+    # Nearly all tensors are one grid. The others are cut into groups that lie apart.
     whole = _make_grid(pieces, 0, numel)
     if whole is not None:
         return [whole]
     grids: list[Grid] = []
     groups = _disjoint_groups(pieces)
+    # Gaps before, between and behind the groups belong to a grid, or they went
+    # uncounted.
     starts = [0, *[min(piece.to for piece in group) for group in groups[1:]], numel]
     for number, group in enumerate(groups):
         first, last = starts[number], starts[number + 1]
@@ -285,8 +307,15 @@ def _cut_grids(group: Sequence[Piece], first: int, last: int) -> list[Grid]:
     """
     parts = list(group)
     while True:
-        widest = max((loop.to for part in parts for loop in part.loops), default=0)
-        parts = [piece for part in parts for piece in _unroll_piece(part, widest)]
+        steps: list[int] = []
+        for part in parts:
+            steps += [loop.to for loop in part.loops]
+        widest = max(steps, default=0)
+        unrolled: list[Piece] = []
+        for part in parts:
+            unrolled += _unroll_piece(part, widest)
+        parts = unrolled
+        # A few loops of a recipe may stand for millions of pieces.
         if widest == 0 or len(parts) > MOST:
             raise UnsupportedError(f"a layout of more than {MOST:,} pieces")
         grid = _make_grid(parts, first, last)
@@ -294,6 +323,7 @@ def _cut_grids(group: Sequence[Piece], first: int, last: int) -> list[Grid]:
             return [grid]
         apart = _disjoint_groups(parts)
         if len(apart) > 1:
+            # A grid counts its elements from 0.
             shifted = [part._replace(to=part.to - first) for part in parts]
             grids = grids_of(shifted, last - first)
             return [_shifted_grid(grid, first) for grid in grids]
@@ -347,13 +377,15 @@ def _make_grid(pieces: Sequence[Piece], first: int, last: int) -> Grid | None:
     """
     numel = last - first
     steps = {loop.to for piece in pieces for loop in piece.loops if loop.size > 1}
+    # Elements are counted as with digits: a box has a first index and a size in each.
+    # That needs steps of which each divides the next one.
     chain = sorted(steps | {1, numel})
     if numel < 1 or chain[0] < 1 or chain[-1] != numel:
         return None
     if any(larger % smaller for smaller, larger in pairwise(chain)):
         return None
     radices = [larger // smaller for smaller, larger in pairwise(chain)]
-    digits = dict(zip(chain, range(len(radices)), strict=False))
+    digits = {step: number for number, step in enumerate(chain[:-1])}
     cells: list[Cell] = []
     for piece in pieces:
         cell = _make_cell(piece, piece.to - first, chain, radices, digits)
@@ -373,25 +405,30 @@ def _make_cell(
     """A piece as a box of the digits, of which the last one counts single elements;
     None if it is none.
     """
-    offsets = [
-        start // step % radix for step, radix in zip(chain, radices, strict=False)
-    ]
+    offsets: list[int] = []
+    for step, radix in zip(chain, radices, strict=False):
+        offsets.append(start // step % radix)
     sizes, steps = [1] * len(radices), [0] * len(radices)
     todo = [loop for loop in piece.loops if loop.size > 1]
     while todo:
         size, to, at = todo.pop()
         digit = digits.get(to)
+        # Two loops in one digit are no box, and neither is a step that is no digit.
         if digit is None or digit >= len(radices) or sizes[digit] > 1:
             return None
         room = radices[digit]
         if offsets[digit] + size > room:
+            # A loop that runs over carries into the next digit: only whole ones can.
             if offsets[digit] or size % room:
                 return None
             todo.append(Loop(size // room, to * room, at * room))
             size = room
         sizes[digit], steps[digit] = size, at
     return Cell(
-        tuple(reversed(offsets)), tuple(reversed(sizes)), tuple(reversed(steps)), piece
+        tuple(reversed(offsets)),
+        tuple(reversed(sizes)),
+        tuple(reversed(steps)),
+        piece,
     )
 
 
@@ -408,6 +445,7 @@ def cover_of(pieces: Sequence[Piece], numel: int) -> Cover:
     """The cover of a target with so many elements by its pieces. Raises
     UnsupportedError for too many pieces.
     """
+    # A recipe is a stranger's file: what it takes is checked before it is counted.
     outside = [piece for piece in pieces if piece.to < 0 or piece.last[0] >= numel]
     if outside:
         raise UnsupportedError("a piece lies outside of its tensor")
@@ -430,22 +468,19 @@ def _grid_cover(grid: Grid) -> Cover:
         for cell in grid.cells:
             marks |= {cell.offsets[dim], cell.offsets[dim] + cell.sizes[dim]}
         cuts.append(sorted(marks))
+    # Cells between the cuts are few, whatever the sizes: elements are never counted.
     shape = tuple([len(marks) - 1 for marks in cuts])
     if prod(shape) > _CELLS:
         return _cover_in_parts(grid)
     counts = np.zeros(shape, np.int32)
     places = [{mark: number for number, mark in enumerate(marks)} for marks in cuts]
     for cell in grid.cells:
-        box = tuple(
-            [
-                slice(place[offset], place[offset + size])
-                for place, offset, size in zip(
-                    places, cell.offsets, cell.sizes, strict=True
-                )
-            ]
-        )
-        counts[box] += 1
-    missing, doubled = counts == 0, counts > 1
+        box: list[slice] = []
+        for place, offset, size in zip(places, cell.offsets, cell.sizes, strict=True):
+            box.append(slice(place[offset], place[offset + size]))
+        counts[tuple(box)] += 1
+    missing = counts == 0
+    doubled = counts > 1
     sizes = [np.diff(marks) for marks in cuts]
     return Cover(_count_elements(missing, sizes), _count_elements(doubled, sizes))
 
@@ -461,18 +496,14 @@ def _cover_in_parts(grid: Grid) -> Cover:
     cuts = sorted(marks)
     total = Cover(0, 0)
     for low, high in pairwise(cuts):
-        inside = [
-            cell
-            for cell in grid.cells
-            if cell.offsets[dim] <= low and high <= cell.offsets[dim] + cell.sizes[dim]
-        ]
-        flat = [
-            cell._replace(
-                offsets=_with_value(cell.offsets, dim, 0),
-                sizes=_with_value(cell.sizes, dim, 1),
-            )
-            for cell in inside
-        ]
+        # Between two cuts all indices of this dimension are alike: one stands for them.
+        flat: list[Cell] = []
+        for cell in grid.cells:
+            offset, size = cell.offsets[dim], cell.sizes[dim]
+            if offset <= low and high <= offset + size:
+                offsets = _with_value(cell.offsets, dim, 0)
+                sizes = _with_value(cell.sizes, dim, 1)
+                flat.append(cell._replace(offsets=offsets, sizes=sizes))
         cover = _grid_cover(Grid(0, 0, _with_value(grid.shape, dim, 1), tuple(flat)))
         total = Cover(
             total.missing + (high - low) * cover.missing,
@@ -493,6 +524,7 @@ def _count_elements(mask: Array, sizes: Sequence[Array]) -> int:
     import numpy as np
 
     weights = mask.astype(np.int64)
+    # The last dimension is summed first, until one number is left.
     for size in reversed(sizes):
         weights = weights @ size.astype(np.int64)
     return int(weights)
@@ -545,6 +577,7 @@ def _nest_arrays(keys: Array, places: Array, depth: int) -> list[Nest]:
         runs = _nest_runs(int(keys[0]), places.tolist())
         return runs if len(runs) <= len(repeated) else repeated
     if not is_one:
+        # Without a period, each run of one source is nested by itself.
         ends = [*(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), count]
         nests: list[Nest] = []
         first = 0
@@ -563,11 +596,9 @@ def _single_loop(places: Array) -> tuple[Loop, ...] | None:
     if len(places) == 1:
         return ()
     steps = np.diff(places)
-    return (
-        (Loop(len(places), 1, int(steps[0])),)
-        if bool((steps == steps[0]).all())
-        else None
-    )
+    if not bool((steps == steps[0]).all()):
+        return None
+    return (Loop(len(places), 1, int(steps[0])),)
 
 
 def _find_period(keys: Array, places: Array) -> int | None:
@@ -576,6 +607,7 @@ def _find_period(keys: Array, places: Array) -> int | None:
     """
     count = len(keys)
     for period in range(2, count // 2 + 1):
+        # One look at two numbers spares the comparison of arrays for most lengths.
         if count % period or keys[0] != keys[period]:
             continue
         if not (keys[:-period] == keys[period:]).all():
@@ -594,7 +626,9 @@ def _nest_repeats(keys: Array, places: Array, period: int, depth: int) -> list[N
     steps = places[period : 2 * period] - places[:period]
     # Entries are of one inner loop only if they move on alike.
     pairs, joint = np.unique(
-        np.stack([keys[:period], steps], axis=1), axis=0, return_inverse=True
+        np.stack([keys[:period], steps], axis=1),
+        axis=0,
+        return_inverse=True,
     )
     inner = _nest_arrays(joint.reshape(-1), places[:period], depth + 1)
     nests: list[Nest] = []
@@ -614,15 +648,17 @@ def _nest_runs(key: int, places: Sequence[int]) -> list[Nest]:
     first = 0
     while first < len(places):
         last = first + 1
+        step = 1
         if last < len(places):
             step = places[last] - places[first]
-            while last < len(places) and places[last] - places[last - 1] == step:
-                last += 1
-        else:
-            step = 1
-        loops = (Loop(last - first, 1, step),) if last - first > 1 else ()
+        while last < len(places) and places[last] - places[last - 1] == step:
+            last += 1
+        loops: tuple[Loop, ...] = ()
+        if last - first > 1:
+            loops = (Loop(last - first, 1, step),)
         nests.append(Nest(first, key, places[first], loops))
         first = last
+    # Joined runs may repeat in their turn: until nothing joins any more.
     joined = _join_nests(nests)
     while len(joined) < len(nests):
         nests, joined = joined, _join_nests(joined)
@@ -639,7 +675,8 @@ def _join_nests(nests: Sequence[Nest]) -> list[Nest]:
         nest = nests[number]
         last = number + 1
         if last < len(nests) and nests[last].loops == nest.loops:
-            far, step = nests[last].first - nest.first, nests[last].at - nest.at
+            far = nests[last].first - nest.first
+            step = nests[last].at - nest.at
             while (
                 last < len(nests)
                 and nests[last].loops == nest.loops

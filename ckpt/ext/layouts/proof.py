@@ -59,6 +59,7 @@ class Leaf(NamedTuple):
 
 def leaf_of(name: str, ref: TensorRef) -> Leaf:
     """A tensor by its name, and its elements in one dimension."""
+    # Bits of conj and neg change what the elements are: such tensors are made first.
     if is_dense(ref) and not ref.conj and not ref.neg:
         return Leaf(name, ref, ref.storage, ref.offset)
     storage = Storage("", ref.device, ref.dtype, ref.nbytes, place_of(ref))
@@ -66,7 +67,9 @@ def leaf_of(name: str, ref: TensorRef) -> Leaf:
 
 
 def strided_view(
-    flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]
+    flat: TensorRef,
+    first: int,
+    loops: tuple[tuple[int, int], ...],
 ) -> TensorRef:
     """Elements of a flat tensor as a view: (size, step) of each dimension, all steps at
     least 0.
@@ -77,7 +80,9 @@ def strided_view(
 
 
 def read_elements(
-    flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...]
+    flat: TensorRef,
+    first: int,
+    loops: tuple[tuple[int, int], ...],
 ) -> Array:
     """Elements of a flat tensor as raw elements of the shape of the loops, (size, step)
     each. Steps may be negative.
@@ -86,9 +91,11 @@ def read_elements(
 
     sizes = [size for size, _ in loops]
     out = np.empty(sizes, raw_kind(flat.dtype.bits // 8))
+    # Views have no negative steps: such dimensions are read forwards and turned.
     flips = tuple([slice(None, None, -1 if step < 0 else 1) for _, step in loops])
     start = first + sum([(size - 1) * step for size, step in loops if step < 0])
-    view = strided_view(flat, start, tuple([(size, abs(step)) for size, step in loops]))
+    dims = tuple([(size, abs(step)) for size, step in loops])
+    view = strided_view(flat, start, dims)
     fill_array(view, out[flips] if loops else out)
     return out
 
@@ -102,24 +109,23 @@ def blocks_of(
     Elements have `width` bytes.
     """
     most = max(1, STEP // width)
+    # The innermost loops that fit into a block are read together; the next one is cut.
     level = 0
     while level < len(loops) and prod([loop.size for loop in loops[level:]]) > most:
         level += 1
     if not level:
         yield 0, 0, loops
         return
-    cut, inner = loops[level - 1], loops[level:]
+    cut = loops[level - 1]
+    inner = loops[level:]
     count = max(1, most // prod([loop.size for loop in inner]))
     for index in product(*[range(loop.size) for loop in loops[: level - 1]]):
         to = sum([number * loop.to for number, loop in zip(index, loops, strict=False)])
         at = sum([number * loop.at for number, loop in zip(index, loops, strict=False)])
         for low in range(0, cut.size, count):
             size = min(count, cut.size - low)
-            yield (
-                to + low * cut.to,
-                at + low * cut.at,
-                (Loop(size, cut.to, cut.at), *inner),
-            )
+            block = (Loop(size, cut.to, cut.at), *inner)
+            yield to + low * cut.to, at + low * cut.at, block
 
 
 def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
@@ -131,14 +137,14 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
     if piece.source is None:
         return _is_filled(piece, target)
     source = sources[piece.source]
+    # A proposal may be wrong in any way: a view outside of the file is never made.
     if _fails_bounds(piece, target, source):
         return False
     is_whole = piece.loops == (Loop(target.ref.numel, 1, 1),) and not piece.formula
     if is_whole and target.dtype == source.dtype:
-        ours, theirs = (
-            place_of(target.flat),
-            place_of(strided_view(source.flat, piece.at, ((piece.numel, 1),))),
-        )
+        ours = place_of(target.flat)
+        theirs = place_of(strided_view(source.flat, piece.at, ((piece.numel, 1),)))
+        # Two ranges of files need no arrays: they are compared in place.
         if isinstance(ours, Range) and isinstance(theirs, Range):
             return same_ranges(
                 ours.source,
@@ -147,15 +153,13 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
                 theirs.offset,
                 target.ref.nbytes,
             )
-    for to, at, loops in blocks_of(
-        piece.loops, max(source.dtype.bits, target.dtype.bits) // 8
-    ):
-        made = read_elements(
-            source.flat, piece.at + at, tuple([(loop.size, loop.at) for loop in loops])
-        )
-        wanted = read_elements(
-            target.flat, piece.to + to, tuple([(loop.size, loop.to) for loop in loops])
-        )
+    width = max(source.dtype.bits, target.dtype.bits) // 8
+    for to, at, loops in blocks_of(piece.loops, width):
+        source_dims = tuple([(loop.size, loop.at) for loop in loops])
+        target_dims = tuple([(loop.size, loop.to) for loop in loops])
+        made = read_elements(source.flat, piece.at + at, source_dims)
+        wanted = read_elements(target.flat, piece.to + to, target_dims)
+        # The formula counts in the dtype of the source, so it comes before the cast.
         if piece.formula:
             made = computed_elements(made, source.dtype, piece.formula)
         if source.dtype != target.dtype:
@@ -166,7 +170,9 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
 
 
 def are_proved(
-    pieces: Sequence[Piece], target: Leaf, sources: Mapping[str, Leaf]
+    pieces: Sequence[Piece],
+    target: Leaf,
+    sources: Mapping[str, Leaf],
 ) -> bool:
     """Tell whether all pieces of a target are proved. Raises UnreadableError."""
     return all(is_proved(piece, target, sources) for piece in pieces)
@@ -182,18 +188,13 @@ def cast_elements(raw: Array, source: DType, to: DType) -> Array:
 
 def _fails_bounds(piece: Piece, target: Leaf, source: Leaf) -> bool:
     """Tell whether a piece takes elements that are not there."""
-    ends = [
-        piece.to,
-        piece.to + sum([(loop.size - 1) * loop.to for loop in piece.loops]),
-    ]
+    last = piece.to + sum([(loop.size - 1) * loop.to for loop in piece.loops])
+    # Loops may go backwards in the source, but not in the target.
     lows = piece.at + sum([(loop.size - 1) * min(0, loop.at) for loop in piece.loops])
     highs = piece.at + sum([(loop.size - 1) * max(0, loop.at) for loop in piece.loops])
-    return (
-        ends[0] < 0
-        or ends[1] >= target.ref.numel
-        or lows < 0
-        or highs >= source.ref.numel
-    )
+    if piece.to < 0 or last >= target.ref.numel:
+        return True
+    return lows < 0 or highs >= source.ref.numel
 
 
 def _is_filled(piece: Piece, target: Leaf) -> bool:
@@ -203,9 +204,8 @@ def _is_filled(piece: Piece, target: Leaf) -> bool:
     width = target.dtype.bits // 8
     constant = np.frombuffer(piece.constant.to_bytes(width, "little"), raw_kind(width))
     for to, _, loops in blocks_of(piece.loops, width):
-        wanted = read_elements(
-            target.flat, piece.to + to, tuple([(loop.size, loop.to) for loop in loops])
-        )
+        dims = tuple([(loop.size, loop.to) for loop in loops])
+        wanted = read_elements(target.flat, piece.to + to, dims)
         if not bool((wanted == constant).all()):
             return False
     return True

@@ -76,12 +76,15 @@ class Ranks(NamedTuple):
         return name in files
 
     def split_checkpoint(
-        self, checkpoint: Checkpoint, limits: Limits
+        self,
+        checkpoint: Checkpoint,
+        limits: Limits,
     ) -> list[tuple[str, Checkpoint]]:
         """The checkpoint of each file, of one whose names begin with their keys.
 
         Raises LossError for a tensor of no file, and for a file without tensors.
         """
+        # Each file appears, or none does: a folder that lacks a rank loads nowhere.
         roots = self._roots_of(checkpoint)
         empty = [row.file for row in self.files if row.key not in roots]
         if empty:
@@ -109,6 +112,8 @@ class Ranks(NamedTuple):
         Raises LossError for a tensor of no file, and for one in the place of a value.
         """
         trees: dict[str, _Tree] = {row.key: {} for row in self.files}
+        # The deepest dict first: `model.` would take what lies in
+        # `model.language_model.`.
         by_length = sorted(self.dicts, key=len, reverse=True)
         for entry in checkpoint.tensors:
             key, _, rest = entry.name.partition(".")
@@ -120,6 +125,7 @@ class Ranks(NamedTuple):
         for key, tree in trees.items():
             if not tree:
                 continue
+            # The values stand in each file, as they did in the example.
             root = roots[key] = _dict_of_tree(tree)
             for name, value in self.values:
                 if name in root.keys:
@@ -160,10 +166,11 @@ def _put_tensor(tree: _Tree, path: Sequence[str], entry: Entry) -> None:
 
 def _dict_of_tree(tree: _Tree) -> Dict:
     """The dicts of a file as the nodes of its pickle."""
-    return dict_of(
+    items = [
         (key, _dict_of_tree(below) if isinstance(below, dict) else below)
         for key, below in tree.items()
-    )
+    ]
+    return dict_of(items)
 
 
 # --- the files of an example ----------------------------------------------------------
@@ -181,13 +188,17 @@ def ranks_of(survey: Survey, rows: Sequence[tuple[str, Entry]]) -> Ranks | None:
     used: dict[str, None] = {}
     for name, entry in rows:
         key, *path = entry.path
+        # A list or a key that is no text has no name that leads back to it.
         texts = [step for step in path if type(step) is str]
-        if name != entry.name or key not in keys or len(texts) < len(path) or not path:
+        if len(texts) < len(path) or not path:
+            return None
+        if name != entry.name or key not in keys:
             return None
         dicts[tuple(texts[:-1])] = None
         used[str(key)] = None
     if not used or len(used) > MOST_FILES or len(dicts) > MOST_DICTS:
         return None
+    # The names must lead back to the paths: a key with a dot could be two dicts.
     by_length = sorted(dicts, key=len, reverse=True)
     for name, entry in rows:
         key, _, rest = name.partition(".")
@@ -219,11 +230,13 @@ def _below_one_folder(files: Sequence[str]) -> list[str] | None:
 
     It is None where one is no plain path with a known ending.
     """
-    folder = (
-        os.path.commonpath(files) if len(files) > 1 else files[0].rpartition("/")[0]
-    )
-    short = [os.path.relpath(file, folder) if folder else file for file in files]
-    return short if all(map(is_rank_path, short)) else None
+    folder = files[0].rpartition("/")[0]
+    if len(files) > 1:
+        folder = os.path.commonpath(files)
+    short = files
+    if folder:
+        short = [os.path.relpath(file, folder) for file in files]
+    return list(short) if all(map(is_rank_path, short)) else None
 
 
 def is_rank_path(path: str) -> bool:
@@ -233,6 +246,7 @@ def is_rank_path(path: str) -> bool:
     steps = path.split("/")
     if len(path) > LONGEST_TEXT or not 0 < len(steps) <= _STEPS:
         return False
+    # No step may lead up, and a name with a dot in front would be hidden.
     if not all(is_plain_name(step) and not step.startswith(".") for step in steps):
         return False
     try:
@@ -249,10 +263,12 @@ def problem_of_ranks(ranks: Ranks) -> str | None:
     wrong = [file for file in files if not is_rank_path(file)]
     if wrong:
         return f"{show(wrong[0], 80)} is no path of a file of a rank"
+    # A path that is a file and a folder at once cannot be written.
     folders = {file.rpartition("/")[0] for file in files}
     keys = {row.key for row in ranks.files}
     if len(set(files)) < len(files) or len(keys) < len(files) or folders & set(files):
         return "two files have one path or one key"
+    # Names begin with the key and a dot: a key with a dot in it would end too early.
     if any(not key or "." in key or len(key) > LONGEST_TEXT for key in keys):
         return "a key is no beginning of names"
     if len({save.format_for(file, None) for file in files}) > 1:
@@ -267,7 +283,9 @@ def problem_of_ranks(ranks: Ranks) -> str | None:
 
 
 def _values_beside(
-    root: Node, keys: Sequence[str], dicts: set[tuple[str, ...]]
+    root: Node,
+    keys: Sequence[str],
+    dicts: set[tuple[str, ...]],
 ) -> tuple[tuple[tuple[str, Scalar], ...], tuple[str, ...]]:
     """The numbers and texts that all files have beside their tensors, and the names of
     what else lies there.
@@ -280,6 +298,8 @@ def _values_beside(
     beside: dict[str, None] = {}
     for name in dict.fromkeys([name for row in rows for name in row]):
         values = [row.get(name, _NOTHING) for row in rows]
+        # A value that differs by rank, such as a state of random numbers, is no value
+        # of the layout.
         if all(is_kept_value(value) for value in values) and _are_one(values):
             kept.append((name, values[0]))  # type: ignore[arg-type]
         else:
@@ -296,14 +316,13 @@ def _fields_of(root: Node, holders: set[str]) -> dict[str, object]:
     view = look(root)
     if view.kind != "mapping":
         return {}
-    return {
-        key: node
-        for key, node in zip(view.keys, view.children, strict=True)
-        if type(key) is str
-        and key not in holders
-        and len(key) <= LONGEST_TEXT
-        and tensor_of(node) is None
-    }
+    fields: dict[str, object] = {}
+    for key, node in zip(view.keys, view.children, strict=True):
+        if type(key) is not str or len(key) > LONGEST_TEXT:
+            continue
+        if key not in holders and tensor_of(node) is None:
+            fields[key] = node
+    return fields
 
 
 def is_kept_value(value: object) -> bool:
@@ -313,10 +332,12 @@ def is_kept_value(value: object) -> bool:
     if type(value) is int:
         return abs(value) < _LARGEST
     if type(value) is float:
+        # JSON has no number for infinity and NaN.
         return isfinite(value)
     return type(value) is str and len(value) <= LONGEST_TEXT
 
 
 def _are_one(values: Sequence[object]) -> bool:
+    # 1, 1.0 and True are equal in Python, and other values in a file.
     """Tell whether values are equal and of one type."""
     return len({(type(value), value) for value in values}) == 1

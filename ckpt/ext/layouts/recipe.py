@@ -57,6 +57,7 @@ def recipe(
     assumed = parsed_mapping(keyword_texts(assume))
     if check is not None and (out is not None or assumed):
         raise UsageError("--check proves a recipe: it goes without -o and --assume")
+    # Before anything is read: a path that cannot be written is said at once.
     place = (
         None if out is None else target(os.fsdecode(out), force=force, parents=parents)
     )
@@ -74,13 +75,21 @@ def recipe(
         with metered_reading(progress, *opened) as meter:
             if given is not None:
                 findings = check_recipe(
-                    given, sides[0], sides[1], current_executor(), meter
+                    given,
+                    sides[0],
+                    sides[1],
+                    current_executor(),
+                    meter,
                 )
                 made = given
             else:
                 _refuse_unknown(assumed, sides[0], sides[1])
                 findings = find_layout(
-                    sides[0].leaves, sides[1].leaves, assumed, current_executor(), meter
+                    sides[0].leaves,
+                    sides[1].leaves,
+                    assumed,
+                    current_executor(),
+                    meter,
                 )
                 ranks = [
                     ranks_of(side.survey, entries_of(side.survey, section))
@@ -89,6 +98,7 @@ def recipe(
                 found = recipe_of(findings, sides[0].leaves, sides[1].leaves)
                 made = found._replace(before=ranks[0], after=ranks[1])
         for side in opened:
+            # A file that changed while it was searched proves nothing.
             side.check_unchanged()
     report = RecipeReport(
         sides[0].path,
@@ -111,7 +121,10 @@ def recipe(
 
 
 def open_pattern(
-    given: Input, limits: Limits | None = None, *, plugins: bool = False
+    given: Input,
+    limits: Limits | None = None,
+    *,
+    plugins: bool = False,
 ) -> Checkpoint | None:
     """Open the files that a pattern names, or return None for a path that is none.
     Raises CkptError.
@@ -125,11 +138,15 @@ def open_pattern(
 
 @contextmanager
 def opened_side(
-    given: Input, limits: Limits | None, *, plugins: bool
+    given: Input,
+    limits: Limits | None,
+    *,
+    plugins: bool,
 ) -> Iterator[Checkpoint]:
     """Open a checkpoint for a block, or the files that a pattern names. Raises
     CkptError.
     """
+    # A pattern is opened here, so it is closed here; an open checkpoint stays open.
     opened = open_pattern(given, limits, plugins=plugins)
     if opened is None:
         with at_hand(given, limits, plugins=plugins) as known:

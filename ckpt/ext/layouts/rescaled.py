@@ -70,6 +70,7 @@ def shared_formulas(targets: Sequence[Leaf], sources: Sequence[Leaf]) -> list[st
 
     Raises UnreadableError.
     """
+    # Slices of one dtype and size alone can be the same after a factor.
     by_size: dict[tuple[DType, int], list[_Sorted]] = {}
     for row in chain.from_iterable([_sorted_slices(leaf) for leaf in _few(sources)]):
         by_size.setdefault((row.dtype, len(row.numbers)), []).append(row)
@@ -77,6 +78,8 @@ def shared_formulas(targets: Sequence[Leaf], sources: Sequence[Leaf]) -> list[st
     for leaf in _few(targets):
         for ours in _sorted_slices(leaf):
             for theirs in by_size.get((ours.dtype, len(ours.numbers)), ()):
+                # A cheap test first: two slices rarely agree in the place of one
+                # element.
                 if abs(ours.quarter - theirs.quarter) < _slack(ours.dtype):
                     votes.update(_proved_formulas(ours, theirs))
     return [formula for formula, _ in votes.most_common(_FORMULAS)]
@@ -114,12 +117,14 @@ def _sorted_slices(leaf: Leaf) -> Iterator[_Sorted]:
         loops = tuple([(leaf.shape[axis], steps[axis]) for axis in rest])
         count = prod([size for size, _ in loops])
         span = sum([(size - 1) * step for size, step in loops]) * leaf.dtype.bits // 8
+        # Few elements fit by chance, and many cost too much to sort.
         if not LEAST_OF_PAIRS <= count <= _LONGEST or span > _SPAN:
             continue
         last = sum([(leaf.shape[axis] - 1) * steps[axis] for axis in kept])
         for first in sorted({0, last}):
             raw = read_elements(leaf.flat, first, loops).reshape(-1)
             numbers = cast.as_numbers(raw.tobytes(), leaf.dtype).astype("f8")
+            # NaN has no order, and constants have any factor.
             if not np.isfinite(numbers).all() or numbers.min() == numbers.max():
                 continue
             order = np.argsort(numbers, kind="stable")

@@ -54,12 +54,15 @@ def reversed_recipe(whole: Expanded) -> Reversed:
     for name, rows in _copies_by_source(whole).items():
         numel = prod(whole.wanted[name].shape)
         backs = [row.piece.turned(row.target) for row in rows]
+        # Nearly always each element of A is in B once, and all pieces are new.
         is_once = not cover_of(backs, numel).doubled
         for row, back in zip(rows, backs, strict=True):
             back = _computed_back(back, name)
             new = [back] if is_once else _new_parts(turned[name], back, numel)
             turned[name] += new
             used[row.target] += [part.turned(name) for part in new]
+            # Elements that another piece makes already are dropped, so they must be
+            # equal.
             made = sum([part.numel for part in new])
             if made < row.piece.numel:
                 copies.append(row)
@@ -105,6 +108,7 @@ def _copies_by_source(whole: Expanded) -> dict[str, list[Copy]]:
 
 def _new_parts(pieces: Sequence[Piece], piece: Piece, numel: int) -> list[Piece]:
     """The parts of a piece whose elements no other piece makes."""
+    # A piece that is all of the tensor leaves nothing: no elements need be counted.
     if any(other.numel == numel for other in pieces):
         return []
     doubled = cover_of([*pieces, piece], numel).doubled
@@ -112,18 +116,22 @@ def _new_parts(pieces: Sequence[Piece], piece: Piece, numel: int) -> list[Piece]
         return [piece]
     if doubled == piece.numel or not piece.loops:
         return []
+    # It is new in part: both halves are looked at, until each is new or is none.
     first, last = piece.halves()
     out = _new_parts(pieces, first, numel)
     return [*out, *_new_parts([*pieces, *out], last, numel)]
 
 
 def _pieces_back(
-    row: Wanted, own: Sequence[Piece], turned: dict[str, list[Piece]]
+    row: Wanted,
+    own: Sequence[Piece],
+    turned: dict[str, list[Piece]],
 ) -> list[Piece] | None:
     """The pieces that make a tensor of A, or None if it is dropped. Raises
     UnreadableError if some of it is lost.
     """
     numel = prod(row.shape)
+    # A copy is made as the tensor that it equals; that one may be dropped in its turn.
     if row.equal_to is not None and not own:
         return list(turned.get(row.equal_to, ())) or None
     if not row.dropped:
@@ -145,13 +153,15 @@ def _repeated_pieces(row: Wanted, own: Sequence[Piece]) -> list[Piece]:
 
     Raises UnreadableError for too many slices.
     """
+    # A recipe of a few words may name millions of slices.
     if sum([repeat.size for repeat in row.repeats]) > _MOST_SLICES:
         problem = f"{show_name(row.name)} repeats more than {_MOST_SLICES:,} slices"
         raise UnreadableError(f"--reverse: {problem}")
     out: list[Piece] = []
     for repeat in row.repeats:
         for number in range(repeat.size):
-            at, to = repeat.at + number * repeat.step, repeat.to + number
+            at = repeat.at + number * repeat.step
+            to = repeat.to + number
             for piece in own:
                 cut = _slice_in(piece, row.shape, repeat.axis, at)
                 if cut is not None:
@@ -161,19 +171,28 @@ def _repeated_pieces(row: Wanted, own: Sequence[Piece]) -> list[Piece]:
 
 
 def _slice_in(
-    piece: Piece, shape: Sequence[int], axis: int, index: int
+    piece: Piece,
+    shape: Sequence[int],
+    axis: int,
+    index: int,
 ) -> Piece | None:
     """The elements of a piece in one slice of its target, or None if it has none."""
     steps = flat_steps(shape)
     rest: list[Loop] = []
     along: list[Loop] = []
     for loop in loops_in_axes(piece.loops, steps):
-        (along if is_along(loop, axis, shape) else rest).append(loop)
+        if is_along(loop, axis, shape):
+            along.append(loop)
+        else:
+            rest.append(loop)
+    # The index that is left to reach, from the outermost loop along the axis inwards.
     left = index - piece.to // steps[axis] % shape[axis]
-    to, at = piece.to, piece.at
+    to = piece.to
+    at = piece.at
     for loop in sorted(along, key=lambda loop: -loop.to):
         own = min(max(0, left * steps[axis] // loop.to), loop.size - 1)
-        to, at = to + own * loop.to, at + own * loop.at
+        to += own * loop.to
+        at += own * loop.at
         left -= own * loop.to // steps[axis]
     return None if left else piece._replace(to=to, at=at, loops=tuple(rest))
 
@@ -183,12 +202,12 @@ def _rest_of(pieces: Sequence[Piece], numel: int) -> list[Piece]:
     elements each.
     """
     if not pieces:
-        return [
-            whole_piece("", numel)._replace(source=None, loops=(Loop(numel, 1, 0),))
-        ]
+        all_of_it = (Loop(numel, 1, 0),)
+        return [whole_piece("", numel)._replace(source=None, loops=all_of_it)]
     ends = sorted([(piece.to, piece.last[0] + 1) for piece in pieces])
     rest: list[Piece] = []
     position = 0
+    # The end stands as a last piece, so that what is left before it counts.
     for first, last in [*ends, (numel, numel)]:
         if first > position:
             rest.append(Piece(None, position, 0, (Loop(first - position, 1, 0),)))
@@ -204,10 +223,7 @@ def _wanted_back(target: Target, used: Sequence[Piece], whole: Expanded) -> Want
         if piece.source is not None
     ]
     dtype = sources[0].dtype if sources else target.dtype
+    # A recipe has one dtype of sources for each tensor.
     numel = prod(target.shape)
-    return Wanted(
-        target.name,
-        target.shape,
-        dtype,
-        cover_of(list(used), numel).missing if numel else 0,
-    )
+    dropped = cover_of(list(used), numel).missing if numel else 0
+    return Wanted(target.name, target.shape, dtype, dropped)

@@ -59,11 +59,14 @@ def values_of(
         raise UnreadableError(
             f"{show_name(side.passed[0].name)} has no layout: {side.passed[0].why}"
         )
+    # Tied tensors are one memory, which a file of safetensors has once.
     views = {leaf.ref.view: leaf for leaf in side.leaves}
     tasks = [Task(_sums_of, (leaf.ref,), leaf.ref.nbytes) for leaf in views.values()]
     totals: dict[DType, list[int]] = {}
     for leaf, result in zip(
-        views.values(), run_each(executor, tasks, progress), strict=True
+        views.values(),
+        run_each(executor, tasks, progress),
+        strict=True,
     ):
         if isinstance(result, Failed):
             raise UnreadableError(f"{show_name(leaf.name)}: {result.problem}")
@@ -85,6 +88,7 @@ def _sums_of(ref: TensorRef) -> tuple[int, int]:
     """
     import numpy as np
 
+    # Two sums: tensors made so that one of them agrees do not agree in the other.
     one = two = 0
     for block in blocks_in_rows(ref, ref.dtype):
         hashes = mix_bits(block.bits)

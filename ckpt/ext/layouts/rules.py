@@ -96,22 +96,18 @@ class Rule(NamedTuple):
         for part in self.parts:
             for number in range(part.times):
                 all_places = {**places, EACH: number}
-                source = (
-                    None
-                    if part.source is None
-                    else _template_name(part.source, all_places)
+                source = None
+                if part.source is not None:
+                    source = _template_name(part.source, all_places)
+                piece = Piece(
+                    source,
+                    part.to + number * part.to_step,
+                    _affine_value(part.at, all_places),
+                    part.loops,
+                    part.constant,
+                    part.formula,
                 )
-                to = part.to + number * part.to_step
-                pieces.append(
-                    Piece(
-                        source,
-                        to,
-                        _affine_value(part.at, all_places),
-                        part.loops,
-                        part.constant,
-                        part.formula,
-                    )
-                )
+                pieces.append(piece)
         return pieces
 
 
@@ -180,6 +176,7 @@ def expand_recipe(recipe: Recipe, nbytes: int | None = None) -> Expanded:
     """The tensors of a recipe. Raises UnreadableError where it contradicts itself, or
     is too large, also for a checkpoint of `nbytes` bytes.
     """
+    # Counted before anything is made: a few words may stand for millions of pieces.
     _refuse_large(recipe, nbytes)
     targets: dict[str, Target] = {}
     wanted: dict[str, Wanted] = {}
@@ -196,8 +193,16 @@ def expand_recipe(recipe: Recipe, nbytes: int | None = None) -> Expanded:
     for left in recipe.dropped:
         for places in _place_cases(left.places):
             name = _template_name(left.source, places)
-            rest = left.elements, left.equal_to, left.constant, left.repeats
-            _add_wanted(wanted, Wanted(name, left.shape, left.dtype, *rest))
+            row = Wanted(
+                name,
+                left.shape,
+                left.dtype,
+                dropped=left.elements,
+                equal_to=left.equal_to,
+                constant=left.constant,
+                repeats=left.repeats,
+            )
+            _add_wanted(wanted, row)
     return Expanded(tuple(targets.values()), wanted)
 
 
@@ -213,6 +218,7 @@ def _refuse_large(recipe: Recipe, nbytes: int | None) -> None:
                 f"the rule of {show(rule.target.text, 60)} has {own:,} pieces, "
                 f"more than {MOST_OF_ONE:,}"
             )
+        # A rule without parts makes tensors all the same: each counts as one piece.
         pieces += rule.times * max(1, own)
         characters += rule.times * rule.target.length
         for part in rule.parts:
@@ -276,6 +282,7 @@ def _add_wanted(wanted: dict[str, Wanted], row: Wanted) -> None:
         raise UnreadableError(
             f"the recipe gives {show(row.name, 80)} two shapes or dtypes"
         )
+    # A row of what is dropped says more than one that is only taken.
     if row.dropped:
         wanted[row.name] = row
 
@@ -284,8 +291,9 @@ def _place_cases(
     places: Sequence[tuple[str, tuple[int, ...]]],
 ) -> Iterator[dict[str, int]]:
     """The values of places, each with each."""
+    names = [name for name, _ in places]
     for values in product(*[values for _, values in places]):
-        yield dict(zip([name for name, _ in places], values, strict=True))
+        yield dict(zip(names, values, strict=True))
 
 
 # --- folding --------------------------------------------------------------------------
@@ -304,6 +312,7 @@ class _Row(NamedTuple):
     @property
     def signature(self) -> object:
         """The properties that tensors of one rule have in common."""
+        # Numbers of names and beginnings may differ in one rule: all else is the same.
         fixed = [
             (
                 part.form and (part.form.text, part.form.widths),
@@ -333,11 +342,13 @@ class _Row(NamedTuple):
         """The numbers that may follow the numbers of the name: those in the names of
         the sources, and where each begins.
         """
-        return [
-            number
-            for part in self.parts
-            for number in (*(part.form.numbers if part.form else ()), part.piece.at)
-        ]
+        # In the order in which `_make_rule` takes them apart again.
+        numbers: list[int] = []
+        for part in self.parts:
+            if part.form is not None:
+                numbers += part.form.numbers
+            numbers.append(part.piece.at)
+        return numbers
 
 
 class _Folded(NamedTuple):
@@ -353,7 +364,9 @@ class _Folded(NamedTuple):
 
 
 def recipe_of(
-    findings: Findings, sources: Sequence[Leaf], targets: Sequence[Leaf]
+    findings: Findings,
+    sources: Sequence[Leaf],
+    targets: Sequence[Leaf],
 ) -> Recipe:
     """The recipe of what was found, folded over the numbers in names. Tensors that are
     not made have no rule.
@@ -367,14 +380,17 @@ def recipe_of(
             parts = _folded_parts(made.pieces, source_forms, leaves)
             row = _Row(target_forms[made.name], made, leaf, parts)
             groups.setdefault(row.signature, []).append(row)
-    rules = [rule for rows in groups.values() for rule in _rules_of(rows)]
-    return Recipe(
-        tuple(rules), tuple(_dropped_rows(findings.unused, source_forms, leaves))
-    )
+    rules: list[Rule] = []
+    for rows in groups.values():
+        rules += _rules_of(rows)
+    dropped = _dropped_rows(findings.unused, source_forms, leaves)
+    return Recipe(tuple(rules), tuple(dropped))
 
 
 def _dropped_rows(
-    unused: Sequence[Unused], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]
+    unused: Sequence[Unused],
+    forms: Mapping[str, Form],
+    leaves: Mapping[str, Leaf],
 ) -> Iterator[Leftovers]:
     """Yield the rows of what is used nowhere. Those of one form that have all
     combinations of their numbers are one row.
@@ -387,38 +403,54 @@ def _dropped_rows(
     for rows in groups.values():
         numbers = [forms[row.name].numbers for row in rows]
         values = [sorted(set(column)) for column in zip(*numbers, strict=True)]
+        # All combinations are there where there are as many rows as combinations, for
+        # no name stands twice.
         is_product = len(rows) > 1 and prod(map(len, values)) == len(rows)
-        for row, own in (
-            [(rows[0], values)]
-            if is_product
-            else zip(rows, [None] * len(rows), strict=True)
-        ):
-            yield _dropped_row(row, forms[row.name], leaves[row.name], own)
+        if is_product:
+            row = rows[0]
+            yield _dropped_row(row, forms[row.name], leaves[row.name], values)
+            continue
+        for row in rows:
+            yield _dropped_row(row, forms[row.name], leaves[row.name], None)
 
 
 def _dropped_row(
-    row: Unused, form: Form, leaf: Leaf, values: Sequence[Sequence[int]] | None
+    row: Unused,
+    form: Form,
+    leaf: Leaf,
+    values: Sequence[Sequence[int]] | None,
 ) -> Leftovers:
     """The row of one tensor, or of all with these values of the numbers in its name."""
     numbers: list[Affine] = []
     places: list[tuple[str, tuple[int, ...]]] = []
     for place, number in enumerate(form.numbers):
         own = () if values is None else tuple(values[place])
-        name = place_name(place)
-        numbers.append(Affine(0, ((name, 1),)) if len(own) > 1 else Affine(number))
-        places += [(name, own)] if len(own) > 1 else []
+        # A number with one value is text of the name, and no place.
+        if len(own) > 1:
+            name = place_name(place)
+            numbers.append(Affine(0, ((name, 1),)))
+            places.append((name, own))
+        else:
+            numbers.append(Affine(number))
     counts = row.elements, row.copy_of, row.constant, row.repeats
     return Leftovers(
-        template_of(form, numbers), tuple(places), leaf.shape, leaf.dtype, *counts
+        template_of(form, numbers),
+        tuple(places),
+        leaf.shape,
+        leaf.dtype,
+        *counts,
     )
 
 
 def _folded_parts(
-    pieces: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]
+    pieces: Sequence[Piece],
+    forms: Mapping[str, Form],
+    leaves: Mapping[str, Leaf],
 ) -> tuple[_Folded, ...]:
     """The pieces of a tensor, those together that differ by one step of all their
     numbers.
     """
+    # Pieces of one group differ by numbers alone, as those of all experts do.
     groups: dict[object, list[Piece]] = {}
     for piece in sorted(pieces, key=lambda piece: piece.to):
         form = None if piece.source is None else forms[piece.source]
@@ -453,22 +485,28 @@ def _run_length(rows: Sequence[Piece], forms: Mapping[str, Form]) -> int:
     """The number of pieces from the first one on that follow each other by one step."""
     if len(rows) < 2:
         return 1
-    vectors = [_piece_numbers(rows[0], forms), _piece_numbers(rows[1], forms)]
-    steps = [two - one for one, two in zip(*vectors, strict=True)]
+    before = _piece_numbers(rows[0], forms)
+    after = _piece_numbers(rows[1], forms)
+    steps = _number_steps(before, after)
     count = 2
     while count < len(rows):
-        vectors = [
-            _piece_numbers(rows[count - 1], forms),
-            _piece_numbers(rows[count], forms),
-        ]
-        if [two - one for one, two in zip(*vectors, strict=True)] != steps:
+        before = _piece_numbers(rows[count - 1], forms)
+        after = _piece_numbers(rows[count], forms)
+        if _number_steps(before, after) != steps:
             break
         count += 1
     return count if count >= _FEWEST else 1
 
 
+def _number_steps(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """The steps between the numbers of two pieces."""
+    return [two - one for one, two in zip(before, after, strict=True)]
+
+
 def _fold_run(
-    rows: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]
+    rows: Sequence[Piece],
+    forms: Mapping[str, Form],
+    leaves: Mapping[str, Leaf],
 ) -> _Folded:
     """The pieces of a run as one part."""
     piece = rows[0]
@@ -476,10 +514,10 @@ def _fold_run(
     leaf = None if piece.source is None else leaves[piece.source]
     if len(rows) == 1:
         return _Folded(piece, form, leaf)
-    one, two = _piece_numbers(rows[0], forms), _piece_numbers(rows[1], forms)
-    to_step, at_step, *steps = [
-        after - before for before, after in zip(one, two, strict=True)
-    ]
+    # The steps come in the order of `_piece_numbers`.
+    before = _piece_numbers(rows[0], forms)
+    after = _piece_numbers(rows[1], forms)
+    to_step, at_step, *steps = _number_steps(before, after)
     return _Folded(piece, form, leaf, len(rows), to_step, at_step, tuple(steps))
 
 
@@ -491,18 +529,19 @@ def _rules_of(rows: Sequence[_Row]) -> list[Rule]:
     values = [
         sorted({row[place] for row in numbers}) for place in range(len(numbers[0]))
     ]
+    # One rule needs a tensor for each combination of the numbers.
     if prod([len(row) for row in values]) == len(rows):
         fitted = _fit_numbers(rows, values)
         if fitted is not None:
             return [_make_rule(rows[0], values, fitted)]
     varying = [place for place, row in enumerate(values) if len(row) > 1]
     if not varying:
-        return [
-            _make_rule(
-                row, [[number] for number in row.form.numbers], _constant_numbers(row)
-            )
-            for row in rows
-        ]
+        rules: list[Rule] = []
+        for row in rows:
+            own_values = [[number] for number in row.form.numbers]
+            rules.append(_make_rule(row, own_values, _constant_numbers(row)))
+        return rules
+    # Cut along the place with the fewest values, which leaves the fewest rules.
     place = min(varying, key=lambda place: len(values[place]))
     out: list[Rule] = []
     rest = values[place]
@@ -513,17 +552,19 @@ def _rules_of(rows: Sequence[_Row]) -> list[Rule]:
             sorted({row.form.numbers[index] for row in chosen})
             for index in range(len(values))
         ]
-        out += (
-            _rules_of(chosen)
-            if fitted is None
-            else [_make_rule(chosen[0], own, fitted)]
-        )
+        # One value alone has no rule: its tensors are cut along another place.
+        if fitted is None:
+            out += _rules_of(chosen)
+        else:
+            out.append(_make_rule(chosen[0], own, fitted))
         rest = rest[count:]
     return out
 
 
 def _longest_fit(
-    rows: Sequence[_Row], place: int, values: Sequence[int]
+    rows: Sequence[_Row],
+    place: int,
+    values: Sequence[int],
 ) -> tuple[int, list[Affine] | None]:
     """The number of values of a place that make one rule, from the first one on, and
     its numbers: one value without a rule.
@@ -554,6 +595,7 @@ def _fit_numbers(
     """Each number of the parts as one that follows the places of the names, or None if
     one does not.
     """
+    # Two values of each place say its factors; the others must agree with them.
     by_numbers = {row.form.numbers: row.numbers for row in rows}
     base = tuple([row[0] for row in values])
     start = by_numbers[base]
@@ -576,9 +618,8 @@ def _fit_numbers(
     for index, number in enumerate(start):
         own = [(place, row[index]) for place, row in enumerate(factors) if row[index]]
         constant = number - sum([factor * base[place] for place, factor in own])
-        out.append(
-            Affine(constant, tuple([(names[place], factor) for place, factor in own]))
-        )
+        terms = [(names[place], factor) for place, factor in own]
+        out.append(Affine(constant, tuple(terms)))
     for places, wanted in by_numbers.items():
         case = dict(zip(names, places, strict=True))
         if [affine.value(case) for affine in out] != wanted:
@@ -587,7 +628,9 @@ def _fit_numbers(
 
 
 def _make_rule(
-    row: _Row, values: Sequence[Sequence[int]], numbers: Sequence[Affine]
+    row: _Row,
+    values: Sequence[Sequence[int]],
+    numbers: Sequence[Affine],
 ) -> Rule:
     """The rule of tensors that differ by their numbers alone."""
     own: list[Affine] = []
@@ -602,15 +645,15 @@ def _make_rule(
     rest = list(numbers)
     parts: list[Part] = []
     for part in row.parts:
+        # The numbers of a part: those of the name of its source, then where it begins.
         count = len(part.form.numbers) if part.form else 0
         in_name, at, rest = rest[:count], rest[count], rest[count + 1 :]
         source = None
         if part.form is not None:
+            steps = part.steps or (0,) * count
             stepped = [
                 _with_step(number, step)
-                for number, step in zip(
-                    in_name, part.steps or (0,) * count, strict=True
-                )
+                for number, step in zip(in_name, steps, strict=True)
             ]
             source = template_of(part.form, stepped)
         leaf = part.leaf
@@ -647,6 +690,7 @@ def _with_step(number: Affine, step: int) -> Affine:
 def dtype_named(name: str) -> DType:
     """The dtype of a name. Raises UnreadableError."""
     dtype = BY_NAME.get(name)
+    # Elements of less than a byte have no place of their own in a file.
     if dtype is None or dtype.bits < 8:
         raise UnreadableError(f"{show(name, 40)} is no dtype of a recipe")
     return dtype

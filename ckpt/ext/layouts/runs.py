@@ -66,7 +66,11 @@ class Buffers:
     """
 
     def __init__(
-        self, buffers: Sequence[Leaf], leaves: Sequence[Leaf], *, are_targets: bool
+        self,
+        buffers: Sequence[Leaf],
+        leaves: Sequence[Leaf],
+        *,
+        are_targets: bool,
     ) -> None:
         self._buffers = buffers
         self._leaves = leaves
@@ -82,6 +86,7 @@ class Buffers:
 
         Raises UnreadableError.
         """
+        # The first elements of all tensors, once for each dtype of the buffers.
         heads = {
             dtype: _Heads(self._leaves, dtype, are_targets=not self._are_targets)
             for dtype in {buffer.dtype for buffer in self._buffers}
@@ -121,8 +126,11 @@ class Buffers:
         position = 0
         while position < buffer.ref.numel:
             run = self._longest_run(buffer, position, places, runs)
+            # Padding stands behind a tensor or at the beginning, and never twice in a
+            # row.
             if run is None and (not runs or runs[-1].leaf is not None):
                 later = bisect_right(starts, position)
+                # It ends where the next tensor may begin, at the latest.
                 end = starts[later] if later < len(starts) else buffer.ref.numel
                 run = _padding_run(buffer, position, end)
             if run is None:
@@ -140,11 +148,12 @@ class Buffers:
     ) -> Run | None:
         """The longest run that begins at an element of a buffer."""
         options = [(leaf, 0) for leaf in places.get(position, ())]
+        # A buffer is a part of one that was cut over ranks: at its beginning a tensor
+        # may go on that another buffer has the first elements of.
         if not position:
-            options += [
-                (self._leaves[self._numbers[name]], start)
-                for name, start in self._cut.items()
-            ]
+            for name, start in self._cut.items():
+                options.append((self._leaves[self._numbers[name]], start))
+        # The next tensor of the file, for one of equal elements is in no table.
         last = next((run.leaf for run in reversed(runs) if run.leaf), None)
         if last is not None and self._numbers[last.name] + 1 < len(self._leaves):
             options.append((self._leaves[self._numbers[last.name] + 1], 0))
@@ -158,6 +167,7 @@ class Buffers:
             return None
         longest = max(proved, key=_length_of)
         end = position + longest.numel
+        # Elements that are all one number fit anywhere: that is noted beside the rule.
         is_one_number = _equal_count(buffer, position, end) == longest.numel
         return longest._replace(is_by_order=is_one_number)
 
@@ -185,7 +195,11 @@ class _Heads:
     """The first elements of tensors, found in a buffer of a dtype."""
 
     def __init__(
-        self, leaves: Sequence[Leaf], dtype: DType, *, are_targets: bool
+        self,
+        leaves: Sequence[Leaf],
+        dtype: DType,
+        *,
+        are_targets: bool,
     ) -> None:
         import numpy as np
 
@@ -202,6 +216,7 @@ class _Heads:
             raw = read_elements(leaf.flat, 0, ((WINDOW, 1),))
             if is_cast:
                 raw = cast_elements(raw, leaf.dtype, dtype)
+            # A tensor that begins with equal elements would be found everywhere.
             if not bool((raw == raw[0]).all()):
                 keys.append(int(window_keys(raw)[0]))
                 self._leaves.append(leaf)
@@ -220,6 +235,7 @@ class _Heads:
         for start, bits in _blocks_of(buffer):
             keys = window_keys(bits)
             found = np.flatnonzero(np.isin(keys, self._keys))
+            # So many places are no evidence, and each would be compared.
             if len(places) + len(found) > _PLACES:
                 return {}
             for place in found.tolist():
@@ -250,6 +266,7 @@ def _padding_run(buffer: Leaf, start: int, end: int) -> Run | None:
     first = read_elements(buffer.flat, start, ((1, 1),))
     bits = int.from_bytes(first.tobytes(), "little")
     count = _equal_count(buffer, start, end)
+    # A few zeros are padding too; a few equal numbers beside 0 may be values.
     if bits and count < WINDOW:
         return None
     return Run(start, None, 0, count, bits)

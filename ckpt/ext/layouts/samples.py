@@ -31,6 +31,7 @@ def sample_of(leaf: Leaf, dtype: DType) -> int | None:
     place = leaf.storage.place
     if place is None or not place.can_seek or not leaf.ref.numel:
         return None
+    # Behind a URL each sample would be a request.
     if any(source.far is not None for source in place.list_sources()):
         return None
     count = min(COUNT, leaf.ref.numel)
@@ -55,6 +56,7 @@ def first_layers(leaves: Iterable[Leaf]) -> list[Leaf]:
         kind = f"{leaf.name[: match.start(1)]}#{leaf.name[match.end(1) :]}"
         groups.setdefault(kind, []).append((int(match[1]), leaf))
     for rows in groups.values():
+        # By number, and not 0 and 1: some models count from 1, or skip a kind of layer.
         first = sorted({number for number, _ in rows})[:FIRST]
         chosen += [leaf for number, leaf in rows if number in first]
     return chosen

@@ -36,6 +36,7 @@ def multiples(
     known = [leaf for leaf in sources if leaf.dtype.name in COMPUTED]
     if not known or targets[0].dtype.name not in COMPUTED:
         return
+    # Quotients by 0 are infinite or NaN, which fit nothing.
     with np.errstate(all="ignore"):
         rows = np.stack([_some_numbers(leaf) for leaf in known])
         tables = _Tables(rows, 2.0 ** -_mantissa_bits(targets[0].dtype) * 2)
@@ -59,20 +60,24 @@ class _Tables:
         """For two columns: the quotients of the second by the first in ascending order,
         and the numbers of their rows.
         """
+        # Rows by their first number: those that are moved by 1 are found by it.
         self._firsts = _in_order(rows[:, 0])
 
     def fitting(self, own: Array) -> list[int]:
         """The numbers of the rows that one row fits, in ascending order."""
         import numpy as np
 
+        # The largest number is the divisor: it is 0 only where all are.
         sizes = np.abs(own)
         most = int(sizes.argmax())
         near = self._moved(own)
         if own[most] != 0 and len(own) > 1:
             near = [*near, *self._with_ratio(own, most)]
         elif own[most] == 0:
+            # Zeros are a multiple of zeros alone.
             near = [*near, *_between(self._firsts, 0.0, 0.0)]
         numbers = np.unique(np.concatenate(near)) if near else np.zeros(0, np.int64)
+        # `rows` are `[candidates, numbers]`; each is held against its own factor.
         rows = self._rows[numbers]
         factors = own[most] / rows[:, most]
         if own[most] == 0:
@@ -91,12 +96,14 @@ class _Tables:
         near: list[Array] = []
         for move in (1.0, -1.0):
             middle = float(own[0]) + move
+            # The reach covers the rounding of the dtype, and that of float64 beside it.
             reach = slack + abs(middle) * 1e-15
             near += _between(self._firsts, middle - reach, middle + reach)
         return near
 
     def _with_ratio(self, own: Array, most: int) -> list[Array]:
         """Return the numbers of rows with the same quotient of two of their numbers."""
+        # A factor changes both numbers, and not their quotient.
         other = (most + 1) % len(own)
         table = self._ratios.get((most, other))
         if table is None:
@@ -145,19 +152,25 @@ def formulas_between(target: Leaf, source: Leaf, first: int = 0) -> list[str]:
     if target.dtype != source.dtype or target.dtype.name not in COMPUTED or not count:
         return []
     with np.errstate(invalid="ignore"):
-        ours, theirs = (
-            cast.as_numbers(
-                read_elements(leaf.flat, first, ((count, 1),)).tobytes(), leaf.dtype
-            ).astype("f8")
-            for leaf in (target, source)
-        )
+        ours = _first_numbers(target, first, count)
+        theirs = _first_numbers(source, first, count)
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return []
     return formulas_of_numbers(ours, theirs, target.dtype, target.shape)
 
 
+def _first_numbers(leaf: Leaf, first: int, count: int) -> Array:
+    """So many elements of a tensor from one on, as numbers."""
+    raw = read_elements(leaf.flat, first, ((count, 1),))
+    numbers: Array = cast.as_numbers(raw.tobytes(), leaf.dtype).astype("f8")
+    return numbers
+
+
 def formulas_of_numbers(
-    ours: Array, theirs: Array, dtype: DType, shape: Sequence[int]
+    ours: Array,
+    theirs: Array,
+    dtype: DType,
+    shape: Sequence[int],
 ) -> list[str]:
     """The formulas that make finite numbers of others within the rounding of a dtype.
 
@@ -165,8 +178,9 @@ def formulas_of_numbers(
     """
     import numpy as np
 
+    most_off = 2.0 ** -_mantissa_bits(dtype) * 4
     for shift in (1.0, -1.0):
-        if np.abs(ours - theirs - shift).max() <= 2.0 ** -_mantissa_bits(dtype) * 4:
+        if np.abs(ours - theirs - shift).max() <= most_off:
             return [f"+{shift!r}"]
     return _fitting_factors(ours, theirs, dtype, shape)
 
@@ -177,7 +191,10 @@ def _mantissa_bits(dtype: DType) -> int:
 
 
 def _fitting_factors(
-    ours: Array, theirs: Array, dtype: DType, shape: Sequence[int]
+    ours: Array,
+    theirs: Array,
+    dtype: DType,
+    shape: Sequence[int],
 ) -> list[str]:
     """The factors that fit all of some numbers within rounding, those that people use
     first.
@@ -188,8 +205,10 @@ def _fitting_factors(
     if not used.any() or not theirs.any():
         return []
     ratios = ours[used] / theirs[used]
+    # Each quotient leaves a range of factors; all of them must leave one in common.
     slack = np.abs(ratios) * 2.0 ** -(_mantissa_bits(dtype) + 1) * 1.01
-    low, high = float((ratios - slack).max()), float((ratios + slack).min())
+    low = float((ratios - slack).max())
+    high = float((ratios + slack).min())
     if low > high or (low <= 1.0 <= high and bool((ours == theirs).all())):
         return []
     middle = (low + high) / 2
@@ -204,15 +223,16 @@ def _fitting_factors(
         for number in (sign * sqrt(size), sign * float(size)):
             # The number that is computed with is one of the dtype: it has a little more
             # or less than the root.
-            usual += [
-                f"*{factor!r}"
-                for factor in (1 / number, number)
-                if fits(float(kept(factor)))
-            ]
-            usual += [f"/{number!r}"] if fits(1 / float(kept(number))) else []
+            for factor in (1 / number, number):
+                if fits(float(kept(factor))):
+                    usual.append(f"*{factor!r}")
+            if fits(1 / float(kept(number))):
+                usual.append(f"/{number!r}")
+    # Powers of two come first: they round nothing, so they can be taken back.
     exponent = frexp(middle)[1]
     powers = (sign * 2.0 ** (exponent - 1), sign * 2.0**exponent)
-    usual = [*[f"*{power!r}" for power in powers if fits(power)], *usual]
+    exact = [f"*{power!r}" for power in powers if fits(power)]
+    usual = [*exact, *usual]
     return list(dict.fromkeys([*usual, f"*{float(kept(middle))!r}"]))
 
 

@@ -75,6 +75,8 @@ class Index(NamedTuple):
 
         if not len(other.keys):
             return self
+        # The numbers of families are of one index alone: the other one's are
+        # translated.
         kinds = list(dict.fromkeys([*self.kinds, *other.kinds]))
         numbers = np.array([kinds.index(kind) for kind in other.kinds], np.int16)
         keys = np.concatenate([self.keys, other.keys])
@@ -151,6 +153,7 @@ def index_of(fibres: Mapping[int, Fibres], wanted: Array) -> Index:
     import numpy as np
 
     kinds: dict[Axes, int] = {(): 0}
+    # One empty column each, so that the columns have a type where nothing is wanted.
     none: list[Array] = [np.zeros(0, kind) for kind in ("u8", "i4", "i2", "i8")]
     rows = [none]
     given = [(number, row) for number, row in fibres.items() if not row.is_constant]
@@ -159,6 +162,7 @@ def index_of(fibres: Mapping[int, Fibres], wanted: Array) -> Index:
     is_wanted = _are_among(joined, wanted)
     ends = np.cumsum([0, *[_slice_count(row) for _, row in given]])
     holders = np.searchsorted(ends, np.flatnonzero(is_wanted), "right") - 1
+    # A tensor holds several wanted slices, of several families: each is looked at once.
     for holder in np.unique(holders).tolist():
         number, row = given[holder]
         steps = flat_steps(row.shape)
@@ -192,6 +196,7 @@ def _are_among(keys: Array, wanted: Array) -> Array:
     order = np.argsort(keys)
     in_order = keys[order]
     at = np.searchsorted(wanted, in_order)
+    # `searchsorted` gives the end for a key above all others, which is no place.
     at[at == len(wanted)] = 0
     mask[order] = wanted[at] == in_order
     return mask
@@ -201,6 +206,7 @@ def _slice_starts(shape: Sequence[int], steps: Sequence[int], family: Axes) -> A
     """The first element of each slice of a family, in the order of the kept axes."""
     import numpy as np
 
+    # `starts` has one axis for each kept axis: `[axis 0, axis 1, …]`.
     starts = np.zeros((), np.int64)
     for axis in family:
         starts = (
@@ -238,22 +244,28 @@ class Search:
         """
         import numpy as np
 
+        # The sum of all elements, wherever it stands in A: as a whole tensor, or as a
+        # slice of a larger one.
         key = np.uint64((fibres.total + key_offset(fibres.numel)) % (1 << 64))
-        first, last = (
-            np.searchsorted(index.keys, key, "left"),
-            np.searchsorted(index.keys, key, "right"),
-        )
+        first = int(np.searchsorted(index.keys, key, "left"))
+        last = int(np.searchsorted(index.keys, key, "right"))
         ways: list[tuple[Piece, ...]] = []
-        for number in range(int(first), min(int(last), int(first) + _CANDIDATES)):
+        for number in range(first, min(last, first + _CANDIDATES)):
             owner = self._leaves[int(index.owners[number])]
             family = index.kinds[int(index.families[number])]
             piece = self._slice_piece(target, owner, family, int(index.places[number]))
             if piece is not None and (piece,) not in ways:
                 ways.append((piece,))
-        return Found(ways[0], tuple(ways[1:])) if ways else None
+        if not ways:
+            return None
+        return Found(ways[0], tuple(ways[1:]))
 
     def _slice_piece(
-        self, target: Leaf, owner: Leaf, family: Axes, start: int
+        self,
+        target: Leaf,
+        owner: Leaf,
+        family: Axes,
+        start: int,
     ) -> Piece | None:
         """The piece of a target that has the elements of one slice, proved; None if
         their order is another one.
@@ -267,120 +279,116 @@ class Search:
         return None
 
     def assembled(
-        self, target: Leaf, fibres: Fibres, index: Index
+        self,
+        target: Leaf,
+        fibres: Fibres,
+        index: Index,
     ) -> tuple[Found | None, str]:
         """The pieces of a tensor that is put together from slices of A along one or two
         axes, or why there are none.
         """
         import numpy as np
 
-        plans: list[tuple[int, Axes, list[Nest], list[int]]] = []
-        best = ""
+        plans: list[_Plan] = []
+        why = ""
         most = 0
         for family, sums in fibres.families.items():
             flat = sums.reshape(-1)
             inner = fibres.numel // len(flat)
             keys = flat + np.uint64(key_offset(inner))
-            zero = np.uint64(
-                (mixed_number(0, target.dtype.bits // 8) * inner + key_offset(inner))
-                % (1 << 64)
-            )
             lows = np.searchsorted(index.keys, keys, "left")
             highs = np.searchsorted(index.keys, keys, "right")
-            is_zero = keys == zero
-            found = (highs > lows) & ~is_zero
+            # Slices of zeros are equal everywhere, and say nothing of their place.
+            mixed_zero = mixed_number(0, target.dtype.bits // 8)
+            zero = np.uint64((mixed_zero * inner + key_offset(inner)) % (1 << 64))
+            found = (highs > lows) & ~(keys == zero)
             count = int(found.sum())
             if not count:
                 continue
             if count > most:
                 most = count
-                what = "rows" if family == (0,) else "slices"
-                best = f"{count:,} of {len(flat):,} {what} are in A"
+                noun = "rows" if family == (0,) else "slices"
+                why = f"{count:,} of {len(flat):,} {noun} are in A"
             chosen = self._choose_slices(target, index, lows, highs, found)
             missing = ~found
             if missing.any() and not self._fill_gaps(target, family, chosen, missing):
                 continue
             nests = _nests_of(chosen, [target.shape[axis] for axis in family])
             if len(nests) <= MOST:
-                plans.append((len(nests), family, nests, chosen.constants))
-        plans.sort(key=lambda plan: plan[0])
-        for _, family, nests, constants in plans:
-            pieces = self._made(target, family, nests, constants, index)
+                plans.append(_Plan(family, nests, chosen.constants))
+        # The plan of the fewest loops is the plainest rule.
+        plans.sort(key=lambda plan: len(plan.nests))
+        for plan in plans:
+            pieces = self._made(target, plan.family, plan.nests, plan.constants, index)
             if pieces is not None:
                 return Found(pieces), ""
-            best = "slices of A in an order that ckpt does not find"
-        return None, best
+            why = "slices of A in an order that ckpt does not find"
+        return None, why
 
     def _choose_slices(
-        self, target: Leaf, index: Index, lows: Array, highs: Array, found: Array
+        self,
+        target: Leaf,
+        index: Index,
+        lows: Array,
+        highs: Array,
+        found: Array,
     ) -> Chosen:
         """The slice of A for each slice of a target. Where several have its sum, it is
         of the tensor with the most of them.
         """
         import numpy as np
 
+        kinds = len(index.kinds)
+        # `sources` has a tensor and a family of A as one number. Slices that A has not
+        # get any, which the mask at the end takes away.
         numbers = np.minimum(lows, max(len(index.keys) - 1, 0))
         owners = index.owners[numbers].astype(np.int64)
-        families = index.families[numbers].astype(np.int64)
+        sources = owners * kinds + index.families[numbers]
         places = index.places[numbers].copy()
-        several = np.flatnonzero(found & (highs - lows > 1))
+        times = highs - lows
+        several = np.flatnonzero(found & (times > 1))
         if len(several):
-            kinds = len(index.kinds)
-            tally: dict[int, int] = {}
-            options: dict[int, list[tuple[int, int]]] = {}
-            single = (
-                owners[found & (highs - lows == 1)] * kinds
-                + families[found & (highs - lows == 1)]
-            )
-            for source, times in zip(
-                *np.unique(single, return_counts=True), strict=True
-            ):
-                tally[int(source)] = int(times)
-            for number in several.tolist():
-                low, high = (
-                    int(lows[number]),
-                    min(int(highs[number]), int(lows[number]) + _CANDIDATES),
-                )
-                rows = [
-                    (
-                        int(index.owners[at]) * kinds + int(index.families[at]),
-                        int(index.places[at]),
-                    )
-                    for at in range(low, high)
-                ]
-                options[number] = rows
-                for source in {source for source, _ in rows}:
-                    tally[source] = tally.get(source, 0) + 1
-            rank = {
-                source: (
-                    -times,
-                    -self._likeness(target.name, self._leaves[source // kinds].name),
-                    source,
-                )
-                for source, times in tally.items()
-            }
+            options = _slice_options(several, index, lows, highs)
+            single = sources[found & (times == 1)]
+            tally = _tally_sources(single, options)
+            ranks = self._rank_sources(target, tally, kinds)
+            # In order: the place of a slice follows the places chosen before it.
             for number, rows in options.items():
-                best = min(rank[source] for source, _ in rows)[2]
+                best = min(ranks[source] for source, _ in rows)[2]
                 own = [place for source, place in rows if source == best]
-                place = _next_place(
-                    own, places, owners * kinds + families, number, best
-                )
-                owners[number], families[number], places[number] = (
-                    best // kinds,
-                    best % kinds,
-                    place,
-                )
-        keys = np.where(found, owners * len(index.kinds) + families, -1)
-        return Chosen(keys, places, [])
+                places[number] = _next_place(own, places, sources, number, best)
+                sources[number] = best
+        return Chosen(np.where(found, sources, -1), places, [])
+
+    def _rank_sources(
+        self,
+        target: Leaf,
+        tally: Mapping[int, int],
+        kinds: int,
+    ) -> dict[int, tuple[int, float, int]]:
+        """The rank of each source: the one with the most slices comes first, then the
+        one whose name is most alike, then the first one.
+        """
+        ranks: dict[int, tuple[int, float, int]] = {}
+        for source, times in tally.items():
+            owner = self._leaves[source // kinds]
+            likeness = self._likeness(target.name, owner.name)
+            ranks[source] = (-times, -likeness, source)
+        return ranks
 
     def _fill_gaps(
-        self, target: Leaf, family: Axes, chosen: Chosen, missing: Array
+        self,
+        target: Leaf,
+        family: Axes,
+        chosen: Chosen,
+        missing: Array,
     ) -> bool:
         """Make the slices that A has not constants, if all of them are; tell whether
         they are.
         """
         import numpy as np
 
+        # More gaps than rows is no padding, but another layout.
         if len(family) > 1 or 2 * int(missing.sum()) > len(missing):
             return False
         step = flat_steps(target.shape)[family[0]]
@@ -389,6 +397,7 @@ class Search:
             row = read_elements(target.flat, number * step, inner).reshape(-1)
             if not bool((row == row[0]).all()):
                 return False
+            # Numbers below 0 are constants: -1 is the first one of the list.
             bits = int.from_bytes(row[:1].tobytes(), "little")
             if bits not in chosen.constants:
                 chosen.constants.append(bits)
@@ -410,24 +419,31 @@ class Search:
         kinds = len(index.kinds)
         steps = flat_steps(target.shape)
         ours = dims_without(target.shape, family)
+        # The order inside of a slice is looked for once for each source, and holds for
+        # all.
         inner_parts: dict[int, list[_Inner] | None] = {}
         pieces: list[Piece] = []
         for nest in nests:
             outer = _outer_loops(nest, family, target.shape, steps)
             if nest.key < 0:
-                loops = (*outer.loops, *[Loop(size, step, 0) for size, step in ours])
-                pieces.append(
-                    Piece(
-                        None, outer.first, 0, loops, constants[-1 - nest.key]
-                    ).normalized()
-                )
+                # A loop that does not move in the source takes one constant everywhere.
+                still = [Loop(size, step, 0) for size, step in ours]
+                loops = (*outer.loops, *still)
+                bits = constants[-1 - nest.key]
+                piece = Piece(None, outer.first, 0, loops, bits)
+                pieces.append(piece.normalized())
                 continue
             owner = self._leaves[nest.key // kinds]
             if nest.key not in inner_parts:
                 theirs = dims_without(owner.shape, index.kinds[nest.key % kinds])
                 own = [row for row in nests if row.key == nest.key]
                 inner_parts[nest.key] = self._inner_loops(
-                    target, owner, ours, theirs, own, family
+                    target,
+                    owner,
+                    ours,
+                    theirs,
+                    own,
+                    family,
                 )
             parts = inner_parts[nest.key]
             if parts is None:
@@ -435,7 +451,10 @@ class Search:
             for part in parts:
                 loops = (*outer.loops, *part.loops)
                 piece = Piece(
-                    owner.name, outer.first + part.to, nest.at + part.at, loops
+                    owner.name,
+                    outer.first + part.to,
+                    nest.at + part.at,
+                    loops,
                 )
                 pieces.append(piece.normalized())
             if len(pieces) > MOST:
@@ -454,13 +473,19 @@ class Search:
         """The loops over the elements inside of a slice: in the same order, with
         permuted axes, or permuted in any way.
         """
+        # Orders of axes first: they are few, and one slice shows whether they are
+        # right.
         outer = _outer_loops(nests[0], family, target.shape, flat_steps(target.shape))
         for loops in loop_orders(ours, theirs):
             piece = Piece(
-                owner.name, outer.first, nests[0].at, tuple(loops)
+                owner.name,
+                outer.first,
+                nests[0].at,
+                tuple(loops),
             ).normalized()
             if is_proved(piece, target, self._by_name):
                 return [_Inner(0, 0, tuple(loops))]
+        # Any other permutation is looked for along one dimension that fits into memory.
         merged = merged_dims(ours)
         if len(merged) != 1 or merged[0][0] > _INNER:
             return None
@@ -497,8 +522,60 @@ class _Outer(NamedTuple):
     loops: tuple[Loop, ...]
 
 
+class _Plan(NamedTuple):
+    """Slices of one family as loops, and the constants that some of them are."""
+
+    family: Axes
+    nests: list[Nest]
+    constants: list[int]
+
+
+def _slice_options(
+    several: Array,
+    index: Index,
+    lows: Array,
+    highs: Array,
+) -> dict[int, list[tuple[int, int]]]:
+    """The slices of A, as (source, place), that have the sum of each of these slices of
+    a target.
+    """
+    kinds = len(index.kinds)
+    options: dict[int, list[tuple[int, int]]] = {}
+    for number in several.tolist():
+        low = int(lows[number])
+        # Where many slices of A are equal, a few of them stand for all.
+        high = min(int(highs[number]), low + _CANDIDATES)
+        rows: list[tuple[int, int]] = []
+        for row in range(low, high):
+            source = int(index.owners[row]) * kinds + int(index.families[row])
+            rows.append((source, int(index.places[row])))
+        options[number] = rows
+    return options
+
+
+def _tally_sources(
+    single: Array, options: Mapping[int, Sequence[tuple[int, int]]]
+) -> dict[int, int]:
+    """The number of slices that each source has: those that only it has, and those that
+    it has among others.
+    """
+    import numpy as np
+
+    sources, counts = np.unique(single, return_counts=True)
+    tally: dict[int, int] = dict(zip(sources.tolist(), counts.tolist(), strict=True))
+    for rows in options.values():
+        # Several places in one source are one vote for it.
+        for source in {source for source, _ in rows}:
+            tally[source] = tally.get(source, 0) + 1
+    return tally
+
+
 def _next_place(
-    own: Sequence[int], places: Array, sources: Array, number: int, source: int
+    own: Sequence[int],
+    places: Array,
+    sources: Array,
+    number: int,
+    source: int,
 ) -> int:
     """The place that goes on as the slices before do, if one of them does; else the
     nearest to the last one, or the first one.
@@ -531,33 +608,47 @@ def _nests_of(chosen: Chosen, counts: Sequence[int]) -> list[Nest]:
     if len(counts) == 1:
         return nest_places(chosen.keys, chosen.places)
     rows, width = counts
-    keys, places = chosen.keys.reshape(rows, width), chosen.places.reshape(rows, width)
+    keys = chosen.keys.reshape(rows, width)
+    places = chosen.places.reshape(rows, width)
     steps = places[1:] - places[:-1]
+    # All rows alike, each moved on as the one before it: one loop around one row.
     if rows > 1 and (keys == keys[0]).all() and (steps == steps[0]).all():
-        moves = steps[0]
-        joint = keys[0].astype(object) * (1 << 64) + moves.astype(object)
-        numbers: dict[object, int] = {}
-        row = [numbers.setdefault(value, len(numbers)) for value in joint.tolist()]
-        back = list(numbers)
-        nests: list[Nest] = []
-        for nest in nest_places(row, places[0]):
-            value = back[nest.key]
-            key = int(keys[0][row.index(nest.key)])
-            step = int(moves[row.index(nest.key)])
-            assert value is not None
-            nests.append(
-                nest._replace(key=key, loops=(Loop(rows, width, step), *nest.loops))
-            )
-        return nests
-    out: list[Nest] = []
+        return _nests_of_equal_rows(keys[0], places[0], steps[0], rows)
+    nests: list[Nest] = []
     for number in range(rows):
         inner = nest_places(keys[number], places[number])
-        out += [nest._replace(first=nest.first + number * width) for nest in inner]
-    return out
+        nests += [nest._replace(first=nest.first + number * width) for nest in inner]
+    return nests
+
+
+def _nests_of_equal_rows(
+    keys: Array,
+    places: Array,
+    moves: Array,
+    rows: int,
+) -> list[Nest]:
+    """The loops of so many rows: the first one has these keys and places, and each
+    entry moves on by its own step from row to row.
+    """
+    width = len(keys)
+    # Entries belong to one inner loop only where their source and their step agree.
+    joint = keys.astype(object) * (1 << 64) + moves.astype(object)
+    numbers: dict[object, int] = {}
+    row = [numbers.setdefault(value, len(numbers)) for value in joint.tolist()]
+    nests: list[Nest] = []
+    for nest in nest_places(row, places):
+        column = row.index(nest.key)
+        outer = Loop(rows, width, int(moves[column]))
+        key = int(keys[column])
+        nests.append(nest._replace(key=key, loops=(outer, *nest.loops)))
+    return nests
 
 
 def _outer_loops(
-    nest: Nest, family: Axes, shape: Sequence[int], steps: Sequence[int]
+    nest: Nest,
+    family: Axes,
+    shape: Sequence[int],
+    steps: Sequence[int],
 ) -> _Outer:
     """The loops over slices, with steps in elements of the target."""
     width = shape[family[-1]]
@@ -567,19 +658,15 @@ def _outer_loops(
         return _Outer(nest.first * last, loops)
     row, column = divmod(nest.first, width)
     first_step = steps[family[0]]
-    loops = tuple(
-        [
-            Loop(
-                loop.size,
-                loop.to // width * first_step
-                if loop.to % width == 0
-                else loop.to * last,
-                loop.at,
-            )
-            for loop in nest.loops
-        ]
-    )
-    return _Outer(row * first_step + column * last, loops)
+    outer: list[Loop] = []
+    for loop in nest.loops:
+        # A loop over a multiple of the width moves along the first of both axes.
+        if loop.to % width == 0:
+            to = loop.to // width * first_step
+        else:
+            to = loop.to * last
+        outer.append(Loop(loop.size, to, loop.at))
+    return _Outer(row * first_step + column * last, tuple(outer))
 
 
 def dims_without(shape: Sequence[int], family: Axes) -> list[tuple[int, int]]:
@@ -610,9 +697,10 @@ def loop_orders(ours: Dims, theirs: Dims) -> Iterator[list[Loop]]:
     the axes of A in other orders.
     """
     seen: list[list[Loop]] = []
-    variants = (
-        permutations(theirs) if 1 < len(theirs) <= _DIMS else iter([tuple(theirs)])
-    )
+    # Five dimensions have 120 orders: they are not tried.
+    variants: Iterable[Dims] = [tuple(theirs)]
+    if 1 < len(theirs) <= _DIMS:
+        variants = permutations(theirs)
     for order in variants:
         dims = matched_dims(list(ours), list(order))
         if dims is None:
@@ -624,7 +712,9 @@ def loop_orders(ours: Dims, theirs: Dims) -> Iterator[list[Loop]]:
 
 
 def _slice_pairs(
-    nests: Sequence[Nest], family: Axes, shape: Sequence[int]
+    nests: Sequence[Nest],
+    family: Axes,
+    shape: Sequence[int],
 ) -> list[tuple[int, int]]:
     """The beginnings of some slices, in the target and in their source."""
     steps = flat_steps(shape)
@@ -633,10 +723,12 @@ def _slice_pairs(
         outer = _outer_loops(nest, family, shape, steps)
         total = prod([loop.size for loop in outer.loops])
         for number in range(0, total, max(1, total // _SAMPLED)):
+            # Digits of `number` are the indices of the loops, the innermost first.
             to, at, rest = outer.first, nest.at, number
             for loop in reversed(outer.loops):
                 rest, index = divmod(rest, loop.size)
-                to, at = to + index * loop.to, at + index * loop.at
+                to += index * loop.to
+                at += index * loop.at
             pairs.append((to, at))
         if len(pairs) >= _SAMPLED:
             break
@@ -656,6 +748,7 @@ def _find_permutation(
     import numpy as np
 
     size, step = dim
+    # Each column gets one number, made of its elements in all sampled slices.
     ours = np.zeros(size, np.uint64)
     other = np.zeros(size, np.uint64)
     for to, at in pairs:
@@ -667,23 +760,21 @@ def _find_permutation(
             row *= np.uint64(0x9E3779B97F4A7C15)
             row ^= mix_bits(bits)
     # Equal columns are taken one after the other.
-    order, turn = np.argsort(other, kind="stable"), np.argsort(ours, kind="stable")
+    order = np.argsort(other, kind="stable")
+    turn = np.argsort(ours, kind="stable")
     if not bool((other[order] == ours[turn]).all()):
         return None
     taken = np.empty(size, np.int64)
     taken[turn] = order
+    # `taken[column]` is the column of the source; `starts` say where each one lies.
     starts = np.zeros((), np.int64)
     for count, width in theirs:
         starts = starts[..., None] + np.arange(count, dtype=np.int64) * width
-    nests = nest_places([0] * size, starts.reshape(-1)[taken])
-    return [
-        _Inner(
-            nest.first * step,
-            nest.at,
-            tuple([Loop(loop.size, loop.to * step, loop.at) for loop in nest.loops]),
-        )
-        for nest in nests
-    ]
+    parts: list[_Inner] = []
+    for nest in nest_places([0] * size, starts.reshape(-1)[taken]):
+        loops = [Loop(loop.size, loop.to * step, loop.at) for loop in nest.loops]
+        parts.append(_Inner(nest.first * step, nest.at, tuple(loops)))
+    return parts
 
 
 def dtype_of_search(source: DType, target: DType) -> DType | None:

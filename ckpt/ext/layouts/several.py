@@ -32,12 +32,17 @@ def names_several(given: object) -> bool:
     if not isinstance(given, (str, os.PathLike)):
         return False
     text = with_home(os.fsdecode(given))
+    # A file may have a star in its name: then it is that file.
     is_pattern = _WILD.search(text) is not None and not is_url(text)
     return is_pattern and "\0" not in text and not os.path.lexists(text)
 
 
 def open_several(
-    pattern: str, limits: Limits, *, plugins: bool = False, partial: bool = False
+    pattern: str,
+    limits: Limits,
+    *,
+    plugins: bool = False,
+    partial: bool = False,
 ) -> Checkpoint:
     """The files that a pattern names as one checkpoint. Raises CkptError, also for
     fewer than two of them.
@@ -45,6 +50,7 @@ def open_several(
     base, steps = _parts_of(pattern)
     folder = locate(base)
     found = dict(_matches(folder, steps, ""))
+    # One file is a checkpoint by itself, with names of its own.
     if len(found) < 2:
         problem = "no file matches" if not found else "one file matches"
         hint = None if not found else f"its path: {show(next(iter(found)), 80)}"
@@ -88,7 +94,9 @@ def _parts_of(pattern: str) -> tuple[str, list[str]]:
 
 
 def _matches(
-    folder: Location, steps: list[str], before: str
+    folder: Location,
+    steps: list[str],
+    before: str,
 ) -> Iterator[tuple[str, Location]]:
     """Yield the files below a folder that match, by their paths below the first one, in
     natural order. Raises NotOpenedError.
@@ -96,6 +104,7 @@ def _matches(
     step, *rest = steps
     for name in sorted(folder.names(), key=natural_sort_key):
         plain = name.rstrip("/")
+        # As in a shell: a star does not find hidden files.
         if not fnmatchcase(plain, step) or (plain.startswith(".") and step[0] != "."):
             continue
         path = f"{before}{plain}"

@@ -46,7 +46,9 @@ class Side(NamedTuple):
 
 
 def side_of(
-    survey: Survey, section: str | None = None, select: Globs | None = None
+    survey: Survey,
+    section: str | None = None,
+    select: Globs | None = None,
 ) -> Side:
     """The tensors of the only model under their own names, or of all models of a set
     under their full names.
@@ -58,6 +60,7 @@ def side_of(
     entries = entries_of(survey, section, select)
     is_coded = any(_is_coded(entry.tensor) for _, entry in entries)
     for name, entry in entries:
+        # Blocks of a GGUF are compared as their numbers, and shards as what they hold.
         tensor = numeric(unwrap_dtensor(entry.tensor))
         why = unread_kind(tensor)
         if isinstance(tensor, TensorRef) and why is None:
@@ -77,10 +80,13 @@ def side_of(
 
 
 def entries_of(
-    survey: Survey, section: str | None = None, select: Globs | None = None
+    survey: Survey,
+    section: str | None = None,
+    select: Globs | None = None,
 ) -> list[tuple[str, Entry]]:
     """The tensors that a layout is about, by the names that they have in it."""
     parts = sections_of(survey, section)
+    # One model goes by its own names, so that both sides agree whatever is around it.
     if len(parts) == 1:
         part = parts[0]
         return [
@@ -127,8 +133,10 @@ def unread_kind(tensor: Tensor) -> str | None:
     """
     if not isinstance(tensor, TensorRef):
         return tensor.layout
+    # Elements that share a byte cannot be moved one by one.
     if tensor.dtype.bits < 8:
         return tensor.dtype.name
+    # A view that repeats a byte may stand for terabytes.
     if tensor.nbytes > tensor.storage.nbytes + _EXPANDED:
         return (
             f"a view of {tensor.storage.nbytes:,} bytes that expands to "

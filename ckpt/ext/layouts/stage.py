@@ -46,7 +46,13 @@ def recipe_stage(
     def change(survey: Survey) -> RewriteReport:
         with about(survey.path):
             report = convert_layout(
-                survey, recipe, text, format, traits, reverse=reverse, section=section
+                survey,
+                recipe,
+                text,
+                format,
+                traits,
+                reverse=reverse,
+                section=section,
             )
             ranks = recipe.before if reverse else recipe.after
             if in_ranks and ranks is not None and ranks.beside:
@@ -54,12 +60,18 @@ def recipe_stage(
                 report = report._replace(left_out=(*report.left_out, row))
             if not optimizer:
                 return report
+            # The optimizer goes the way of its parameters, so it comes after them.
             from ckpt.ext.layouts.moments import with_optimizer  # here: few ask for it
 
             plan = plan_of(recipe, reverse=reverse)
             in_order = optimizer_keys == "order"
             return with_optimizer(
-                report, survey, plan, section, limits, in_order=in_order
+                report,
+                survey,
+                plan,
+                section,
+                limits,
+                in_order=in_order,
             )
 
     return change

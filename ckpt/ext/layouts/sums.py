@@ -22,7 +22,10 @@ class Sums:
     """The sums of tensors of A, read as each dtype of B, and of tensors of B."""
 
     def __init__(
-        self, dtypes: Iterable[DType], executor: Executor, progress: Progress | None
+        self,
+        dtypes: Iterable[DType],
+        executor: Executor,
+        progress: Progress | None,
     ) -> None:
         self._executor = executor
         self._progress = progress
@@ -57,6 +60,7 @@ class Sums:
             if leaf.name not in self._of_targets
         ]
         rest = iter(rows)
+        # So many at a time: the tasks of 100,000 tensors would all wait in memory.
         while some := list(islice(rest, AT_ONCE)):
             tasks = [
                 Task(fibres_of, (leaf.ref, to), leaf.ref.nbytes) for leaf, to, _ in some
@@ -77,6 +81,7 @@ class Sums:
     def of_source(self, leaf: Leaf) -> Fibres | None:
         """The sums of a tensor of A, read as some dtype. Raises UnreadableError."""
         self.read_sums([leaf], ())
+        # Any dtype will do: copies are compared with copies of the same tensor.
         every = [rows.get(leaf.name) for rows in self._of_sources.values()]
         return next((fibres for fibres in every if fibres is not None), None)
 
@@ -94,6 +99,7 @@ class Sums:
         UnreadableError.
         """
         sample = self.read_sample(leaf, leaf.dtype)
+        # The sample of a few elements says that it is none, without reading the rest.
         if sample not in (None, ONE):
             return False
         fibres = self.of_source(leaf)

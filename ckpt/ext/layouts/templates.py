@@ -42,6 +42,7 @@ def forms_of(names: Iterable[str]) -> dict[str, Form]:
     given = list(names)
     digits = {name: tuple(_DIGITS.findall(name)) for name in given}
     texts = {name: _DIGITS.sub("#", name) for name in given}
+    # First over all names: `layers.10` says nothing, `layers.07` beside it does.
     padded: dict[tuple[str, int], int] = {}
     for name in given:
         for place, number in enumerate(digits[name]):
@@ -50,9 +51,8 @@ def forms_of(names: Iterable[str]) -> dict[str, Form]:
     forms: dict[str, Form] = {}
     for name in given:
         text = texts[name]
-        widths = tuple(
-            [padded.get((text, place), 0) for place in range(len(digits[name]))]
-        )
+        places = range(len(digits[name]))
+        widths = tuple([padded.get((text, place), 0) for place in places])
         fits = [
             len(number) == max(width, len(str(int(number))))
             for number, width in zip(digits[name], widths, strict=True)
@@ -61,11 +61,10 @@ def forms_of(names: Iterable[str]) -> dict[str, Form]:
         # A number that is written in two ways is text, and so is one beside a `#`: the
         # name has a form of its own.
         is_plain = all(fits) and "#" not in name
-        forms[name] = (
-            Form(text, numbers, widths)
-            if is_plain
-            else Form(name.replace("#", "##"), (), ())
-        )
+        if is_plain:
+            forms[name] = Form(text, numbers, widths)
+        else:
+            forms[name] = Form(name.replace("#", "##"), (), ())
     return forms
 
 
@@ -85,23 +84,26 @@ class Affine(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The number as text: `n`, `8*p+n-3`."""
-        terms = [
-            name if factor == 1 else f"{factor}*{name}" for name, factor in self.factors
-        ]
+        terms: list[str] = []
+        for name, factor in self.factors:
+            terms.append(name if factor == 1 else f"{factor}*{name}")
         if self.constant or not terms:
             terms.append(str(self.constant))
+        # A negative number brings its own sign.
         return "+".join(terms).replace("+-", "-")
 
 
 def parse_affine(text: str) -> Affine:
     """The number that a text stands for. Raises UnreadableError."""
-    constant, position, count = 0, 0, 0
+    constant = 0
+    position = 0
+    count = 0
     factors: dict[str, int] = {}
     compact = text.replace(" ", "")
     while position < len(compact):
         match = _TERM.match(compact, position)
         count += 1
+        # An empty match would go on for ever, and many terms are no text of a recipe.
         if (
             match is None
             or match.end() == position
@@ -128,16 +130,14 @@ def _is_term(match: re.Match[str], position: int) -> bool:
     """Tell whether a term is whole: a sign but for the first one, and a star between a
     factor and a place alone.
     """
-    has_number, has_star, has_name = (
-        match[2] is not None,
-        bool(match[3]),
-        match[4] is not None,
-    )
+    has_number = match[2] is not None
+    has_star = bool(match[3])
+    has_name = match[4] is not None
     if position and not match[1]:
         return False
-    return (has_star and has_number and has_name) or (
-        not has_star and has_number != has_name
-    )
+    if has_star:
+        return has_number and has_name
+    return has_number != has_name
 
 
 class Template(NamedTuple):
@@ -153,9 +153,13 @@ class Template(NamedTuple):
         """
         parts = [self.texts[0]]
         for number, width, text in zip(
-            self.numbers, self.widths, self.texts[1:], strict=True
+            self.numbers,
+            self.widths,
+            self.texts[1:],
+            strict=True,
         ):
             value = number.value(places)
+            # A name with a minus would be another name, or none at all.
             if value < 0:
                 raise UnreadableError(f"{show(self.text, 60)} is no name for {value}")
             parts += [f"{value:0{width}d}" if width else str(value), text]
@@ -171,7 +175,10 @@ class Template(NamedTuple):
         """The template as text, with `<<` for a bracket of the name itself."""
         parts = [self.texts[0].replace("<", "<<")]
         for number, width, text in zip(
-            self.numbers, self.widths, self.texts[1:], strict=True
+            self.numbers,
+            self.widths,
+            self.texts[1:],
+            strict=True,
         ):
             hole = f"<{number.text}:{width}>" if width else f"<{number.text}>"
             parts += [hole, text.replace("<", "<<")]
@@ -203,6 +210,7 @@ def parse_template(text: str) -> Template:
                 f"{show(text, 60)}: a place that does not end",
                 hint="<< for a bracket",
             )
+        # Each number is worked out for each tensor: a name of a model has a few.
         if len(numbers) == _MOST_NUMBERS:
             raise UnreadableError(
                 f"{show(text, 60)}: more than {_MOST_NUMBERS} numbers in a name"
@@ -225,21 +233,22 @@ def template_of(form: Form, numbers: Sequence[Affine]) -> Template:
     """The template of a form, with these numbers in it. Those that follow no place are
     text.
     """
+    # A form without numbers is the name itself, with each `#` doubled.
     if not form.numbers:
         return Template((form.text.replace("##", "#"),), (), ())
     first, *rest = form.text.split("#")
-    texts, holes, widths = [first], [], []
+    first, *rest = form.text.split("#")
+    texts: list[str] = [first]
+    holes: list[Affine] = []
+    widths: list[int] = []
     for number, width, text in zip(numbers, form.widths, rest, strict=True):
         if number.factors:
             holes.append(number)
             widths.append(width)
             texts.append(text)
-        else:
-            texts[-1] += (
-                f"{number.constant:0{width}d}{text}"
-                if width
-                else f"{number.constant}{text}"
-            )
+            continue
+        digits = f"{number.constant:0{width}d}" if width else f"{number.constant}"
+        texts[-1] += f"{digits}{text}"
     return Template(tuple(texts), tuple(holes), tuple(widths))
 
 
@@ -260,6 +269,7 @@ def values_text(values: Sequence[int]) -> str:
         step = values[last] - values[first] if last < len(values) else 1
         while last < len(values) and values[last] - values[last - 1] == step:
             last += 1
+        # Two values are shorter one by one: the second may begin a run.
         if last - first < 3:
             parts.append(str(values[first]))
             first += 1
@@ -279,8 +289,12 @@ def parse_values(text: str, most: int = MOST_VALUES) -> list[int]:
             raise UnreadableError(
                 f"{show(text, 40)} are no values of a place", hint="as in 0-31"
             )
-        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if not step or last < first or (last - first) // step + len(values) >= most:
+        first = int(match[1])
+        last = int(match[2] or match[1])
+        step = int(match[3] or 1)
+        # Counted before the values are made: `0-999999999` is short.
+        count = (last - first) // step if step else 0
+        if not step or last < first or count + len(values) >= most:
             raise UnreadableError(
                 f"{show(text, 40)} are no values of a place, or too many"
             )

@@ -46,6 +46,7 @@ def recipe_lines(report: RecipeReport, width: int | None = None) -> list[Line]:
     """The report as a person reads it, broken to fit `width`."""
     lines: list[Line] = [[(report.headline, "good" if report.is_whole else "warning")]]
     lines += _coded_lines(report, width)
+    # A recipe that was given needs no listing: only what is wrong with it.
     if report.recipe.rules and not report.is_check:
         lines.append([])
         for rule in report.recipe.rules[:_MOST]:
@@ -130,7 +131,9 @@ def _rule_lines(rule: Rule, width: int | None) -> list[Line]:
         source = show(source_words(part), 160)
         text = ": ".join([text for text in (source, words) if text])
         lines += hanging_lines(
-            [("  of ", "dim")] if source else [("  ", "")], text, width
+            [("  of ", "dim")] if source else [("  ", "")],
+            text,
+            width,
         )
     if len(rule.parts) > _PARTS:
         lines.append([(f"  and {len(rule.parts) - _PARTS:,} more parts", "dim")])
@@ -140,18 +143,22 @@ def _rule_lines(rule: Rule, width: int | None) -> list[Line]:
 
 
 def _titled_lines(
-    title: str, rows: Sequence[tuple[str, str]], width: int | None
+    title: str,
+    rows: Sequence[tuple[str, str]],
+    width: int | None,
 ) -> list[Line]:
     """A list with its title; no line for an empty one."""
     if not rows:
         return []
     lines: list[Line] = [[], [(title, "head")]]
     shown = 0
+    # Names that differ by numbers are one line.
     for name, indices in merge_alike_rows(rows[:_FOLDED])[:_LEFT]:
         shown += len(indices)
         times = f"  ×{len(indices):,}" if len(indices) > 1 else ""
         label = f"  {show_name(name, 80)}{times}"
         text = rows[indices[0]][1]
+        # In one line where it fits, else the text hangs below the name.
         if width is None or cells(label) + 2 + cells(text) <= width:
             lines.append([(label, "name"), (f"  {text}", "")])
             continue

@@ -35,10 +35,11 @@ def source_words(part: Part) -> str:
     if part.source is None:
         return ""
     text = part.source.text
-    if part.times > 1 and any(
-        name == EACH for number in part.source.numbers for name, _ in number.factors
-    ):
-        return f"{text} (each 0-{part.times - 1})"
+    if part.times == 1:
+        return text
+    for number in part.source.numbers:
+        if any(name == EACH for name, _ in number.factors):
+            return f"{text} (each 0-{part.times - 1})"
     return text
 
 
@@ -46,6 +47,7 @@ def _constant_words(part: Part, rule: Rule) -> str:
     value = constant_text(part.constant, rule.dtype)
     numel = prod([loop.size for loop in part.loops])
     width = prod(rule.shape[1:]) if rule.shape else 1
+    # The whole tensor first: else it is padding, in rows where it is whole ones.
     if numel == prod(rule.shape):
         return f"all elements {value}"
     if numel % width == 0 and len(rule.shape) > 1:
@@ -66,10 +68,12 @@ def constant_text(bits: int, dtype: DType) -> str:
 def _shape_words(part: Part, rule: Rule) -> list[str]:
     source, target = prod(part.shape), prod(rule.shape)
     numel = prod([loop.size for loop in part.loops])
+    # A tensor in its own order has no words, but for another shape.
     loops = part.loops
     is_whole = numel == source == target and part.times == 1
     if is_whole and loops == (Loop(numel, 1, 1),):
         return [] if part.shape == rule.shape else [f"reshaped from {list(part.shape)}"]
+    # Axes in another order are said by their numbers, if nothing else is done.
     if is_whole:
         turned = _axes_words(part, rule)
         if turned is not None:
@@ -92,15 +96,12 @@ def _axes_words(part: Part, rule: Rule) -> str | None:
     steps = flat_steps(part.shape)
     if not 1 < len(part.shape) <= 5 or len(part.shape) != len(rule.shape):
         return None
+    # Five axes have 120 orders; more are not tried.
     for order in permutations(range(len(part.shape))):
         if tuple([part.shape[axis] for axis in order]) != rule.shape:
             continue
-        loops = [
-            Loop(size, to, steps[axis])
-            for size, to, axis in zip(
-                rule.shape, flat_steps(rule.shape), order, strict=True
-            )
-        ]
+        dims = zip(rule.shape, flat_steps(rule.shape), order, strict=True)
+        loops = [Loop(size, to, steps[axis]) for size, to, axis in dims]
         if Piece("", 0, 0, tuple(loops)).normalized().loops == part.loops:
             if order == (1, 0):
                 return "transposed"
@@ -116,6 +117,7 @@ def _slice_words(part: Part, rule: Rule) -> list[str]:
     if numel >= prod(part.shape):
         return []
     width = prod(part.shape[1:])
+    # The elements from the first to the last that is taken: as many, if they are a run.
     span = 1 + sum([(loop.size - 1) * abs(loop.at) for loop in part.loops])
     if (
         not part.at.factors
@@ -126,6 +128,7 @@ def _slice_words(part: Part, rule: Rule) -> list[str]:
         first = part.at.constant // width
         last = first + numel // width - 1
         return [f"rows {first:,} to {last:,}" if last > first else f"row {first:,}"]
+    # No run, but whole rows.
     if numel % width == 0 and not _reaches_inside(part.loops, width):
         return [f"{numel // width:,} of {part.shape[0]:,} rows"]
     if len(part.shape) == 2 and numel % part.shape[0] == 0:
@@ -149,6 +152,7 @@ def _order_words(part: Part, rule: Rule) -> list[str]:
     for loop in part.loops:
         if loop.at < 0:
             words.append(f"{loop.size:,} in reverse")
+    # Loops that mix rows and columns: there are no words for the order of rows.
     if rows is None:
         inner = [loop for loop in part.loops if loop.to < width]
         if len(inner) == 1 and inner[0].at > 1:
@@ -157,20 +161,16 @@ def _order_words(part: Part, rule: Rule) -> list[str]:
     halves = _rotary_words(rows)
     if halves is not None:
         words.append(halves)
+    # Groups that lie apart in the target have parts of other tensors between them.
     outer = rows[0] if rows else None
     numel = prod([loop.size for loop in part.loops])
     block = prod([loop.size for loop in rows[1:]]) if rows else 1
-    if (
-        outer is not None
-        and outer.size > 1
-        and outer.to > block
-        and numel < prod(rule.shape)
-    ):
-        words.append(
-            f"interleaved in {outer.size:,} groups"
-            if block > 1
-            else "interleaved row by row"
-        )
+    is_apart = outer is not None and outer.size > 1 and outer.to > block
+    if outer is not None and is_apart and numel < prod(rule.shape):
+        if block > 1:
+            words.append(f"interleaved in {outer.size:,} groups")
+        else:
+            words.append("interleaved row by row")
     inner = [loop for loop in part.loops if loop.to < width]
     if len(inner) > 1:
         words.append("columns permuted")
@@ -185,6 +185,7 @@ def _rotary_words(rows: Sequence[Loop]) -> str | None:
     """
     if len(rows) < 2:
         return None
+    # The two innermost loops: one of them has 2 indices, the pair or the halves.
     middle, inner = rows[-2], rows[-1]
     if middle.to != inner.size * inner.to or inner.to != 1:
         return None

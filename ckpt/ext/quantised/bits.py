@@ -53,6 +53,7 @@ class State(NamedTuple):
 
 def read_state(ref: TensorRef) -> State:
     """Read the JSON in the bytes of a tensor. Raises MisfitError, UnreadableError."""
+    # Before it is parsed: JSON of a stranger may be as long as it likes.
     if ref.nbytes > _STATE or ref.dtype.bits != 8:
         raise MisfitError("its quant_state is too long")
     try:
@@ -62,10 +63,13 @@ def read_state(ref: TensorRef) -> State:
     if not isinstance(fields, dict):
         raise MisfitError("its quant_state is not an object")
     shape = fields.get("shape")
-    block, nested = fields.get("blocksize"), fields.get("nested_blocksize")
-    dtype, kind = fields.get("dtype"), fields.get("quant_type")
+    block = fields.get("blocksize")
+    nested = fields.get("nested_blocksize")
+    dtype = fields.get("dtype")
+    kind = fields.get("quant_type")
     if not isinstance(shape, list) or not 0 < len(shape) <= DIMENSIONS:
         raise MisfitError("its quant_state names no shape")
+    # `type(…) is int`: JSON's true is a number in Python.
     if not all(type(size) is int and 0 < size < 1 << 40 for size in shape):
         raise MisfitError("its quant_state names no shape")
     if kind not in ("nf4", "fp4") or type(block) is not int or block not in _BLOCKS:
@@ -74,6 +78,7 @@ def read_state(ref: TensorRef) -> State:
         raise MisfitError("its quant_state names no dtype that is known")
     if nested is not None and (type(nested) is not int or not 0 < nested <= 1 << 20):
         raise MisfitError("its quant_state names no size of nested blocks")
+    # A larger number is infinite in float32, in which it is added.
     offset = fields.get("nested_offset", 0.0)
     if type(offset) not in (int, float) or abs(offset) > _LARGEST:
         raise MisfitError("its nested_offset is not a number of float32")
@@ -86,24 +91,29 @@ class FourBits:
     """
 
     def __init__(self, given: Given, state: State, blocks: int) -> None:
-        self._given, self._state, self._blocks = given, state, blocks
+        self._given = given
+        self._state = state
+        self._blocks = blocks
         self._codes = given.parts["codes"]
-        numel = prod(state.shape)
+        self._numel = prod(state.shape)
+        # Codes may be stored as other types, such as bfloat16: their bytes count.
+        nbytes = self._codes.nbytes
         self._bytes = self._codes._replace(
             dtype=BY_NAME["uint8"],
-            shape=(1, self._codes.nbytes),
-            stride=(self._codes.nbytes, 1),
-            numel=self._codes.nbytes,
+            shape=(1, nbytes),
+            stride=(nbytes, 1),
+            numel=nbytes,
         )
-        self._numel = numel
 
     def read_codes(self, first: int, last: int) -> Array:
         import numpy as np
 
         block = self._state.block
-        begin, end = first * block // 2, min(last * block // 2, self._codes.nbytes)
+        begin = first * block // 2
+        end = min(last * block // 2, self._codes.nbytes)
         packed = fill.array(self._bytes, (range(1), range(begin, end)))
         codes = unpack_halves(packed, high_first=True).reshape(-1)
+        # The last block may be short: its rest is filled with codes that nobody takes.
         whole = np.zeros((last - first) * block, "u1")
         whole[: len(codes)] = codes
         return whole.reshape(last - first, block)
@@ -112,11 +122,9 @@ class FourBits:
         import numpy as np
 
         scales = self._read_scales(first, last)
-        return Cells(
-            np.arange(last - first),
-            np.zeros(self._state.block, np.intp),
-            (scales[:, None],),
-        )
+        # Each row is a block with one scale: `scales` is [rows, 1].
+        columns = np.zeros(self._state.block, np.intp)
+        return Cells(np.arange(last - first), columns, (scales[:, None],))
 
     def _read_scales(self, first: int, last: int) -> Array:
         """Return the scales of some blocks, which may be codes of a table with scales
@@ -132,10 +140,8 @@ class FourBits:
         outer = _part(self._given.parts["nested_absmax"], begin, -(-last // size))
         table = _part(self._given.parts["nested_quant_map"], 0, 256)
         # The product is rounded before the offset is added, as in bitsandbytes.
-        scaled = (
-            np.take(table, absmax.astype(np.intp))
-            * outer[np.arange(first, last) // size - begin]
-        )
+        numbers = np.take(table, absmax.astype(np.intp))
+        scaled = numbers * outer[np.arange(first, last) // size - begin]
         scales: Array = scaled + np.float32(self._state.nested_offset)
         return scales
 
@@ -155,11 +161,9 @@ def _of_table(table: TensorRef, codes: Array, scale: Array) -> Array:
 
 def plan_four_bits(given: Given) -> Planned:
     """Plan a weight of bitsandbytes in NF4 or FP4. Raises MisfitError."""
-    codes, absmax, table = (
-        given.require("codes"),
-        given.require("absmax"),
-        given.require("quant_map"),
-    )
+    codes = given.require("codes")
+    absmax = given.require("absmax")
+    table = given.require("quant_map")
     if not given.can_read:
         raise MisfitError("its shape is in quant_state, which was not read")
     state = read_state(given.require("state"))
@@ -173,14 +177,13 @@ def plan_four_bits(given: Given) -> Planned:
     is_nested = state.nested_block is not None
     if not is_dense(codes) or absmax.shape != (blocks,) or table.shape != (16,):
         raise MisfitError(f"absmax and quant_map do not fit {blocks:,} blocks")
-    if (
-        absmax.dtype.name != ("uint8" if is_nested else "float32")
-        or table.dtype.name != "float32"
-    ):
+    absmax_dtype = "uint8" if is_nested else "float32"
+    if absmax.dtype.name != absmax_dtype or table.dtype.name != "float32":
         raise MisfitError(f"absmax is {absmax.dtype.name}")
     if is_nested:
         assert state.nested_block is not None
-        outer, inner = given.require("nested_absmax"), given.require("nested_quant_map")
+        outer = given.require("nested_absmax")
+        inner = given.require("nested_quant_map")
         if outer.shape != (-(-blocks // state.nested_block),) or inner.shape != (256,):
             raise MisfitError("nested_absmax and nested_quant_map do not fit absmax")
         if outer.dtype.name != "float32" or inner.dtype.name != "float32":
@@ -200,17 +203,19 @@ class _EightBits:
     """Signed bytes with a largest value for each row."""
 
     def __init__(self, codes: TensorRef, scale: TensorRef, grid: Grid) -> None:
-        self._codes = as_rows(
-            codes._replace(dtype=BY_NAME["uint8"]), grid.rows, grid.columns
-        )
-        self._scale, self._grid = scale, grid
+        signless = codes._replace(dtype=BY_NAME["uint8"])
+        self._codes = as_rows(signless, grid.rows, grid.columns)
+        self._scale = scale
+        self._grid = grid
 
     def read_codes(self, first: int, last: int) -> Array:
         return read_rows(self._codes, first, last)
 
     def read_cells(self, first: int, last: int) -> Cells:
         return self._grid.cells(
-            first, last, lambda begin, end: (read_scales(self._scale, begin, end),)
+            first,
+            last,
+            lambda begin, end: (read_scales(self._scale, begin, end),),
         )
 
 
@@ -220,9 +225,9 @@ def _of_largest(codes: Array, scale: Array) -> Array:
     """
     import numpy as np
 
-    product: Array = (codes.view("i1").astype("<f4") * scale) * np.float32(
-        7.874015718698502e-3
-    )
+    # In this order, for each product is rounded: 1/127 is a float32.
+    numbers = codes.view("i1").astype("<f4")
+    product: Array = (numbers * scale) * np.float32(7.874015718698502e-3)
     return product
 
 
@@ -230,11 +235,10 @@ def plan_eight_bits(given: Given) -> Planned:
     """Plan a weight of LLM.int8. Raises MisfitError."""
     codes, scale = given.require("codes"), given.require("scale")
     _require_row_order(given)
-    if (
-        len(codes.shape) != 2
-        or scale.shape != (codes.shape[0],)
-        or scale.dtype.name != "float32"
-    ):
+    is_matrix = len(codes.shape) == 2
+    if not is_matrix or scale.shape != (codes.shape[0],):
+        raise MisfitError("SCB is not one float32 for each row")
+    if scale.dtype.name != "float32":
         raise MisfitError("SCB is not one float32 for each row")
     if not codes.numel:
         raise MisfitError("there are no codes")

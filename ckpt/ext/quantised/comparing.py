@@ -85,11 +85,12 @@ def judging_of(before: Survey, after: Survey, limits: Limits) -> Judging | None:
     Raises CkptError.
     """
     sides = [_plain(side, limits) for side in (before, after)]
-    rows = [
-        {(row.name, row.planned.text) for row in found.values()} for _, found in sides
-    ]
+    rows: list[set[tuple[str, str]]] = []
+    for _, found in sides:
+        rows.append({(row.name, row.planned.text) for row in found.values()})
+    # Both have the same codes: these are compared as they are.
     if rows[0] == rows[1]:
-        return None  # codes are compared as they are
+        return None
     return Judging(sides[0][0], sides[1][0], (sides[0][1], sides[1][1]))
 
 
@@ -175,15 +176,9 @@ class Judgement(NamedTuple):
             )
             out += hanging_lines([], text, width, 2)
         if self.casts:
-            out += hanging_lines(
-                [],
-                (
-                    f"cast: {counted_noun(self.casts, 'tensor')}, within the rounding "
-                    "of a cast"
-                ),
-                width,
-                2,
-            )
+            text = f"cast: {counted_noun(self.casts, 'tensor')}"
+            text = f"{text}, within the rounding of a cast"
+            out += hanging_lines([], text, width, 2)
         if self.equal:
             text = f"equal: {counted_noun(self.equal, 'other tensor')}"
             out += hanging_lines([], text, width, 2)
@@ -272,17 +267,18 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
 
     rows: list[Judged] = []
     executor = report.options.executor or Local()
+    # A weight that was compared by its lines was judged by the same process.
     seen = [None if row.change is None else row.change.seen for row, *_ in pairs]
-    tasks = [
-        _task_of(*pair, judging)
-        for pair, verdict in zip(pairs, seen, strict=True)
-        if verdict is None  # it was not compared by its lines
-    ]
+    tasks: list[Task[Judged]] = []
+    for (row, side, base), verdict in zip(pairs, seen, strict=True):
+        if verdict is None:
+            tasks.append(_task_of(row, side, base, judging))
     rest = iter(run_bundled(executor, tasks))
     for (row, *_), verdict in zip(pairs, seen, strict=True):
         odd = None if row.change is None else row.change.odd
         known = verdict if isinstance(verdict, Judged) else next(rest)
         rows.append(with_lines(known, odd))
+    # All pairs have their quantised weights on one side: the other is the base.
     side = pairs[0][1]
     rows = _named(rows, [pair[0] for pair in pairs], judging, side)
     asked = {id(pair[0]) for pair in pairs}
@@ -300,6 +296,7 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
         entry = row.after or row.before
         if _is_cast(row):
             casts += 1
+        # The layer before has the factors back: its vectors moved with them.
         elif (
             has_factors
             and row.status != "reshaped"
@@ -328,6 +325,7 @@ def judged(report: DiffReport, judging: Judging) -> DiffReport:
         tuple(on_both),
         tuple(lonely),
     )
+    # Codes say nothing of a training: what did not change is no finding.
     findings = without_training(report.findings)
     return report._replace(account=account, findings=findings)
 
@@ -346,9 +344,9 @@ def _is_cast(row: Row) -> bool:
     change = row.change
     if row.status != "retyped" or change is None or not change.is_finite_alike:
         return False
-    return not change.differing or (
-        change.rel_l2 is not None and change.rel_l2 <= _ROUNDING
-    )
+    if not change.differing:
+        return True
+    return change.rel_l2 is not None and change.rel_l2 <= _ROUNDING
 
 
 def _pair_of(row: Row, judging: Judging) -> tuple[int, TensorRef] | None:
@@ -373,7 +371,10 @@ def _pair_of(row: Row, judging: Judging) -> tuple[int, TensorRef] | None:
 
 
 def _named(
-    rows: Sequence[Judged], pairs: Sequence[Row], judging: Judging, side: int
+    rows: Sequence[Judged],
+    pairs: Sequence[Row],
+    judging: Judging,
+    side: int,
 ) -> list[Judged]:
     """Return the verdicts with the tensor of the base that a wrong weight is, where one
     is found.
@@ -389,9 +390,8 @@ def _named(
         if row.verdict == "other" and explained < _EXPLAINED:
             explained += 1
             logical = judging.logical[side][row.name]
-            row = row._replace(
-                like=_like(logical, bases.get(logical.shape, []), row.base)
-            )
+            candidates = bases.get(logical.shape, [])
+            row = row._replace(like=_like(logical, candidates, row.base))
         named.append(row)
     return named
 
@@ -399,31 +399,30 @@ def _named(
 def _like(logical: Logical, bases: Sequence[tuple[str, TensorRef]], own: str) -> str:
     """Return the name of the tensor of the base that a weight is, or ``."""
     matrix = logical.planned.matrix
-    rows = min(
-        matrix.rows, matrix.fixed_step or max(1, (1 << 16) // max(1, matrix.columns))
-    )
-    few = logical._replace(
-        planned=logical.planned._replace(matrix=matrix._replace(rows=rows))
-    )
+    # A few rows are enough: other weights have nothing in common with them.
+    fitting = max(1, (1 << 16) // max(1, matrix.columns))
+    rows = min(matrix.rows, matrix.fixed_step or fitting)
+    planned = logical.planned._replace(matrix=matrix._replace(rows=rows))
+    few = logical._replace(planned=planned)
     if matrix.rows * matrix.columns != logical.numel:
         return ""
     try:
         sample: Sample | None = None
+        # A cosine of one half: weights of two layers have one near 0.
         best = ("", 0.5)
         for name, ref in bases[:_CANDIDATES]:
             if name == own:
                 continue
             part = as_rows(ref, matrix.rows, matrix.columns)
             if sample is None:
-                sample = read_sample(
-                    few,
-                    ref._replace(
-                        shape=(rows, matrix.columns), numel=rows * matrix.columns
-                    ),
-                )
+                # The sample of the quantised weight is read once, beside any base.
+                numel = rows * matrix.columns
+                top = ref._replace(shape=(rows, matrix.columns), numel=numel)
+                sample = read_sample(few, top)
             found = likeness(sample, read_rows(part, 0, len(sample.values)))
             if found > best[1]:
                 best = (name, found)
+    # An unreadable tensor has its own lines in the report.
     except CkptError:
-        return ""  # what cannot be read has its own lines
+        return ""
     return best[0]

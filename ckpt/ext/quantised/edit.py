@@ -51,6 +51,7 @@ class Swap(Edit):
             if place is None:
                 return False
             rows.append(place)
+        # The weight takes the place of the first part, the codes; all others go.
         for holder, position in rows[1:]:
             self._swaps.setdefault(holder, {})[position] = None
         holder, position = rows[0]
@@ -63,6 +64,7 @@ class Swap(Edit):
             return None
         assert isinstance(node, (Dict, Opaque))
         keys: list[Node] = []
+        # Shell and order stay: an Opaque is an OrderedDict, or a class that is one.
         values: list[Node] = []
         for index, (key, value) in enumerate(zip(node.keys, node.values, strict=True)):
             swap = swaps.get(index, (key, value))
@@ -126,10 +128,9 @@ def dequantised(
         key = (row.planned.text, tensor.dtype.name)
         counts[key] += 1
         nbytes[key] += tensor.nbytes
-        gone += [
-            Leftover(part.entry.name, "about activations", part.entry.tensor.nbytes)
-            for part in row.aside
-        ]
+        for part in row.aside:
+            nbytes_aside = part.entry.tensor.nbytes
+            gone.append(Leftover(part.entry.name, "about activations", nbytes_aside))
     left += _others(survey, found)
     changes = [
         Change("dequantised", before, after, count, "weight", nbytes[before, after])
@@ -137,27 +138,24 @@ def dequantised(
     ]
     if not changes:
         if not left:
-            left.append(
-                Leftover(
-                    "--dequantize", "no weight is quantised in a way that ckpt reads"
-                )
-            )
+            why = "no weight is quantised in a way that ckpt reads"
+            left.append(Leftover("--dequantize", why))
         return RewriteReport("convert", checkpoint, checkpoint, left_alone=tuple(left))
     result = edited_checkpoint(
-        checkpoint, edit.copy(checkpoint.root), limits, origin=None
+        checkpoint,
+        edit.copy(checkpoint.root),
+        limits,
+        origin=None,
     )
     method = facts_of(checkpoint, limits).method
+    # transformers asks config.json how to read the weights, not the weights.
     if method is not None:
-        left.append(
-            Leftover(
-                CONFIG,
-                (
-                    f"its quantization_config still says {show(method, 40)}, so "
-                    "transformers would look for quantised weights"
-                ),
-                hint="--with-config writes it without",
-            )
+        why = (
+            f"its quantization_config still says {show(method, 40)}, so "
+            "transformers would look for quantised weights"
         )
+        hint = "--with-config writes it without"
+        left.append(Leftover(CONFIG, why, hint=hint))
     return RewriteReport(
         "convert",
         checkpoint,
@@ -170,7 +168,10 @@ def dequantised(
 
 
 def _chosen(
-    survey: Survey, rows: Sequence[Logical], section: str | None, select: Globs | None
+    survey: Survey,
+    rows: Sequence[Logical],
+    section: str | None,
+    select: Globs | None,
 ) -> list[Logical]:
     """Return the logical tensors of a section, and those whose names are selected."""
     if section is not None:
@@ -203,12 +204,16 @@ def plain_checkpoint(
     """
     found = find_logical(checkpoint, limits, for_values=True)
     edit = Swap()
-    swapped = [
-        row for row in found.logical if edit.swap(checkpoint.root, row, row.decoded())
-    ]
+    swapped: list[Logical] = []
+    for row in found.logical:
+        if edit.swap(checkpoint.root, row, row.decoded()):
+            swapped.append(row)
     if not swapped:
         return checkpoint, found._replace(logical=())
     result = edited_checkpoint(
-        checkpoint, edit.copy(checkpoint.root), limits, origin=None
+        checkpoint,
+        edit.copy(checkpoint.root),
+        limits,
+        origin=None,
     )
     return result, found._replace(logical=tuple(swapped))

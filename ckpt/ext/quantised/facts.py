@@ -87,6 +87,7 @@ class Facts(NamedTuple):
     def same_number(self, name: str) -> int | None:
         """Return a number that all groups of compressed-tensors agree on."""
         values = {json.dumps(weights.get(name)) for weights in self.weights}
+        # Groups may contradict each other: then the shapes must say it.
         value = self.weights[0].get(name) if len(values) == 1 else None
         return value if type(value) is int else None
 
@@ -114,6 +115,7 @@ def _all_facts(checkpoint: Checkpoint, limits: Limits) -> Iterator[Facts]:
             if facts is not None:
                 yield facts
     path = checkpoint.path
+    # Nothing lies beside a live model, and a URL would be asked for each of the files.
     if checkpoint.traits.is_live or is_url(path):
         return
     for name, method in _FILES.items():
@@ -129,9 +131,9 @@ def _document(path: str, name: str, limits: Limits) -> Json:
         folder = place if place.is_folder() else place.parent()
         if name not in folder.names():
             return None
-        document: Json = json.loads(
-            read_file(folder.child(name, "cache"), limits, name)
-        )
+        text = read_file(folder.child(name, "cache"), limits, name)
+        document: Json = json.loads(text)
+    # A damaged config says nothing: the file beside it is still read.
     except (CkptError, OSError, ValueError, RecursionError):
         return None
     return document

@@ -58,11 +58,10 @@ class Logical(NamedTuple):
         refs: list[TensorRef] = []
         for part in self.parts:
             tensor = part.entry.tensor
-            refs += (
-                [tensor]
-                if isinstance(tensor, TensorRef)
-                else [ref for _, ref in tensor.parts]
-            )
+            if isinstance(tensor, TensorRef):
+                refs.append(tensor)
+            else:
+                refs += [ref for _, ref in tensor.parts]
         return refs
 
     @property
@@ -138,7 +137,10 @@ def find_logical(
     """
     facts = facts_of(checkpoint, limits)
     return match_entries(
-        checkpoint.tensors, facts, can_read=can_read, for_values=for_values
+        checkpoint.tensors,
+        facts,
+        can_read=can_read,
+        for_values=for_values,
     )
 
 
@@ -167,8 +169,12 @@ def match_entries(
         if not rows:
             continue
         found, problems = _planned(
-            rows, facts, can_read=can_read, for_values=for_values
+            rows,
+            facts,
+            can_read=can_read,
+            for_values=for_values,
         )
+        # A weight that is there already would stand twice under its name.
         if found is not None and found.path != entry.path and found.path in taken:
             why = f"{found.name} is there already"
             problems = [NearMiss(entry.name, found.scheme, why)]
@@ -237,11 +243,9 @@ def _match_wrapper(
         misses.append(NearMiss(entry.name, "torchao", error.problem))
         return
     if planned is not None:
-        logical.append(
-            Logical(
-                entry.name, entry.path, "torchao", planned, (Part("tensor", entry),)
-            )
-        )
+        part = Part("tensor", entry)
+        row = Logical(entry.name, entry.path, "torchao", planned, (part,))
+        logical.append(row)
 
 
 class _Candidate(NamedTuple):
@@ -264,18 +268,14 @@ def _candidates(entry: Entry, places: Mapping[Path, Entry]) -> Iterator[_Candida
             continue
         parts = {scheme_codes(scheme): entry}
         for name, ends in scheme.parts.items():
-            there = [
-                places[path]
-                for end in ends
-                if (path := (*entry.path[:-1], stem + end)) in places
-            ]
-            there = [
-                row
-                for row in there
-                if isinstance(row.tensor, TensorRef) and row is not entry
-            ]
-            if there:
-                parts[name] = there[0]
+            # A part has several spellings; the first one that is there counts.
+            for end in ends:
+                other = places.get((*entry.path[:-1], stem + end))
+                if other is None or other is entry:
+                    continue
+                if isinstance(other.tensor, TensorRef):
+                    parts[name] = other
+                    break
         if all(name in parts for name in scheme.required):
             beside = [(end, (*entry.path[:-1], stem + end)) for end in scheme.aside]
             aside = tuple(
@@ -296,12 +296,18 @@ def _stem(key: str, ending: str) -> str | None:
     if not key.endswith(ending):
         return None
     stem = key[: len(key) - len(ending)]
+    # `weight` must not be the end of `myweight`: a word begins at a dot or an
+    # underline.
     is_word = not ending or ending[0] in "._" or not stem or stem[-1] in "._"
     return stem if is_word else None
 
 
 def _planned(
-    rows: Sequence[_Candidate], facts: Facts, *, can_read: bool, for_values: bool
+    rows: Sequence[_Candidate],
+    facts: Facts,
+    *,
+    can_read: bool,
+    for_values: bool,
 ) -> tuple[Logical | None, list[NearMiss]]:
     """Return the weight that one scheme plans of some tensors, or why none does. Raises
     UnreadableError.
@@ -317,11 +323,9 @@ def _planned(
             for_values,
         )
         codes = next(iter(row.parts.values()))
-        name = (
-            codes.name[: len(codes.name) - len(str(codes.path[-1]))]
-            + row.stem
-            + row.scheme.weight
-        )
+        # The weight has the beginning of the name of its codes, up to their own part.
+        above = codes.name[: len(codes.name) - len(str(codes.path[-1]))]
+        name = above + row.stem + row.scheme.weight
         try:
             refuse_strange_parts(given)
             planned = row.scheme.plan(given)
@@ -329,18 +333,19 @@ def _planned(
             problems.append(NearMiss(codes.name, row.scheme.name, error.problem))
             continue
         except UnreadableError as error:
-            problems.append(
-                NearMiss(codes.name, row.scheme.name, f"unreadable: {error.problem}")
-            )
+            why = f"unreadable: {error.problem}"
+            problems.append(NearMiss(codes.name, row.scheme.name, why))
             continue
         parts = tuple([Part(role, entry) for role, entry in row.parts.items()])
+        # Two spellings of one scheme meet the same tensors.
         if any(other.parts == parts for other in found):
-            continue  # two spellings of one scheme met the same tensors
+            continue
         path = (*codes.path[:-1], row.stem + row.scheme.weight)
         found.append(Logical(name, path, row.scheme.name, planned, parts, row.aside))
+    # Codes that two schemes fit could be decoded to two weights: they stay codes.
     if len(found) > 1:
         listed = " and ".join(row.scheme for row in found)
-        return None, [
-            NearMiss(found[0].parts[0].entry.name, found[0].scheme, f"fits {listed}")
-        ]
+        first = found[0]
+        miss = NearMiss(first.parts[0].entry.name, first.scheme, f"fits {listed}")
+        return None, [miss]
     return (found[0] if found else None), problems

@@ -43,20 +43,24 @@ class _Bytes:
 
     def __init__(self, codes: TensorRef, scale: TensorRef, grid: Grid) -> None:
         self._codes = as_rows(as_bytes(codes), grid.rows, grid.columns)
-        self._scale, self._grid = scale, grid
+        self._scale = scale
+        self._grid = grid
 
     def read_codes(self, first: int, last: int) -> Array:
         return read_rows(self._codes, first, last)
 
     def read_cells(self, first: int, last: int) -> Cells:
         return self._grid.cells(
-            first, last, lambda begin, end: (read_scales(self._scale, begin, end),)
+            first,
+            last,
+            lambda begin, end: (read_scales(self._scale, begin, end),),
         )
 
 
 def plan_float8(given: Given) -> Planned:
     """Plan a weight of 8-bit floats with scales. Raises MisfitError."""
     codes, scale = given.require("codes"), given.require("scale")
+    # Floats have no zero points; compressed-tensors may store some, all of them 0.
     if "zero_point" in given.parts and not is_zero(given, "zero_point"):
         raise MisfitError("8-bit floats have zero points that are not 0")
     if len(codes.shape) < 2 or not codes.numel:
@@ -82,10 +86,11 @@ class _Halves:
     """
 
     def __init__(self, given: Given, scale: TensorRef, grid: Grid) -> None:
-        self._codes = as_rows(
-            as_bytes(given.parts["codes"]), grid.rows, grid.columns // 2
-        )
-        self._given, self._scale, self._grid = given, scale, grid
+        halves = as_bytes(given.parts["codes"])
+        self._codes = as_rows(halves, grid.rows, grid.columns // 2)
+        self._given = given
+        self._scale = scale
+        self._grid = grid
 
     def read_codes(self, first: int, last: int) -> Array:
         return unpack_halves(read_rows(self._codes, first, last))
@@ -97,6 +102,7 @@ class _Halves:
         import numpy as np
 
         scales = read_scales(self._scale, begin, end)
+        # ModelOpt multiplies by its second scale, compressed-tensors divides by it.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             if "factor" in self._given.parts:
                 scales = scales * self._number("factor")
@@ -130,9 +136,8 @@ def _four_bits(given: Given, name: str, group: int) -> Planned:
     make = partial(_Halves, given, grid.fit(scale), grid)
     matrix = Matrix(rows, columns, 16, own, of_fp4, make)
     shape = (*codes.shape[:-1], columns)
-    return Planned(
-        shape, 4, (1, group), f"4 bits ({name}, groups of {group})", own, matrix
-    )
+    text = f"4 bits ({name}, groups of {group})"
+    return Planned(shape, 4, (1, group), text, own, matrix)
 
 
 def plan_nvfp4(given: Given) -> Planned:
@@ -164,9 +169,15 @@ class _Experts:
     """
 
     def __init__(
-        self, codes: TensorRef, scale: TensorRef, shape: tuple[int, int, int]
+        self,
+        codes: TensorRef,
+        scale: TensorRef,
+        shape: tuple[int, int, int],
     ) -> None:
-        self._codes, self._scale, self._shape = codes, scale, shape
+        # Codes are [experts, columns, blocks, 16], of two codes a byte.
+        self._codes = codes
+        self._scale = scale
+        self._shape = shape
         self._held: dict[int, Array] = {}
         self._lock = threading.Lock()
 
@@ -176,7 +187,9 @@ class _Experts:
         expert, low, high = self._place(first, last)
         groups = range(low // _BLOCK, -(-high // _BLOCK))
         block = self._read_expert(expert, groups)
-        codes = unpack_halves(np.ascontiguousarray(block.reshape(self._shape[2], -1)))
+        rows = np.ascontiguousarray(block.reshape(self._shape[2], -1))
+        # Codes lie by columns of the weight: they are turned.
+        codes = unpack_halves(rows)
         begin = low - groups.start * _BLOCK
         return np.ascontiguousarray(codes.T[begin : begin + high - low])
 
@@ -186,16 +199,17 @@ class _Experts:
         """
         _, columns, blocks, width = self._codes.shape
         rows = range(columns)
+        one = range(expert, expert + 1)
         if columns * blocks * width > HELD:
-            whole: Array = fill.array(
-                self._codes, (range(expert, expert + 1), rows, groups, range(width))
-            )
+            region = (one, rows, groups, range(width))
+            whole: Array = fill.array(self._codes, region)
             return whole.reshape(whole.shape[1:])
+        # Under the lock: threads that decode one expert read it once.
         with self._lock:
             if expert not in self._held:
                 while len(self._held) > 1:
                     del self._held[next(iter(self._held))]
-                region = (range(expert, expert + 1), rows, range(blocks), range(width))
+                region = (one, rows, range(blocks), range(width))
                 self._held[expert] = fill.array(self._codes, region)[0]
             part: Array = self._held[expert][:, groups.start : groups.stop]
             return part
@@ -206,15 +220,14 @@ class _Experts:
         expert, low, high = self._place(first, last)
         columns = self._shape[2]
         groups = range(low // _BLOCK, -(-high // _BLOCK))
-        part = fill.array(
-            self._scale, (range(expert, expert + 1), range(columns), groups)
-        )
-        scales = part[0].T
+        region = (range(expert, expert + 1), range(columns), groups)
+        scales = fill.array(self._scale, region)[0].T
+        # An exponent of 255 is 2^128, which is beyond float32: half of it is not, and
+        # the formula has twice the number.
         if self._scale.dtype.name == "uint8":
             scales = power_of(scales, 128)
-        return Cells(
-            np.arange(low, high) // _BLOCK - groups.start, np.arange(columns), (scales,)
-        )
+        block_rows = np.arange(low, high) // _BLOCK - groups.start
+        return Cells(block_rows, np.arange(columns), (scales,))
 
     def _place(self, first: int, last: int) -> tuple[int, int, int]:
         """Return the expert of some rows, and their numbers in it. They are of one
@@ -230,12 +243,8 @@ def plan_experts(given: Given) -> Planned:
     Raises MisfitError.
     """
     codes, scale = given.require("codes"), given.require("scale")
-    if (
-        len(codes.shape) != 4
-        or codes.shape[-1] != 16
-        or scale.shape != codes.shape[:-1]
-        or not codes.numel
-    ):
+    is_blocked = len(codes.shape) == 4 and codes.shape[-1] == 16
+    if not is_blocked or scale.shape != codes.shape[:-1] or not codes.numel:
         raise MisfitError(
             "the blocks are not experts × rows × blocks × 16 with one scale for each "
             "block"
@@ -246,16 +255,16 @@ def plan_experts(given: Given) -> Planned:
     height = blocks * _BLOCK
     shape = (experts, height, columns)
     make = partial(_Experts, codes, scale, shape)
+    # Rows are decoded in whole blocks that divide an expert: none runs into the next
+    # one.
     step = _BLOCK * _dividing_step(blocks, ELEMENTS // (_BLOCK * columns))
     formula = of_doubled_fp4 if scale.dtype.name == "uint8" else of_fp4
     matrix = Matrix(experts * height, columns, 16, BFLOAT16, formula, make, step)
-    return Planned(
-        shape, 4, (_BLOCK, 1), "4 bits (MXFP4, groups of 32)", BFLOAT16, matrix
-    )
+    text = "4 bits (MXFP4, groups of 32)"
+    return Planned(shape, 4, (_BLOCK, 1), text, BFLOAT16, matrix)
 
 
 def _dividing_step(count: int, most: int) -> int:
     """Return the largest divisor of a number that is at most `most`, or 1."""
-    return max(
-        [step for step in range(1, min(count, max(1, most)) + 1) if count % step == 0]
-    )
+    limit = min(count, max(1, most))
+    return max([step for step in range(1, limit + 1) if count % step == 0])

@@ -28,9 +28,16 @@ class Grid:
     """
 
     def __init__(
-        self, rows: int, columns: int, block: tuple[int, int], height: int | None = None
+        self,
+        rows: int,
+        columns: int,
+        block: tuple[int, int],
+        height: int | None = None,
     ) -> None:
-        self.rows, self.columns, self.block = rows, columns, block
+        self.rows = rows
+        self.columns = columns
+        self.block = block
+        # Experts in one tensor are cut each by itself: a block does not run over.
         self._height = rows if height is None or block[0] >= rows else height
         self._down = -(-self._height // block[0])
         self.across = -(-columns // block[1])
@@ -53,14 +60,17 @@ class Grid:
         import numpy as np
 
         rows = np.arange(first, last)
-        numbers = (
-            rows // self._height * self._down + rows % self._height // self.block[0]
-        )
-        begin, end = int(numbers[0]), int(numbers[-1]) + 1
+        above = rows // self._height * self._down
+        numbers = above + rows % self._height // self.block[0]
+        begin = int(numbers[0])
+        end = int(numbers[-1]) + 1
         return numbers - begin, begin, end
 
     def cells(
-        self, first: int, last: int, read: Callable[[int, int], tuple[Array, ...]]
+        self,
+        first: int,
+        last: int,
+        read: Callable[[int, int], tuple[Array, ...]],
     ) -> Cells:
         """Return the cells of some rows. `read` gives the parameters of some block
         rows.
@@ -68,9 +78,8 @@ class Grid:
         import numpy as np
 
         numbers, begin, end = self.rows_of(first, last)
-        return Cells(
-            numbers, np.arange(self.columns) // self.block[1], read(begin, end)
-        )
+        columns = np.arange(self.columns) // self.block[1]
+        return Cells(numbers, columns, read(begin, end))
 
 
 def read_scales(ref: TensorRef, begin: int, end: int) -> Array:
@@ -80,7 +89,9 @@ def read_scales(ref: TensorRef, begin: int, end: int) -> Array:
 
 
 def block_of(
-    shape: tuple[int, ...], scale: TensorRef, named: tuple[int, int] | None
+    shape: tuple[int, ...],
+    scale: TensorRef,
+    named: tuple[int, int] | None,
 ) -> tuple[int, int]:
     """Return the rows and columns that one scale stands for. Raises MisfitError where
     the shapes do not say it.
@@ -89,17 +100,17 @@ def block_of(
     rows, lead = prod(shape[:-1]), prod(shape[:-2])
     given = scale.shape
     is_grid = len(given) == len(shape) and given[:-2] == shape[:-2]
+    # From what the config names to what shapes say of themselves.
     if is_grid and named is not None and _cut((height, width), named) == given[-2:]:
         return named
     if scale.numel == 1:
         return rows, width
-    if (
-        len(shape) > 2
-        and scale.numel == lead
-        and given in (shape[:-2], (*shape[:-2], 1), (*shape[:-2], 1, 1))
-    ):
+    # One scale for each matrix of several, as experts have them.
+    by_matrix = (shape[:-2], (*shape[:-2], 1), (*shape[:-2], 1, 1))
+    if len(shape) > 2 and scale.numel == lead and given in by_matrix:
         return height, width
-    if scale.numel == rows and given in (shape[:-1], (*shape[:-1], 1), (rows, 1)):
+    by_row = (shape[:-1], (*shape[:-1], 1), (rows, 1))
+    if scale.numel == rows and given in by_row:
         return 1, width
     if is_grid and scale.numel:
         block = _block_in((height, width), (given[-2], given[-1]))
@@ -130,6 +141,7 @@ def _block_in(size: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int] |
             not number & number - 1 or count == 1
             for number, count in zip(even, grid, strict=True)
         )
+        # Both ways may cut alike: then they are one.
         if is_usual and not (ways and all(map(_is_same_cut, size, tile, even))):
             ways.append(even)
     return ways[0] if len(ways) == 1 else None

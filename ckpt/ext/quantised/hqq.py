@@ -57,6 +57,7 @@ class _Groups:
     def __init__(self, given: Given, layout: _Layout) -> None:
         self._layout = layout
         self._words = given.parts["codes"]
+        # Each row of codes is a group along axis 1, each column along axis 0.
         shape = (layout.rows, 1) if layout.axis else (1, layout.columns)
         self._scale = as_rows(given.parts["scale"], *shape)
         self._zero = as_rows(given.parts["zero"], *shape)
@@ -64,9 +65,12 @@ class _Groups:
     def read_codes(self, first: int, last: int) -> Array:
         import numpy as np
 
-        layout, height = self._layout, self._words.shape[0]
+        layout = self._layout
+        height = self._words.shape[0]
         parts: list[Array] = []
         while first < last:
+            # Row `place × height + begin` of the codes lies in row `begin` of the
+            # words.
             place, begin = divmod(first, height)
             end = min(height, begin + last - first)
             shift = (layout.per_word - 1 - place) * layout.bits
@@ -79,13 +83,12 @@ class _Groups:
         import numpy as np
 
         columns = self._layout.columns
+        both = (self._scale, self._zero)
         if not self._layout.axis:
-            parts = tuple([read_rows(ref, 0, 1) for ref in (self._scale, self._zero)])
+            parts = tuple([read_rows(ref, 0, 1) for ref in both])
             return Cells(np.zeros(last - first, np.intp), np.arange(columns), parts)
         rows = range(first, last)
-        parts = tuple(
-            [read_part(ref, rows, range(1)) for ref in (self._scale, self._zero)]
-        )
+        parts = tuple([read_part(ref, rows, range(1)) for ref in both])
         return Cells(np.arange(last - first), np.zeros(columns, np.intp), parts)
 
 
@@ -98,23 +101,23 @@ def _less_zero(own: DType, codes: Array, scale: Array, zero: Array) -> Array:
 
 def plan_hqq(given: Given) -> Planned:
     """Plan a weight of HQQ. Raises MisfitError."""
-    codes, scale, zero = (
-        given.require("codes"),
-        given.require("scale"),
-        given.require("zero"),
-    )
+    codes = given.require("codes")
+    scale = given.require("scale")
+    zero = given.require("zero")
     if not given.can_read:
         raise MisfitError("its shape is in a tensor that was not read")
     packing = _text_of(given, "packing")
     if packing not in _PACKINGS:
         raise MisfitError(f"its packing {show(packing, 40)} is not known")
     bits, words, per_word = _PACKINGS[packing]
+    # Scales that are quantised themselves have parts in a file of their own.
     for name in ("view_as_float", "quant_scale", "quant_zero"):
         if name in given.parts and _numbers_of(given, name) != [0]:
             raise MisfitError(f"{name} is set, which is not read")
     if codes.dtype.name != words or len(codes.shape) != 2 or not is_dense(codes):
         raise MisfitError(f"its codes are no matrix of {words}")
-    axis, group = _numbers_of(given, "axis"), _numbers_of(given, "group_size")
+    axis = _numbers_of(given, "axis")
+    group = _numbers_of(given, "group_size")
     shape = _numbers_of(given, "shape")
     if _numbers_of(given, "nbits") != [bits]:
         raise MisfitError(f"nbits is not the {bits} of its packing")
@@ -123,10 +126,13 @@ def plan_hqq(given: Given) -> Planned:
     if not 0 < len(shape) <= DIMENSIONS or min(shape) < 1:
         raise MisfitError("its shape is none of a weight")
     numel = prod(shape)
+    # Sizes of a stranger's file: each is checked before one divides by it.
     if numel % group[0]:
         raise MisfitError(f"{numel:,} weights are not groups of {group[0]:,}")
     count = numel // group[0]
-    rows, columns = (count, group[0]) if axis[0] else (group[0], count)
+    rows, columns = group[0], count
+    if axis[0]:
+        rows, columns = count, group[0]
     # Three bits leave the last word of a column partly empty.
     is_full = bits == 3 or rows % per_word == 0
     if codes.shape != (-(-rows // per_word), columns) or not is_full:

@@ -33,12 +33,17 @@ class _Signed:
     """Signed bytes in blocks with a scale and a zero point."""
 
     def __init__(
-        self, codes: TensorRef, scale: TensorRef, zero: TensorRef | None, grid: Grid
+        self,
+        codes: TensorRef,
+        scale: TensorRef,
+        zero: TensorRef | None,
+        grid: Grid,
     ) -> None:
-        self._codes = as_rows(
-            codes._replace(dtype=BY_NAME["uint8"]), grid.rows, grid.columns
-        )
-        self._scale, self._zero, self._grid = scale, zero, grid
+        signless = codes._replace(dtype=BY_NAME["uint8"])
+        self._codes = as_rows(signless, grid.rows, grid.columns)
+        self._scale = scale
+        self._zero = zero
+        self._grid = grid
 
     def read_codes(self, first: int, last: int) -> Array:
         return read_rows(self._codes, first, last)
@@ -52,9 +57,9 @@ class _Signed:
         scales = read_scales(self._scale, begin, end)
         if self._zero is None:
             return scales, np.zeros(scales.shape, "<f4")
-        return scales, read_part(
-            self._zero, range(begin, end), range(self._grid.across)
-        ).astype("<f4")
+        columns = range(self._grid.across)
+        zeros = read_part(self._zero, range(begin, end), columns)
+        return scales, zeros.astype("<f4")
 
 
 def _signed(codes: Array, scale: Array, zero: Array) -> Array:
@@ -64,7 +69,10 @@ def _signed(codes: Array, scale: Array, zero: Array) -> Array:
 
 
 def _plan(
-    given: Given, codes: TensorRef, name: str, own: DType | None = None
+    given: Given,
+    codes: TensorRef,
+    name: str,
+    own: DType | None = None,
 ) -> Planned:
     """Plan signed bytes with scales, and perhaps zero points of the same shape. Raises
     MisfitError.
@@ -85,8 +93,10 @@ def _plan(
     make = partial(_Signed, codes, grid.fit(scale), fitted, grid)
     own = own or own_dtype(given, scale, BFLOAT16)
     matrix = Matrix(rows, columns, 256, own, _signed, make)
-    what = blocks_text(block, codes.shape, scale)
-    text = f"8 bits ({name}, {what.removeprefix('with ').removeprefix('in ')})"
+    groups = blocks_text(block, codes.shape, scale)
+    # Within brackets the words have no preposition.
+    groups = groups.removeprefix("with ").removeprefix("in ")
+    text = f"8 bits ({name}, {groups})"
     return Planned(codes.shape, 8, block, text, own, matrix)
 
 

@@ -153,11 +153,12 @@ class Runs(NamedTuple):
         import numpy as np
 
         flat = elements.reshape(-1)
+        # Long runs are added where they lie; short ones cost less element by element.
         if _RUN * len(self.starts) <= len(flat):
             flat = np.add.reduceat(flat, self.starts, dtype="<f8")
             return np.bincount(self.cells, flat, self.total)
-        places = np.repeat(self.cells, np.diff(self.starts, append=len(flat)))
-        return np.bincount(places, flat, self.total)
+        lengths = np.diff(self.starts, append=len(flat))
+        return np.bincount(np.repeat(self.cells, lengths), flat, self.total)
 
     def count_elements(self, numel: int) -> Array:
         """Return the number of elements of each cell, of `numel` in all."""
@@ -187,16 +188,21 @@ def _sums_of(sample: Sample) -> Sums:
     import numpy as np
 
     runs, values, base = sample.runs, sample.values, sample.base
+    # One product at a time, in one buffer: a sample has a quarter of a million
+    # elements.
     with np.errstate(all="ignore"):
         error = np.subtract(values, base, dtype="<f8")
+        squared_error = runs.sum_cells(np.square(error))
+        np.multiply(error, base, out=error)
+        crossed = runs.sum_cells(np.square(error, out=error))
         return Sums(
-            runs.count_elements(values.size),
-            runs.sum_cells(np.multiply(values, base, dtype="<f8")),
-            runs.sum_cells(np.square(values, dtype="<f8")),
-            runs.sum_cells(np.square(base, dtype="<f8")),
-            runs.sum_cells(np.square(error)),
-            runs.sum_cells(np.square(np.multiply(error, base, out=error), out=error)),
-            runs.sum_cells(sample.steps),
+            numel=runs.count_elements(values.size),
+            both=runs.sum_cells(np.multiply(values, base, dtype="<f8")),
+            ours=runs.sum_cells(np.square(values, dtype="<f8")),
+            theirs=runs.sum_cells(np.square(base, dtype="<f8")),
+            errors=squared_error,
+            crossed=crossed,
+            steps=runs.sum_cells(sample.steps),
         )
 
 
@@ -211,8 +217,9 @@ def judge(logical: Logical, base: TensorRef, base_name: str) -> Judged:
     scaled = float("inf")
     if factor is not None:
         scaled = _figures(_scaled_sums(sums, factor))[1]
+        # One factor for all does not explain the error: then it is no scale.
         if scaled > _TIMES:
-            verdict, factor = "other", None  # one factor for all does not explain it
+            verdict, factor = "other", None
     if verdict != "within" and logical.scheme in _FACTORED:
         # A factor of a row is a stale scale where that is for the whole row.
         has_rows = logical.planned.group[-1] < logical.planned.matrix.columns
@@ -220,15 +227,20 @@ def judge(logical: Logical, base: TensorRef, base_name: str) -> Judged:
         if fitted is not None:
             fitted_sums = _sums_of(fitted)
             fitted_figures = _figures(fitted_sums)
+            fitted_times = fitted_figures[1]
             is_near = (
-                _correlation(fitted_sums) > _SAME
-                and fitted_figures[1] < _BETTER * scaled
+                _correlation(fitted_sums) > _SAME and fitted_times < _BETTER * scaled
             )
             if is_near and _verdict(fitted_sums, fitted_figures)[0] == "within":
                 verdict, figures, factor = "factors", fitted_figures, None
                 sums = fitted_sums
     row = Judged(
-        logical.name, base_name, logical.planned.text, verdict, *figures, factor
+        logical.name,
+        base_name,
+        logical.planned.text,
+        verdict,
+        *figures,
+        factor,
     )
     return _with_few(row, logical, plain, sums)
 
@@ -241,12 +253,14 @@ def _with_few(row: Judged, logical: Logical, plain: Sample, sums: Sums) -> Judge
     """
     if not _is_mostly(row):
         return row
+    # Columns first: a column of other weights makes the scales of its blocks look
+    # stale.
     odd = _odd_columns(plain) if _is_matrix(logical) else ()
     if odd:
         columns = logical.planned.matrix.columns
-        return row._replace(
-            verdict="lines", factor=None, what=OddLines((), odd, (0, columns)).text
-        )
+        what = OddLines((), odd, (0, columns)).text
+        return row._replace(verdict="lines", factor=None, what=what)
+    # Where most scales are wrong, the verdict on the whole weight says it.
     stale, count = _stale_cells(sums)
     if not stale or 2 * stale > count:
         return row
@@ -259,9 +273,9 @@ def _is_mostly(row: Judged) -> bool:
     """Tell whether a weight is mostly the base, so that a few lines or scales may be
     what is wrong with it.
     """
-    return row.verdict in ("within", "factors") or (
-        row.verdict == "other" and row.error < _MOSTLY
-    )
+    if row.verdict in ("within", "factors"):
+        return True
+    return row.verdict == "other" and row.error < _MOSTLY
 
 
 def _is_matrix(logical: Logical) -> bool:
@@ -290,22 +304,22 @@ def read_sample(logical: Logical, base: TensorRef) -> Sample:
 
     matrix = logical.planned.matrix
     reader = matrix.make_reader()
+    # bitsandbytes has blocks over all elements in a row: its rows are no rows of the
+    # weight.
     is_blocks = matrix.rows * matrix.columns != base.numel
-    flat = (
-        as_rows(base, 1, base.numel)
-        if is_blocks
-        else as_rows(base, matrix.rows, matrix.columns)
-    )
+    if is_blocks:
+        flat = as_rows(base, 1, base.numel)
+    else:
+        flat = as_rows(base, matrix.rows, matrix.columns)
     squares = _squares_of_steps(matrix, reader)
+    group = logical.planned.group
     parts: list[tuple[Array, ...]] = []
+    # Runs and cells of all places are numbered one after the other.
     begin = begin_cell = 0
-    for first, last in _bands(
-        matrix, logical.planned.group[0] if len(logical.planned.group) > 1 else 1
-    ):
+    for first, last in _bands(matrix, group[0] if len(group) > 1 else 1):
         words = decode_rows(matrix, reader, first, last, BY_NAME["float32"]).words
-        values = widen_words(words, BY_NAME["float32"]).reshape(
-            last - first, matrix.columns
-        )
+        decoded = widen_words(words, BY_NAME["float32"])
+        values = decoded.reshape(last - first, matrix.columns)
         if is_blocks:
             rows = _block_rows(flat, first, last, matrix.columns)
             values = values[: len(rows)]
@@ -343,6 +357,7 @@ def _runs_of(cells: Cells, rows: int) -> tuple[Array, Array, Array]:
     """
     import numpy as np
 
+    # `places` has the cell of each column: a run ends where it changes.
     places = cells.column_of
     firsts = np.flatnonzero(np.diff(places, prepend=places[:1] - 1))
     above = cells.row_of[:rows] * _across(cells)
@@ -357,9 +372,9 @@ def _bands(matrix: Matrix, block: int) -> list[tuple[int, int]]:
     Where a `block` of rows has one scale, each block has a place, so that no scale goes
     unseen.
     """
-    size = matrix.fixed_step or max(
-        1, min(matrix.rows, _ELEMENTS // max(1, matrix.columns))
-    )
+    # A few rows of a wide matrix are as many elements as many of a narrow one.
+    fitting = min(matrix.rows, _ELEMENTS // max(1, matrix.columns))
+    size = matrix.fixed_step or max(1, fitting)
     if 1 < block < matrix.rows and not matrix.fixed_step:
         return _bands_of_blocks(matrix, block)
     if _BANDS * size >= matrix.rows:
@@ -367,6 +382,7 @@ def _bands(matrix: Matrix, block: int) -> list[tuple[int, int]]:
             (first, min(first + size, matrix.rows))
             for first in range(0, matrix.rows, size)
         ]
+    # From the first rows to the last ones, at equal distances, in whole steps.
     last = (matrix.rows - size) // size
     starts = sorted({last * place // (_BANDS - 1) * size for place in range(_BANDS)})
     return [(first, first + size) for first in starts]
@@ -386,7 +402,8 @@ def _block_rows(flat: TensorRef, first: int, last: int, width: int) -> Array:
     from ckpt.ext.quantised.unpacking import read_part
 
     end = min(last * width, flat.numel) // width * width
-    part = read_part(flat, range(1), range(first * width, max(end, first * width)))
+    begin = first * width
+    part = read_part(flat, range(1), range(begin, max(end, begin)))
     return part.astype("<f4").reshape(-1, width)
 
 
@@ -394,18 +411,21 @@ def _squares_of_steps(matrix: Matrix, reader: Reader) -> Array:
     """Return the error that rounding makes at each code of scale 1, as a square."""
     import numpy as np
 
+    # The codes at scale 1, with all other parameters 0: as far apart as they ever are.
     levels = np.arange(matrix.levels, dtype="u1")
     count = len(reader.read_cells(0, min(1, matrix.rows)).parameters)
     rest = [np.zeros((1, 1), "<f4") for _ in range(count - 1)]
     with np.errstate(all="ignore"):
-        units = np.asarray(
-            matrix.formula(levels[None], np.ones((1, 1), "<f4"), *rest), "<f8"
-        ).reshape(-1)
+        scale = np.ones((1, 1), "<f4")
+        units = np.asarray(matrix.formula(levels[None], scale, *rest), "<f8")
+        units = units.reshape(-1)
         finite = np.isfinite(units)
+        # Some codes of floats are NaN, and two of them may be one number.
         numbers = np.unique(units[finite])
         gaps = np.diff(numbers)
         edges = np.concatenate([gaps[:1], (gaps[1:] + gaps[:-1]) / 2, gaps[-1:]])
         squares = np.zeros(len(units))
+        # An error that is spread evenly over a gap has a square of gap² / 12.
         squares[finite] = edges[np.searchsorted(numbers, units[finite])] ** 2 / 12
     return squares
 
@@ -434,9 +454,9 @@ def _figures(sums: Sums) -> Figures:
         return float("inf"), float("inf")
     if error == 0:
         return 0.0, 0.0
-    return sqrt(error / size) if size else float("inf"), sqrt(
-        error / least
-    ) if least else float("inf")
+    beside_weights = sqrt(error / size) if size else float("inf")
+    beside_rounding = sqrt(error / least) if least else float("inf")
+    return beside_weights, beside_rounding
 
 
 def _scaled_sums(sums: Sums, factor: float) -> Sums:
@@ -463,18 +483,16 @@ def _verdict(sums: Sums, figures: Figures) -> tuple[Verdict, float | None]:
         return "scale", common
     strays, middle, most = _strays(sums)
     cosine = _correlation(sums)
-    if (
-        cosine > _ALIKE
-        and times <= _TIMES
-        and strays <= _STRAYS
-        and abs(middle) <= most
-    ):
+    # Near enough, with sizes of blocks that neither stray nor are off together.
+    is_near = cosine > _ALIKE and times <= _TIMES
+    if is_near and strays <= _STRAYS and abs(middle) <= most:
         return "within", None
     if cosine < _SAME:
         return "other", None
     if strays > _STRAYS:
         return "scale", None
-    return "scale", exp(middle)  # unless that does not explain it
+    # Unless that factor does not explain it, which the caller sees.
+    return "scale", exp(middle)
 
 
 def _common_factor(sums: Sums) -> float | None:
@@ -485,6 +503,7 @@ def _common_factor(sums: Sums) -> float | None:
     ours, error = float(sums.ours.sum()), float(sums.errors.sum())
     if not both > 0 or not isfinite(error + ours):
         return None
+    # The factor of the least squares, and the square of what it leaves.
     factor = both / theirs
     beside = ours - both * factor
     is_factor = abs(log(factor)) > _STALE_FACTOR and beside < _REST * error
@@ -523,6 +542,7 @@ def _strays(sums: Sums) -> tuple[float, float, float]:
         return 0.0, 0.0, float("inf")
     ratios, spread = ratios[usable], spread[usable]
     middle = float(np.median(ratios))
+    # 1.48 times the median of distances is the spread of a normal distribution.
     strays = float(np.median(np.abs(ratios - middle) / spread)) * 1.48
     if len(ratios) < _LEAST_CELLS:
         return 0.0, middle, _SINGLE * float(np.median(spread))
@@ -538,6 +558,7 @@ def _stale_cells(sums: Sums) -> tuple[int, int]:
     import numpy as np
 
     with np.errstate(all="ignore"):
+        # The product of both sides, from the three squares.
         both = (sums.ours + sums.theirs - sums.errors) / 2
         factors = np.abs(np.log(both / sums.theirs))
         beside = sums.ours - np.square(both) / sums.theirs
@@ -557,19 +578,19 @@ def _odd_columns(sample: Sample) -> tuple[int, ...]:
     """
     import numpy as np
 
+    # Few rows say nothing of a column.
     if len(sample.values) < _STALE_CELLS:
         return ()
     with np.errstate(all="ignore"):
-        error, ours, theirs = (
-            np.einsum("ij,ij->j", part, part, dtype="<f8")
-            for part in (sample.values - sample.base, sample.values, sample.base)
-        )
-        cosines = np.nan_to_num((ours + theirs - error) / (2 * np.sqrt(ours * theirs)))
-        is_odd = (
-            (cosines < _APART)
-            & (error > _STALE**2 * sample.steps.sum(0))
-            & (theirs > 0)
-        )
+        sides = (sample.values - sample.base, sample.values, sample.base)
+        error, ours, theirs = [
+            np.einsum("ij,ij->j", side, side, dtype="<f8") for side in sides
+        ]
+        both = (ours + theirs - error) / 2
+        cosines = np.nan_to_num(both / np.sqrt(ours * theirs))
+        is_far = error > _STALE**2 * sample.steps.sum(0)
+        is_odd = (cosines < _APART) & is_far & (theirs > 0)
+    # A column of a few large weights is decided by these alone.
     if is_odd.any():
         squares = np.square(sample.base, dtype="<f8")
         is_odd &= has_many_elements(squares.sum(0), np.square(squares).sum(0))
@@ -588,21 +609,30 @@ def _with_factors(sample: Sample, *, has_rows: bool) -> Sample | None:
 
     values = sample.values
     with np.errstate(all="ignore"):
+        # The factor of each column by the least squares, then of each row of the rest.
         wide = sample.base.astype("<f8")
-        columns = np.maximum(
-            (wide * values).sum(0) / np.maximum(np.square(wide).sum(0), 1e-300), 0
-        )
+        columns = _least_factors(wide, values, axis=0)
         if _is_of_blocks(columns, sample.column_cells):
             return None
         wide = wide * columns
         if has_rows:
-            rows = np.maximum(
-                (wide * values).sum(1) / np.maximum(np.square(wide).sum(1), 1e-300), 0
-            )
+            rows = _least_factors(wide, values, axis=1)
             if _is_of_blocks(rows, sample.row_cells):
                 return None
             wide = wide * rows[:, None]
         return sample._replace(base=wide.astype("<f4"))
+
+
+def _least_factors(base: Array, values: Array, axis: int) -> Array:
+    """Return the factors that bring a base nearest to the values, along an axis; none
+    is negative.
+    """
+    import numpy as np
+
+    products = (base * values).sum(axis)
+    squares = np.maximum(np.square(base).sum(axis), 1e-300)
+    factors: Array = np.maximum(products / squares, 0)
+    return factors
 
 
 def _is_of_blocks(factors: Array, blocks: Array) -> bool:
@@ -610,6 +640,7 @@ def _is_of_blocks(factors: Array, blocks: Array) -> bool:
     import numpy as np
 
     numbers, places = np.unique(blocks, return_inverse=True)
+    # One block, or blocks of one factor each, cannot be told from single factors.
     if len(numbers) < 2 or 2 * len(numbers) > len(factors):
         return False
     sizes = np.log(np.maximum(factors, 1e-30))
@@ -627,11 +658,12 @@ def likeness(one: Sample, other: Array) -> float:
 
     with np.errstate(all="ignore"):
         both = float((one.values * other).sum(dtype="<f8"))
-        size = float(
-            np.square(one.values, dtype="<f8").sum()
-            * np.square(other, dtype="<f8").sum()
-        )
-    return both / sqrt(size) if size > 0 and size != float("inf") else 0.0
+        ours = np.square(one.values, dtype="<f8").sum()
+        theirs = np.square(other, dtype="<f8").sum()
+        size = float(ours * theirs)
+    if not 0 < size < float("inf"):
+        return 0.0
+    return both / sqrt(size)
 
 
 def factor_text(factor: float) -> str:

@@ -97,7 +97,11 @@ class Numbers(NamedTuple):
 
 
 def decode_rows(
-    matrix: Matrix, reader: Reader, first: int, last: int, to: DType
+    matrix: Matrix,
+    reader: Reader,
+    first: int,
+    last: int,
+    to: DType,
 ) -> Numbers:
     """Return the elements of some rows as `to`, one after the other. Raises
     UnreadableError.
@@ -107,10 +111,12 @@ def decode_rows(
     codes = reader.read_codes(first, last)
     cells = reader.read_cells(first, last)
     shape = cells.parameters[0].shape
+    # With few codes in a cell, each element is worked out by itself.
     if WORTH * shape[0] * shape[1] * matrix.levels > codes.size:
         index = np.ix_(cells.row_of, cells.column_of)
         spread = [row[index] for row in cells.parameters]
         return _narrowed(_values(matrix, codes, spread), to)
+    # Else the table of all codes of all cells: `[cell rows, cell columns, levels]`.
     levels = np.arange(matrix.levels, dtype="u1")
     table = _values(matrix, levels, [row[:, :, None] for row in cells.parameters])
     entries = _narrowed(table.reshape(-1), to)
@@ -124,7 +130,9 @@ def decode_rows(
     # Few files lose numbers in a cast, so only these count them element by element.
     lost, gone = _lost(table.reshape(-1), entries.words, to)
     return Numbers(
-        words, int(np.take(lost, places).sum()), int(np.take(gone, places).sum())
+        words,
+        int(np.take(lost, places).sum()),
+        int(np.take(gone, places).sum()),
     )
 
 
@@ -138,9 +146,9 @@ def _add_cells(places: Array, cells: Cells, levels: int, across: int) -> None:
     if across == 1:
         places += (cells.row_of * levels)[:, None]
     elif is_regular and np.array_equal(cells.column_of, np.arange(columns) // step):
-        begins = (cells.row_of * (across * levels))[:, None] + np.arange(
-            across
-        ) * levels
+        # Groups of one size side by side: one sum for each group, not for each column.
+        above = (cells.row_of * (across * levels))[:, None]
+        begins = above + np.arange(across) * levels
         grouped = places.reshape(rows, across, step)
         grouped += begins[:, :, None]
     else:
@@ -186,6 +194,8 @@ def _words(values: Array, to: DType) -> Array:
     if to.name == "float16":
         with np.errstate(over="ignore", invalid="ignore"):
             return values.astype("<f2").view("<u2")
+    # bfloat16: half of the last place is added, less one where the upper half is even,
+    # and the upper half is taken. So ties go to the even one.
     bits = values.view("<u4")
     rounded = bits >> 16
     rounded &= 1
@@ -193,6 +203,7 @@ def _words(values: Array, to: DType) -> Array:
     rounded += bits
     rounded >>= 16
     words: Array = rounded.astype("<u2")
+    # The carry would turn some NaN into infinity, or into 0.
     is_nan = np.isnan(values)
     if is_nan.any():
         words[is_nan] = 0x7FC0

@@ -36,6 +36,7 @@ def group_of(columns: int, groups: int, named: int | None) -> int:
     """Return the number of columns of a group. Raises MisfitError where the config
     contradicts, or several sizes are possible.
     """
+    # One group is all of a row, whatever size the config names for it.
     if groups == 1 and named in (None, -1, columns):
         return columns
     if named is not None and named > 0:
@@ -45,6 +46,7 @@ def group_of(columns: int, groups: int, named: int | None) -> int:
                 "the config says"
             )
         return named
+    # Without a size in the config, the shapes must leave one alone.
     sizes = {size for size in _GROUPS if -(-columns // size) == groups}
     if groups and columns % groups == 0:
         sizes.add(columns // groups)
@@ -64,21 +66,27 @@ class Gptq:
     """
 
     def __init__(
-        self, given: Given, bits: int, columns: int, group: int, zero_shift: int
+        self,
+        given: Given,
+        bits: int,
+        columns: int,
+        group: int,
+        zero_shift: int,
     ) -> None:
-        self._given, self._bits, self._columns = given, bits, columns
+        self._given = given
+        self._bits = bits
+        self._columns = columns
         self._zero_shift = zero_shift
         self._words = Columns(given.parts["qweight"])
-        self._scales, self._zeros = (
-            Columns(given.parts["scales"]),
-            given.parts["qzeros"],
-        )
+        self._scales = Columns(given.parts["scales"])
+        self._zeros = given.parts["qzeros"]
         self._group_of = _group_indices(given, columns, group)
 
     def read_codes(self, first: int, last: int) -> Array:
-        return unpack_bits(
-            self._words.read_columns(first, last), self._bits, self._columns
-        )
+        # `qweight` is [inputs × bits / 32, outputs]: columns of it are rows of the
+        # weight.
+        words = self._words.read_columns(first, last)
+        return unpack_bits(words, self._bits, self._columns)
 
     def read_cells(self, first: int, last: int) -> Cells:
         import numpy as np
@@ -91,18 +99,18 @@ class Gptq:
         """Return the zero points of some outputs, by groups and outputs."""
         # Words are read from the first bit that these outputs need, in whole groups of
         # 32 codes.
-        begin, end = first // 32 * 32, -(-last // 32) * 32
-        words = range(
-            begin * self._bits // 32, min(end * self._bits // 32, self._zeros.shape[1])
-        )
+        begin = first // 32 * 32
+        end = -(-last // 32) * 32
+        first_word = begin * self._bits // 32
+        last_word = min(end * self._bits // 32, self._zeros.shape[1])
+        words = range(first_word, last_word)
         packed = read_part(self._zeros, range(self._zeros.shape[0]), words)
         shift = self._zero_shift
         if shift and self._bits != 3:
             packed = _with_one_more(packed, self._bits)
             shift = 0
-        zeros = unpack_bits(packed, self._bits, end - begin)[
-            :, first - begin : last - begin
-        ]
+        unpacked = unpack_bits(packed, self._bits, end - begin)
+        zeros = unpacked[:, first - begin : last - begin]
         # Bits beyond the width after 1 is added are forgotten, as by gptqmodel.
         return (zeros.astype("<i2") + shift) & ((1 << self._bits) - 1)
 
@@ -127,6 +135,7 @@ def _group_indices(given: Given, columns: int, group: int) -> Array:
     """
     import numpy as np
 
+    # Without `g_idx` the columns of a group lie side by side.
     ref = given.parts.get("g_idx")
     if ref is None or not ref.numel:
         return np.arange(columns) // group
@@ -156,15 +165,14 @@ def _refuse_strange_groups(given: Given) -> None:
 
 def plan_gptq(given: Given) -> Planned:
     """Plan a layer of GPTQ. Raises MisfitError."""
-    words, scales, zeros = (
-        given.require("qweight"),
-        given.require("scales"),
-        given.require("qzeros"),
-    )
+    words = given.require("qweight")
+    scales = given.require("scales")
+    zeros = given.require("qzeros")
     _refuse_method(given, "gptq")
     _require_matrices(words, scales, zeros)
     if zeros.dtype.name != "int32":
         raise MisfitError(f"qzeros is {zeros.dtype.name}")
+    # `scales` is [groups, outputs], and `qzeros` [groups, outputs × bits / 32].
     outputs, groups = scales.shape[1], scales.shape[0]
     if words.shape[1] != outputs:
         raise MisfitError("qweight and scales have other numbers of outputs")
@@ -176,6 +184,7 @@ def plan_gptq(given: Given) -> Planned:
             f"qzeros of {zeros.shape[1]} words for {outputs} outputs are not of 2, 3, "
             "4 or 8 bits"
         )
+    # A mixed file has other bits in some layers: there the shapes alone say them.
     named = given.facts.number_of("bits")
     if named not in (None, bits) and not given.facts.is_mixed:
         raise MisfitError(f"qzeros has {bits} bits, and the config says {named}")
@@ -210,12 +219,12 @@ def _refuse_method(given: Given, method: str) -> None:
     to pack.
     """
     named = given.facts.method
+    # AutoRound writes the layout of GPTQ or of AWQ under its own name.
     if named is not None and named not in (method, "auto-round", "intel/auto-round"):
         raise MisfitError(f"the config says {named}")
     packing = given.facts.text_of("packing_format") or given.facts.text_of("version")
-    if packing is not None and any(
-        word in packing.lower() for word in ("gemv", "marlin", "exllama_v3")
-    ):
+    others = ("gemv", "marlin", "exllama_v3")
+    if packing is not None and any(word in packing.lower() for word in others):
         raise MisfitError(f"the config says {packing}, which packs in another order")
     kind = _gptq_format(given)
     if method == "gptq" and kind not in (None, "gptq", "gptq_v2"):
@@ -253,10 +262,13 @@ def _zero_shift(given: Given, bits: int) -> int:
     kind = _gptq_format(given)
     if kind is not None:
         return 0 if kind == "gptq_v2" else 1
+    # Only the second format is named, so any other config means the first one.
     if given.facts.method is not None:
-        return 1  # only the second format is named
+        return 1
+    # The zero points are looked at only when values are asked for.
     if not given.for_values:
-        return 1  # looked at when values are asked for
+        return 1
+    # Symmetric zero points are all in the middle of the codes: stored so, or less 1.
     middle = 1 << (bits - 1)
     found = _single_zero(given.parts["qzeros"], bits)
     if found in (middle - 1, middle):
@@ -270,7 +282,8 @@ def _single_zero(zeros: TensorRef, bits: int) -> int | None:
     """Return the zero point that all groups have, or None. numpy is not loaded for
     it.
     """
-    unit = 3 if bits == 3 else 1  # bytes that hold whole codes
+    # The bytes that hold whole codes: 3 bits go beyond a byte.
+    unit = 3 if bits == 3 else 1
     first = b""
     for block in blocks.in_whole_elements(blocks.elements(zeros), unit):
         first = first or bytes(block[:unit])
@@ -291,11 +304,10 @@ class Awq:
     """
 
     def __init__(self, given: Given, columns: int, group: int) -> None:
-        self._columns, self._group = columns, group
-        self._words, self._zeros = (
-            Columns(given.parts["qweight"]),
-            Columns(given.parts["qzeros"]),
-        )
+        self._columns = columns
+        self._group = group
+        self._words = Columns(given.parts["qweight"])
+        self._zeros = Columns(given.parts["qzeros"])
         self._scales = Columns(given.parts["scales"])
 
     def read_codes(self, first: int, last: int) -> Array:
@@ -306,31 +318,30 @@ class Awq:
 
         scales = self._scales.read_columns(first, last)
         zeros = self._read_words(self._zeros, first, last)
-        return Cells(
-            np.arange(last - first),
-            np.arange(self._columns) // self._group,
-            (scales, zeros),
-        )
+        groups = np.arange(self._columns) // self._group
+        return Cells(np.arange(last - first), groups, (scales, zeros))
 
     def _read_words(self, words: Columns, first: int, last: int) -> Array:
         """Return the codes of some outputs, by outputs and inputs."""
         import numpy as np
 
-        begin, end = first // 8, -(-last // 8)
+        # Each word has the codes of eight outputs: the first and the last may be cut.
+        begin = first // 8
+        end = -(-last // 8)
         packed = words.read_columns(begin, end).view("<u4")
+        # [words, 8 outputs, inputs]
         codes = np.empty((end - begin, 8, packed.shape[1]), "u1")
         for place, column in enumerate(_AWQ_ORDER):
             np.copyto(codes[:, column], (packed >> (4 * place)) & 15, casting="unsafe")
-        return codes.reshape(-1, packed.shape[1])[first - begin * 8 : last - begin * 8]
+        flat = codes.reshape(-1, packed.shape[1])
+        return flat[first - begin * 8 : last - begin * 8]
 
 
 def plan_awq(given: Given) -> Planned:
     """Plan a layer of AWQ, as its GEMM kernels take it. Raises MisfitError."""
-    words, scales, zeros = (
-        given.require("qweight"),
-        given.require("scales"),
-        given.require("qzeros"),
-    )
+    words = given.require("qweight")
+    scales = given.require("scales")
+    zeros = given.require("qzeros")
     _refuse_method(given, "awq")
     _require_matrices(words, scales, zeros)
     if zeros.dtype.name != "int32":
@@ -361,23 +372,21 @@ class Words:
     """
 
     def __init__(self, given: Given, bits: int, grid: Grid) -> None:
-        self._given, self._bits, self._grid = given, bits, grid
+        self._given = given
+        self._bits = bits
+        self._grid = grid
         self._codes = given.parts["codes"]
         self._scale = grid.fit(given.parts["scale"])
         self._group_of = _group_indices(given, grid.columns, grid.block[1])
 
     def read_codes(self, first: int, last: int) -> Array:
-        return unpack_bits(
-            read_rows(self._codes, first, last), self._bits, self._grid.columns
-        )
+        words = read_rows(self._codes, first, last)
+        return unpack_bits(words, self._bits, self._grid.columns)
 
     def read_cells(self, first: int, last: int) -> Cells:
         numbers, begin, end = self._grid.rows_of(first, last)
-        return Cells(
-            numbers,
-            self._group_of,
-            (read_scales(self._scale, begin, end), self._zeros(begin, end)),
-        )
+        scales = read_scales(self._scale, begin, end)
+        return Cells(numbers, self._group_of, (scales, self._zeros(begin, end)))
 
     def _zeros(self, begin: int, end: int) -> Array:
         """Return the zero points of some rows: the middle of the codes, where none are
@@ -387,25 +396,24 @@ class Words:
 
         ref = self._given.parts.get("zero_point")
         if ref is None:
-            return np.full(
-                (end - begin, self._grid.across), 1 << (self._bits - 1), "<i2"
-            )
-        low, high = begin // 32 * 32, -(-end // 32) * 32
-        words = range(
-            low * self._bits // 32, min(high * self._bits // 32, ref.shape[0])
-        )
+            middle = 1 << (self._bits - 1)
+            return np.full((end - begin, self._grid.across), middle, "<i2")
+        # Zero points are packed along the rows, other than the codes: they are turned.
+        low = begin // 32 * 32
+        high = -(-end // 32) * 32
+        last_word = min(high * self._bits // 32, ref.shape[0])
+        words = range(low * self._bits // 32, last_word)
         packed = np.ascontiguousarray(read_part(ref, words, range(ref.shape[1])).T)
-        zeros = unpack_bits(packed, self._bits, high - low)[:, begin - low : end - low]
+        unpacked = unpack_bits(packed, self._bits, high - low)
+        zeros = unpacked[:, begin - low : end - low]
         return zeros.T.astype("<i2")
 
 
 def plan_words(given: Given) -> Planned:
     """Plan the packed integers of compressed-tensors. Raises MisfitError."""
-    codes, scale, shape_ref = (
-        given.require("codes"),
-        given.require("scale"),
-        given.require("shape"),
-    )
+    codes = given.require("codes")
+    scale = given.require("scale")
+    shape_ref = given.require("shape")
     _require_matrices(codes)
     if scale.dtype.name not in SCALES:
         raise MisfitError(f"its scales are {scale.dtype.name}")
@@ -417,6 +425,8 @@ def plan_words(given: Given) -> Planned:
             f"weight_shape says {rows} rows, and there are {codes.shape[0]}"
         )
     named = given.facts.same_number("num_bits")
+    # The columns and the words of a row leave one number of bits, or the config says
+    # it.
     ways = [bits for bits in range(1, 9) if -(-columns * bits // 32) == codes.shape[1]]
     if named is not None:
         ways = [bits for bits in ways if bits == named]
@@ -454,12 +464,12 @@ def _shape_in(given: Given, codes: TensorRef, shape: TensorRef) -> tuple[int, in
     config leaves.
     """
     if given.can_read:
-        numbers = [
-            number
-            for number in cast.few(read_small(shape), shape.dtype)
-            if isinstance(number, int)
-        ]
+        numbers: list[int] = []
+        for number in cast.few(read_small(shape), shape.dtype):
+            if isinstance(number, int):
+                numbers.append(number)
         return numbers[0], numbers[1]
+    # Far files are not read for it: without padding, words and bits say the columns.
     bits = given.facts.same_number("num_bits")
     if bits is None or bits < 1 or codes.shape[1] * 32 % bits:
         raise MisfitError("its shape is in weight_shape, which was not read")

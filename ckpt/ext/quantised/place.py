@@ -29,7 +29,10 @@ class Decoded(PlaceInSpans):
     __slots__ = ("dtype", "matrix", "parts")
 
     def __init__(
-        self, matrix: Matrix, parts: Sequence[TensorRef], dtype: DType
+        self,
+        matrix: Matrix,
+        parts: Sequence[TensorRef],
+        dtype: DType,
     ) -> None:
         self.matrix = matrix
         self.parts = tuple(parts)
@@ -63,6 +66,8 @@ class Decoded(PlaceInSpans):
         row = self.dtype.nbytes(matrix.columns)
         if not count or not row:
             return
+        # Spans begin at the same rows for any part that is read: their sums are the
+        # same.
         first = start // row // step * step
         last = min(matrix.rows, -(-(start + count) // row))
         spans = [
@@ -74,7 +79,9 @@ class Decoded(PlaceInSpans):
         def decode(ends: tuple[int, int]) -> _Span:
             numbers = decode_rows(matrix, reader, *ends, self.dtype)
             return _Span(
-                numbers.words.view("u1").data, numbers.overflowed, numbers.vanished
+                numbers.words.view("u1").data,
+                numbers.overflowed,
+                numbers.vanished,
             )
 
         begin = first * row

@@ -56,11 +56,8 @@ def read_part(ref: TensorRef, rows: range, columns: range) -> Array:
     import numpy as np
 
     array = fill.array(ref, (rows, columns))
-    return (
-        array.astype("<f4")
-        if array.dtype.kind == "f" and array.dtype != np.dtype("<f4")
-        else array
-    )
+    is_float = array.dtype.kind == "f"
+    return array.astype("<f4") if is_float and array.dtype != np.dtype("<f4") else array
 
 
 def read_rows(ref: TensorRef, first: int, last: int) -> Array:
@@ -96,6 +93,7 @@ class Columns:
     def _piece(self, number: int) -> Array:
         """Return some columns, which threads that read those next to them need too."""
         rows, columns = self._ref.shape
+        # Threads decode neighbouring spans, which lie in one piece: it is read once.
         with self._lock:
             if number not in self._held:
                 begin = number * self._width
@@ -103,7 +101,9 @@ class Columns:
                 while len(self._held) >= _PIECES:
                     self._held.popitem(last=False)
                 self._held[number] = read_part(
-                    self._ref, range(rows), range(begin, end)
+                    self._ref,
+                    range(rows),
+                    range(begin, end),
                 )
             return self._held[number]
 
@@ -115,16 +115,19 @@ def unpack_bits(words: Array, bits: int, count: int) -> Array:
     import numpy as np
 
     flat = np.ascontiguousarray(words).view("u1")
+    # Whole bytes are taken in a few steps; any other number of bits, bit by bit.
     if bits == 8:
         return flat[:, :count]
     if bits == 4:
         return unpack_halves(flat)[:, :count]
     if bits == 2:
+        # Four codes of a byte are moved into the four bytes of a word.
         wide = flat.astype("<u4")
         wide |= wide << 12
         wide |= wide << 6
         wide &= 0x03030303
         return wide.view("u1")[:, :count]
+    # [rows, codes, bits]: the lowest bit of a code comes first.
     loose = np.unpackbits(flat, axis=1, bitorder="little")
     loose = loose[:, : loose.shape[1] // bits * bits].reshape(len(flat), -1, bits)
     codes = np.zeros(loose.shape[:2], "u1")
@@ -135,6 +138,7 @@ def unpack_bits(words: Array, bits: int, count: int) -> Array:
 
 def unpack_halves(flat: Array, *, high_first: bool = False) -> Array:
     """Return the two codes of each byte of rows, the lower half first."""
+    # Both halves of a byte are moved into the two bytes of a word, the lower one first.
     wide = flat.astype("<u2")
     if high_first:
         wide = (wide >> 4) | (wide << 8)
@@ -181,9 +185,8 @@ def power_of(codes: Array, bias: int = 127) -> Array:
     import numpy as np
 
     with np.errstate(over="ignore"):
-        scales: Array = np.ldexp(np.float32(1), codes.astype("<i4") - bias).astype(
-            "<f4"
-        )
+        powers = np.ldexp(np.float32(1), codes.astype("<i4") - bias)
+        scales: Array = powers.astype("<f4")
     return scales
 
 

@@ -63,6 +63,7 @@ def with_view(
     schemes. Reads a few small tensors.
     """
     checkpoint = report.checkpoint
+    # Of a far file no small parts are read: each would be a request.
     is_far = any(source.far is not None for source in checkpoint.all_sources())
     found = find_logical(checkpoint, limits, can_read=not is_far)
     edit = Swap()
@@ -90,7 +91,9 @@ def _is_chosen(row: Logical, report: Inspection) -> bool:
 
 
 def _shown(
-    view: Checkpoint, select: Globs | None, section: str | None
+    view: Checkpoint,
+    select: Globs | None,
+    section: str | None,
 ) -> Inspection | None:
     """Return the report on a checkpoint of logical tensors, or None where nothing of it
     is selected.
@@ -115,13 +118,16 @@ def _composite(row: Logical) -> Composite:
 
 
 def _findings(
-    findings: Sequence[Finding], rows: Sequence[Logical], misses: Sequence[NearMiss]
+    findings: Sequence[Finding],
+    rows: Sequence[Logical],
+    misses: Sequence[NearMiss],
 ) -> tuple[Finding, ...]:
     """Return the findings of which those on codes say how to read them, and those on
     what nearly is a scheme.
     """
     codes = {row.parts[0].entry.name for row in rows}
     whys = {miss.name: f"Nearly {miss.scheme}, but {miss.why}." for miss in misses}
+    # Findings of the core on codes get the reason that this extension knows.
     made: list[Finding] = []
     for finding in findings:
         names = finding.tensors if finding.code == "scaled" else ()

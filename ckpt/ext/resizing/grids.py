@@ -107,16 +107,15 @@ class Resampling(NamedTuple):
             return self._resampled(values)
         if self.form == "nhwc":
             return np.moveaxis(self._resampled(np.moveaxis(values, -1, -3)), -3, -1)
+        # The grid lies in rows: `[first, down × across, last]` by the width.
         width = values.shape[-1]
         rows = values.reshape(-1, width)
         end = len(rows) - self.last
         grid = rows[self.first : end].reshape(*self.old, width)
-        made = np.moveaxis(self._resampled(np.moveaxis(grid, -1, 0)), 0, -1).reshape(
-            -1, width
-        )
-        return np.concatenate([rows[: self.first], made, rows[end:]]).reshape(
-            self.shape
-        )
+        planes = self._resampled(np.moveaxis(grid, -1, 0))
+        made = np.moveaxis(planes, 0, -1).reshape(-1, width)
+        whole = np.concatenate([rows[: self.first], made, rows[end:]])
+        return whole.reshape(self.shape)
 
     def _resampled(self, planes: Array) -> Array:
         """Return planes of the new grid, which their last two dimensions are."""
@@ -140,6 +139,7 @@ def _weights(old: int, new: int, antialias: bool) -> Array:
 
     weights = np.zeros((new, old))
     step = old / new
+    # A smaller grid takes more of the old points into each: nothing is skipped.
     if antialias:
         scale = max(step, 1.0)
         support = 2.0 * scale
@@ -153,13 +153,15 @@ def _weights(old: int, new: int, antialias: bool) -> Array:
                     for place in range(first, last)
                 ]
             )
+            # At the border some points lack: the weights of the others are one again.
             weights[index, first:last] = row / row.sum()
         return weights
     for index in range(new):
         place = step * (index + 0.5) - 0.5
         begin = floor(place)
         for offset in range(-1, 3):
-            point = min(max(begin + offset, 0), old - 1)  # the border is repeated
+            # The points at the border are repeated beyond it.
+            point = min(max(begin + offset, 0), old - 1)
             weights[index, point] += _cubic(place - begin - offset, -0.75)
     return weights
 
@@ -198,14 +200,12 @@ def resampling_of(
         return None
     if len(old) == 4 and old[0] == new[0]:
         return _of_planes(old, new)
-    if (
-        len(old) not in (2, 3)
-        or old[-1] != new[-1]
-        or (len(old) == 3 and old[0] != new[0])
-    ):
+    if len(old) not in (2, 3) or old[-1] != new[-1]:
         return None
-    if len(old) == 3 and old[0] != 1:
+    # [1, positions, width], or [positions, width].
+    if len(old) == 3 and (old[0] != new[0] or old[0] != 1):
         return None
+    # Each number of other tokens may leave two grids; one alone must.
     found: list[Resampling] = []
     for count in sorted({0, *tokens}):
         sides = _sides_of_rows(old[-2] - count, new[-2] - count, grids)
@@ -213,6 +213,7 @@ def resampling_of(
             found.append(Resampling("rows", *sides, new, first=count))
     if len(old) == 2 and grids is None:
         # A list of positions of a text may have a square length too.
+        # Without a class token before the grid only the name tells an image.
         is_of_image = any(word in lower for word in _OF_IMAGES)
         found = [way for way in found if way.first or is_of_image]
     if len(found) == 1:
@@ -224,7 +225,9 @@ def resampling_of(
 
 
 def _sides_of_rows(
-    old_count: int, new_count: int, grids: Grids | None
+    old_count: int,
+    new_count: int,
+    grids: Grids | None,
 ) -> tuple[Grid, Grid] | None:
     """Return the two grids of lists of so many positions: those that are named, else
     square ones; or None.
@@ -241,7 +244,9 @@ def _of_planes(old: tuple[int, ...], new: tuple[int, ...]) -> Resampling | str:
     """The way for a tensor whose grid has dimensions of its own: behind the channels,
     or before them.
     """
-    is_last, is_first = old[3] == new[3], old[1] == new[1]
+    is_last = old[3] == new[3]
+    is_first = old[1] == new[1]
+    # A dimension that stays is that of the channels, and only one may.
     if is_last == is_first or max(*old[1:], *new[1:]) > _MOST:
         return "its grid is not known by its shape"
     if is_last:
@@ -253,15 +258,25 @@ def _of_table(old: tuple[int, ...], new: tuple[int, ...]) -> Resampling | str:
     """The way for a table of relative positions, one column for each head."""
     if len(old) == len(new) == 3 and old[0] == new[0]:
         return Resampling(
-            "planes", (old[1], old[2]), (new[1], new[2]), new, antialias=False
+            "planes",
+            (old[1], old[2]),
+            (new[1], new[2]),
+            new,
+            antialias=False,
         )
     if len(old) != 2 or len(new) != 2 or old[1] != new[1]:
         return "the number of heads differs"
+    # A window of n × n has (2 n - 1)² relative positions: an odd square.
     for extra in _EXTRA:
         one, two = _side(old[0] - extra), _side(new[0] - extra)
         if one is not None and two is not None and one % 2 and two % 2:
             return Resampling(
-                "rows", (one, one), (two, two), new, last=extra, antialias=False
+                "rows",
+                (one, one),
+                (two, two),
+                new,
+                last=extra,
+                antialias=False,
             )
     return f"{old[0]} and {new[0]} rows are not those of two square windows"
 

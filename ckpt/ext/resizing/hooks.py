@@ -80,6 +80,7 @@ def fitted(
     a warm start does, and UsageError where no tensor has the grids that were named.
     """
     grids = _checked_way(way)
+    # Tied tensors are one node: it is resized once, for all of its names.
     given = with_ties(given, limits)
     checkpoint = given.checkpoint
     coverage = coverage_of(given, wanted, limits, request)
@@ -102,6 +103,7 @@ def fitted(
         elif made is not None:
             edit.put(node, made[0])
             fits[row.name] = made[1]
+    # A grid that nobody has is a mistake of who named it.
     if grids is not None and not any(fit.is_on_named_grid for fit in fits.values()):
         raise UsageError(
             f"--grid {grids}: no position embedding of another shape has so many "
@@ -141,6 +143,7 @@ def said(report: RewriteReport, done: Fitted) -> RewriteReport:
     lines: list[str] = []
     for row in coverage.pairings:
         fit = done.fits.get(row.name) if row.status in ("loaded", "cast") else None
+        # A resized tensor is loaded like any other, and says how it was made.
         if fit is not None:
             row = row._replace(why=fit.text, copied=fit.copied)
             lines.append(f"{show(row.name, 80)}: {fit.text}.")
@@ -158,11 +161,9 @@ def said(report: RewriteReport, done: Fitted) -> RewriteReport:
 def _first(lines: Sequence[str], what: str) -> list[str]:
     """The first lines, and how many more there are."""
     rest = len(lines) - _NOTES
-    return (
-        [*lines[:_NOTES], f"{counted_noun(rest, 'more tensor')} {what} (--json)."]
-        if rest > 0
-        else list(lines)
-    )
+    if rest <= 0:
+        return list(lines)
+    return [*lines[:_NOTES], f"{counted_noun(rest, 'more tensor')} {what} (--json)."]
 
 
 def _is_of_another_shape(row: Pairing) -> bool:
@@ -174,22 +175,20 @@ def _is_of_another_shape(row: Pairing) -> bool:
     mine, other = row.target.tensor, row.source.tensor
     if not isinstance(mine, TensorRef) or not isinstance(other, TensorRef):
         return False
-    return (
-        mine.shape != other.shape
-        and other.storage.place is not None
-        and bool(other.numel and mine.numel)
-    )
+    has_data = other.storage.place is not None and bool(other.numel and mine.numel)
+    return mine.shape != other.shape and has_data
 
 
 def _tokens_of(wanted: Survey) -> set[int]:
     """The numbers of tokens that the model may have before its patches: one kind alone,
     and all together.
     """
-    counts = [
-        entry.tensor.shape[-2] if len(entry.tensor.shape) > 1 else 1
-        for entry in wanted.tensors
-        if _TOKENS.search(entry.name.lower()) and entry.tensor.shape
-    ]
+    # [1, count, width] or [count, width]; a vector is one token.
+    counts: list[int] = []
+    for entry in wanted.tensors:
+        shape = entry.tensor.shape
+        if shape and _TOKENS.search(entry.name.lower()):
+            counts.append(shape[-2] if len(shape) > 1 else 1)
     return {1, *counts, sum(counts)} if counts else {1}
 
 
@@ -198,11 +197,10 @@ def _padded(row: Pairing, fill: str) -> tuple[TensorRef, Fit] | str | None:
     or None for another mismatch.
     """
     mine, other = _sides(row)
-    if (
-        len(mine.shape) != len(other.shape)
-        or len(mine.shape) > 2
-        or mine.shape[1:] != other.shape[1:]
-    ):
+    # Rows alone may differ: a vocabulary that grew.
+    if len(mine.shape) != len(other.shape) or len(mine.shape) > 2:
+        return None
+    if mine.shape[1:] != other.shape[1:]:
         return None
     old, new = other.shape[0], mine.shape[0]
     if new < old:
@@ -222,6 +220,7 @@ def _padded(row: Pairing, fill: str) -> tuple[TensorRef, Fit] | str | None:
             "TARGET has no values for the new rows; --fill mean takes the mean of the "
             "old ones"
         )
+    # The rows of TARGET behind those that PRETRAINED has.
     lower = tensor_ref(
         mine.storage,
         mine.dtype,
@@ -231,14 +230,15 @@ def _padded(row: Pairing, fill: str) -> tuple[TensorRef, Fit] | str | None:
     )
     lower = lower._replace(conj=mine.conj, neg=mine.neg)
     text = f"{more} of {new:,} are the values of TARGET"
-    made = _over(
-        other._replace(dtype=mine.dtype), Stacked(other, lower, mine.dtype), mine.shape
-    )
+    stacked = Stacked(other, lower, mine.dtype)
+    made = _over(other._replace(dtype=mine.dtype), stacked, mine.shape)
     return made, Fit(text, other.numel)
 
 
 def _resampled(
-    row: Pairing, tokens: set[int], grids: Grids | None
+    row: Pairing,
+    tokens: set[int],
+    grids: Grids | None,
 ) -> tuple[TensorRef, Fit] | str | None:
     """The tensor of PRETRAINED on the grid of TARGET, the reason why not, or None for a
     tensor without a grid.
@@ -249,7 +249,8 @@ def _resampled(
         return how
     if other.dtype.name not in AVERAGED:
         return f"{other.dtype.name} is not interpolated"
-    for tensor in (other, mine):  # both are in memory whole
+    # Both are in memory whole: a view of a byte may expand to terabytes.
+    for tensor in (other, mine):
         if tensor.nbytes > tensor.storage.nbytes + _EXPANDED:
             return (
                 f"a view of {tensor.storage.nbytes:,} bytes expands to "
@@ -272,7 +273,11 @@ def _sides(row: Pairing) -> tuple[TensorRef, TensorRef]:
 def _over(like: TensorRef, place: Place, shape: tuple[int, ...]) -> TensorRef:
     """A tensor of this shape over a storage of its own."""
     storage = like.storage._replace(
-        id="", dtype=like.dtype, nbytes=place.nbytes, place=place, crc=None
+        id="",
+        dtype=like.dtype,
+        nbytes=place.nbytes,
+        place=place,
+        crc=None,
     )
     return tensor_ref(storage, like.dtype, shape, contiguous(shape), 0)
 

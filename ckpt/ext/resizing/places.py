@@ -57,9 +57,8 @@ class WithMeans(PlaceInOrder):
 
     @property
     def nbytes(self) -> int:
-        return self.of.nbytes + self.more * self.of.dtype.nbytes(
-            prod(self.of.shape[1:])
-        )
+        row = self.of.dtype.nbytes(prod(self.of.shape[1:]))
+        return self.of.nbytes + self.more * row
 
     @property
     def tensors(self) -> tuple[TensorRef, ...]:
@@ -78,13 +77,11 @@ class WithMeans(PlaceInOrder):
         ref = self.of
         width = prod(ref.shape[1:])
         total = np.zeros(width, np.float64)
+        # Whole rows at a time, so that a matrix of a vocabulary is not held.
         size = max(1, ref.dtype.nbytes(width))
         for block in in_whole_elements(elements(ref), size):
-            total += (
-                cast.as_numbers(block, ref.dtype)
-                .reshape(-1, width)
-                .sum(axis=0, dtype=np.float64)
-            )
+            rows = cast.as_numbers(block, ref.dtype).reshape(-1, width)
+            total += rows.sum(axis=0, dtype=np.float64)
         total /= ref.shape[0]
         return bytes(cast.round_numbers(total, ref.dtype, cast.Rows())[0])
 
@@ -112,10 +109,10 @@ class Resampled(PlaceInOrder):
         import numpy as np
 
         data = b"".join(elements(self.of, tally))
-        values = np.array(cast.as_numbers(data, self.of.dtype), np.float64).reshape(
-            self.of.shape
-        )
-        result = np.ascontiguousarray(self.how.apply(values), np.float64).reshape(-1)
+        numbers = np.array(cast.as_numbers(data, self.of.dtype), np.float64)
+        values = self.how.apply(numbers.reshape(self.of.shape))
+        # Rounded once, to the dtype of PRETRAINED.
+        result = np.ascontiguousarray(values, np.float64).reshape(-1)
         rounded, overflowed = cast.round_numbers(result, self.of.dtype, cast.Rows())
         if overflowed and tally is not None:
             tally(overflowed)

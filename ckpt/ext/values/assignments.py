@@ -112,6 +112,7 @@ def node_of(name: str, value: object, depth: int = 0) -> Node:
         raise UsageError(f"{show(name, 80)}: the value is nested too deep")
     if value is None or type(value) in (bool, int, float, str):
         return value  # type: ignore[return-value]  # one of these
+    # JSON has lists alone; Python's callers may give tuples.
     if isinstance(value, (list, tuple)):
         items = [node_of(name, item, depth + 1) for item in value]
         return tuple(items) if isinstance(value, tuple) else items
@@ -145,6 +146,7 @@ def typed_node(name: str, text: str, old: Node) -> Node:
                 f"{label} is a bool, and {show(text, 40)} is none", hint="true or false"
             )
         return value
+    # A bool is an int in Python: it was asked for first.
     if kind is int:
         return _parse_number(label, text, int, "int")
     if kind is float:
@@ -155,7 +157,10 @@ def typed_node(name: str, text: str, old: Node) -> Node:
 
 
 def _parse_number(
-    label: str, text: str, read: type[int] | type[float], kind: str
+    label: str,
+    text: str,
+    read: type[int] | type[float],
+    kind: str,
 ) -> Node:
     try:
         number = read(text)
@@ -164,11 +169,10 @@ def _parse_number(
             f"{label} is {_indefinite_article(kind)} {kind}, and {show(text, 40)} is "
             "none"
         ) from None
-    if (
-        isinstance(number, float)
-        and not isfinite(number)
-        and text.strip().lower().lstrip("+-")[:3] not in ("inf", "nan")
-    ):
+    # Typed as inf or nan it is meant; 1e999 is not.
+    word = text.strip().lower().lstrip("+-")[:3]
+    is_meant = word in ("inf", "nan")
+    if isinstance(number, float) and not isfinite(number) and not is_meant:
         raise UsageError(f"{label}: {show(text, 40)} is beyond the range of float")
     return number
 

@@ -11,7 +11,11 @@ from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
 def command(
-    path: str, assignments: list[str], *, delete: list[str] | None, **keywords: Any
+    path: str,
+    assignments: list[str],
+    *,
+    delete: list[str] | None,
+    **keywords: Any,
 ) -> int:
     """Set values inside of a checkpoint by their dotted names, or delete what lies
     under a name.

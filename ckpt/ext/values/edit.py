@@ -85,14 +85,13 @@ def set_values(
         else:
             target = _target_of(checkpoint, assignment, tree)
         held = tensors.count(target.path)
+        # A dict of weights is not overwritten by a number: -d says that it may go.
         if tensor_of(target.node) is None and held and not target.is_new:
-            problem = (
-                f"{show(assignment.name, 80)} holds {counted_noun(held, 'tensor')}"
-            )
+            shown = show(assignment.name, 80)
             raise UsageError(
-                problem,
+                f"{shown} holds {counted_noun(held, 'tensor')}",
                 path=checkpoint.path,
-                hint=f"-d {show(assignment.name, 80)} deletes them",
+                hint=f"-d {shown} deletes them",
             )
         if tensor_of(target.node) is not None:
             raise UsageError(
@@ -100,13 +99,15 @@ def set_values(
                 path=checkpoint.path,
                 hint="ckpt set changes values",
             )
-        node = (
-            assignment.text
-            if is_metadata(target.path) and target.is_new
-            else assignment.node_for(target.node)
-        )
+        # In the metadata of safetensors `:=` gives the text, which is all that it
+        # holds.
+        if is_metadata(target.path) and target.is_new:
+            node: Node = assignment.text
+        else:
+            node = assignment.node_for(target.node)
+        # JSON has no tuples: a list takes the place of a tuple as one.
         if is_tuple(target.node) and type(node) is list:
-            node = tuple(node)  # JSON has no tuples
+            node = tuple(node)
         if is_metadata(target.path) and type(node) is not str:
             raise UsageError(
                 f"{show(assignment.name, 80)}: the metadata of safetensors holds text",
@@ -122,18 +123,15 @@ def set_values(
         edit.drop(target)
         changes.append(_removal_of(target, tensors.count(target.path)))
     if not changes:
-        return RewriteReport(
-            "set", checkpoint, checkpoint, nothing="these values are there already"
-        )
+        nothing = "these values are there already"
+        return RewriteReport("set", checkpoint, checkpoint, nothing=nothing)
     result = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits)
+    # The account: what was asked for is there, and what else changed is listed.
     _check_changes(checkpoint, _Tree(result.root, limits), expected)
-    aside = [
-        Leftover(name, "the same object as what was set, so it changed too")
-        for name in _other_changes(checkpoint, result, expected)
-    ]
-    return RewriteReport(
-        "set", checkpoint, result, tuple(changes), left_alone=tuple(aside)
-    )
+    shared = "the same object as what was set, so it changed too"
+    others = _other_changes(checkpoint, result, expected)
+    aside = tuple([Leftover(name, shared) for name in others])
+    return RewriteReport("set", checkpoint, result, tuple(changes), left_alone=aside)
 
 
 def _refuse_twice(names: Sequence[str], checkpoint: Checkpoint) -> None:
@@ -188,6 +186,7 @@ class _Tree:
         """The positions at which a key may stand: one, or all where keys are no
         texts.
         """
+        # Keys that are no texts are compared one by one.
         table = self._tables.positions_of(keys)
         if table is None:
             return range(len(keys))
@@ -196,7 +195,9 @@ class _Tree:
 
 
 def _is_new_metadata(
-    checkpoint: Checkpoint, assignment: Assignment, tree: _Tree
+    checkpoint: Checkpoint,
+    assignment: Assignment,
+    tree: _Tree,
 ) -> bool:
     """Tell whether a name is to be added to the metadata of safetensors, where each
     value is text.
@@ -212,6 +213,7 @@ def _target_of(checkpoint: Checkpoint, assignment: Assignment, tree: _Tree) -> T
     """
     name = assignment.name
     found = tree.find_nodes(name)
+    # A word changes what is there: only a value with a type may be added.
     if assignment.text is not None or found:
         return _only_target(checkpoint, name, tree, found)
     above, _, key = name.rpartition(".")
@@ -221,7 +223,11 @@ def _target_of(checkpoint: Checkpoint, assignment: Assignment, tree: _Tree) -> T
         raise _unknown_name_error(checkpoint, name)
     path, holder = next(iter(holders.values()))
     return Target(
-        name, (*path, key), None, Place(holder, "values", len(holder.keys)), is_new=True
+        name,
+        (*path, key),
+        None,
+        Place(holder, "values", len(holder.keys)),
+        is_new=True,
     )
 
 
@@ -240,12 +246,11 @@ def _holders_in(
         kind = look(holder).kind
         if kind == "mapping":
             yield path, holder
-        elif (
-            kind == "object"
-            and len(holder.states) == 1
-            and type(holder.states[0]) is Dict
-        ):
-            yield path, holder.states[0]
+        elif kind == "object" and len(holder.states) == 1:
+            state = holder.states[0]
+            # An object whose state is a dict has its attributes there.
+            if type(state) is Dict:
+                yield path, state
 
 
 def _only_target(
@@ -259,10 +264,10 @@ def _only_target(
     """
     if not matches:
         raise _unknown_name_error(checkpoint, name)
-    if (
-        len({id(node) for _, node in matches}) > 1
-        or len({path for path, _ in matches}) > 1
-    ):
+    nodes = {id(node) for _, node in matches}
+    paths = {path for path, _ in matches}
+    # Names with dots may be read in several ways: all must lead to one place.
+    if len(nodes) > 1 or len(paths) > 1:
         raise UsageError(
             f"{len(matches)} places are called {show(name, 80)}", path=checkpoint.path
         )
@@ -273,6 +278,7 @@ def _only_target(
             path=checkpoint.path,
             hint="name a value in it",
         )
+    # An argument of a call has no place: the call would make another object.
     above = tree.node_at(path[:-1])
     place = next(_places_in(inside(above), path[-1], node, tree), None)
     if place is None:
@@ -285,13 +291,17 @@ def _only_target(
 
 
 def _places_in(
-    holder: Node, step: str | int, node: Node, tree: _Tree
+    holder: Node,
+    step: str | int,
+    node: Node,
+    tree: _Tree,
 ) -> Iterator[Place]:
     """Yield the places of a node in what holds it: a dict, list or tuple, or the items
     and the state of an object.
     """
     if type(holder) is Dict or type(holder) is Opaque:
         for index in tree.positions_of(holder.keys, step):
+            # By identity too: a key may stand twice, of which one value is meant.
             is_node = holder.values[index] is node
             if is_node and key_of(holder.keys[index], index) == step:
                 yield Place(holder, "values", index)
@@ -310,15 +320,16 @@ def _places_in(
 
 
 def _unknown_name_error(checkpoint: Checkpoint, name: str) -> UsageError:
-    names = [value.name for value in checkpoint.values] + [
-        entry.name for entry in checkpoint.tensors
-    ]
+    names = [value.name for value in checkpoint.values]
+    names += [entry.name for entry in checkpoint.tensors]
     alike = nearest_names(name, names)
     hint = f"did you mean {', '.join(alike)}?" if alike else None
     if not alike and not checkpoint.traits.is_pickle and name.startswith("config."):
         hint = "ckpt set changes the file of the weights; config.json is for an editor"
     return UsageError(
-        f"no value called {show(name, 80)}", path=checkpoint.path, hint=hint
+        f"no value called {show(name, 80)}",
+        path=checkpoint.path,
+        hint=hint,
     )
 
 
@@ -345,6 +356,7 @@ class _SetValues(Edit):
         index = root.keys.index(METADATA) if METADATA in root.keys else None
         holder = self._metadata if index is None else root.values[index]
         assert type(holder) is Dict
+        # One dict for all new names: the root gets it once.
         if index is None and not self._added.get(id(root)):
             self._added[id(root)] = [(METADATA, holder)]
         key = name.partition(".")[2]
@@ -360,25 +372,21 @@ class _SetValues(Edit):
         """Put a node in the place of another one, or under a new key."""
         container = id(target.place.container)
         if target.is_new:
-            self._added.setdefault(container, []).append((str(target.path[-1]), node))
+            name = str(target.path[-1])
+            self._added.setdefault(container, []).append((name, node))
         else:
-            self._changed.setdefault(container, {})[
-                target.place.part, target.place.position
-            ] = node
+            place = target.place.part, target.place.position
+            self._changed.setdefault(container, {})[place] = node
 
     def drop(self, target: Target) -> None:
         """Take a node out, with its key."""
-        self._dropped.setdefault(id(target.place.container), set()).add(
-            (target.place.part, target.place.position)
-        )
+        place = target.place.part, target.place.position
+        self._dropped.setdefault(id(target.place.container), set()).add(place)
 
     def instead(self, node: Node) -> Node | None:
         number = id(node)
-        if (
-            number not in self._changed
-            and number not in self._dropped
-            and number not in self._added
-        ):
+        tables = (self._changed, self._dropped, self._added)
+        if not any(number in table for table in tables):
             return None
         return self.shell_of(self._changed_container(node))
 
@@ -393,9 +401,10 @@ class _SetValues(Edit):
             call.items = self._items_of(node, node.items)
             call.keys, call.values = self._pairs_of(node)
             return call
-        items = self._items_of(
-            node, node if type(node) is list or is_tuple(node) else ()
-        )
+        given: Sequence[Node] = ()
+        if type(node) is list or is_tuple(node):
+            given = node
+        items = self._items_of(node, given)
         return tuple(items) if is_tuple(node) else items
 
     def _pairs_of(self, node: Dict | Opaque) -> tuple[list[Node], list[Node]]:
@@ -407,6 +416,7 @@ class _SetValues(Edit):
             if ("values", index) not in dropped:
                 keys.append(key)
                 values.append(changed.get(("values", index), value))
+        # New keys come last, as in a dict.
         for name, value in self._added.get(id(node), ()):
             keys.append(name)
             values.append(value)
@@ -455,19 +465,21 @@ class _TensorsBelow:
 
 def _is_equal(node: Node, other: Node) -> bool:
     """Tell whether two scalars are the same value. Others are written anew."""
-    return (
-        type(node) is type(other)
-        and type(node) in (bool, int, float, str, type(None))
-        and node == other
-    )
+    # 1, 1.0 and True are equal in Python, and other values in a file.
+    if type(node) is not type(other):
+        return False
+    return type(node) in (bool, int, float, str, type(None)) and node == other
 
 
 def _check_changes(
-    before: Checkpoint, after: _Tree, expected: dict[Path, object]
+    before: Checkpoint,
+    after: _Tree,
+    expected: dict[Path, object],
 ) -> None:
     """Raise UnsupportedError unless each path leads to what was asked for."""
     moved = _moved_below(expected)
     for path, node in expected.items():
+        # Where a list lost an item, the numbers behind it lead to other values.
         if _is_below(path, moved):
             continue
         there = after.children_at(path[:-1])
@@ -502,7 +514,9 @@ def _node_text(node: Node) -> tuple[str, str]:
 
 
 def _other_changes(
-    before: Checkpoint, after: Checkpoint, expected: dict[Path, object]
+    before: Checkpoint,
+    after: Checkpoint,
+    expected: dict[Path, object],
 ) -> list[str]:
     """Return the names of the values that changed although nobody asked for it: other
     names of one object.
@@ -516,24 +530,19 @@ def _other_changes(
         above_asked.update(path[:depth] for depth in range(len(path)))
     names: list[str] = []
     for path in [*old, *(path for path in new if path not in old)]:
-        if (
-            path not in above_asked
-            and not _is_below(path, expected)
-            and not _is_below(path, moved)
-            and old.get(path) != new.get(path)
-        ):
+        # The values that were asked for, those around them, and moved ones are
+        # expected.
+        if path in above_asked or _is_below(path, expected) or _is_below(path, moved):
+            continue
+        if old.get(path) != new.get(path):
             names.append(".".join(map(str, path)))
     # A container that was met before has no rows of its own.
-    changed = {
-        above
-        for name in [*names, *(".".join(map(str, path)) for path in asked)]
-        for above in names_above(name)
-    }
-    names += [
-        value.name
-        for value in before.values
-        if value.same_as in changed and value.path not in asked
-    ]
+    changed: set[str] = set()
+    for name in [*names, *(".".join(map(str, path)) for path in asked)]:
+        changed.update(names_above(name))
+    for value in before.values:
+        if value.same_as in changed and value.path not in asked:
+            names.append(value.name)
     return names
 
 
