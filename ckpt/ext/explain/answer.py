@@ -20,6 +20,16 @@ from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
+from ckpt.ext.explain.families.given import (
+    CHECKED_LIST,
+    NOT_JSON,
+    TIED_ABSENT,
+    UNRECOGNIZED,
+    of_checked_list,
+    of_settings,
+    of_tied_absent,
+    of_unrecognized,
+)
 from ckpt.ext.explain.families.layers import (
     LOADED,
     OF_OTHER_SHAPES,
@@ -28,10 +38,12 @@ from ckpt.ext.explain.families.layers import (
 )
 from ckpt.ext.explain.families.mapped import (
     BUS_ERROR,
+    NOT_MAPPED,
     OF_FRAMEWORKS,
     OF_MAPS,
     of_bus_error,
     of_frameworks,
+    of_no_maps,
 )
 from ckpt.ext.explain.families.paths import (
     COUNTED,
@@ -73,7 +85,10 @@ def _look_at_words(text: str, case: Case) -> Answer:
         told = [row for row in looked.statements if not row.text.startswith(NOTHING)]
         return Answer(case.survey.path, (*rows, *told))
     rows = tuple(of_names(text, case))
-    return looked._replace(statements=(*rows, *looked.statements))
+    is_told = len(rows) > 1  # more than where the name stands
+    return looked._replace(
+        statements=(*rows, *looked.statements), explains=looked.explains or is_told
+    )
 
 
 _OF_ANY: tuple[
@@ -92,6 +107,11 @@ _OF_ANY: tuple[
     (OF_OTHER_SHAPES, of_other_shapes),
     (LOADED, of_loaded),
     (NOT_BUILT, of_architecture),
+    (NOT_MAPPED, of_no_maps),
+    (CHECKED_LIST, of_checked_list),
+    (NOT_JSON, of_settings),
+    (UNRECOGNIZED, of_unrecognized),
+    (TIED_ABSENT, of_tied_absent),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 

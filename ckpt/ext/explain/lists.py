@@ -219,6 +219,15 @@ _SIZE = (
 device meta.
 """
 _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
+    # torch before 0.4, and where a copy fails; the shape of the model stands first
+    (
+        _compile_pattern(
+            rf"[Ww]hile copying the parameter named \"?'?([^\s\"',]{{1,2000}})\"?'?, "
+            rf"whose dimensions in the model are {_SIZE} and whose dimensions in the "
+            rf"checkpoint are {_SIZE}"
+        ),
+        False,
+    ),
     (
         _compile_pattern(
             r"size mismatch for "
@@ -373,7 +382,8 @@ def keys_of(text: str) -> Keys:
     for pattern, is_first in _SHAPES:
         for match in pattern.finditer(text):
             row = _parse_mismatch(match.groups(), is_first)
-            mismatched[row.name] = row
+            if row.checkpoint != row.model:
+                mismatched[row.name] = row
     return Keys(
         tuple(keys["missing"])[:MOST_NAMES],
         tuple(keys["unexpected"])[:MOST_NAMES],

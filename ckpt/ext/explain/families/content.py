@@ -26,6 +26,7 @@ from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.ext.explain.families.computed import tied_to_shared
 from ckpt.ext.explain.families.keys import SCALE, tied_name
 from ckpt.ext.explain.families.launchers import UNSET
+from ckpt.ext.explain.families.libraries import of_gguf_name
 from ckpt.ext.explain.families.pipelines import part_of_name, parts_in
 from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.family import Family, answer_from_statements
@@ -203,7 +204,7 @@ def _answer_key(message: Message, case: Case) -> Answer:
         return Answer(case.survey.path, tuple(_no_states(case)))
     if found is None:
         return looked_at(case)
-    name = found[1]
+    name = asked_name(found[1])
     if "contains only the model" in message.text:
         return Answer(case.survey.path, tuple(_no_optimizer(case)))
     rows = list(_of_root(name, case))
@@ -281,7 +282,31 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a key that a program lacks, and that the checkpoint may not have."""
     if UNSET.search(found[0]):
         return
-    yield from _of_root(next(text for text in found.groups() if text is not None), case)
+    name = asked_name(next(text for text in found.groups() if text is not None))
+    row = of_gguf_name(name, found.string, case)
+    if row is not None:
+        yield row
+        yield from load_statements(case)
+        return
+    yield from _of_root(name, case)
+
+
+_IN_SENTENCE = re.compile(
+    r"(?<![\w./\\-])[\w-]{1,200}(?:\.[\w-]{1,200}){1,40}(?![\w/\\])"
+)
+_QUOTED_NAME = re.compile(r"['\"`]([\w.-]{2,1000})['\"`]")
+
+
+def asked_name(text: str) -> str:
+    """The name that the text of a KeyError asks for: programs write a sentence around
+    it.
+    """
+    if " " not in text.strip():
+        return text
+    found = _QUOTED_NAME.search(text) or _IN_SENTENCE.search(text)
+    if found is None:
+        return text
+    return found[1] if found.re is _QUOTED_NAME else found[0]
 
 
 def _first_rates(case: Case) -> Iterator[Statement]:

@@ -822,6 +822,7 @@ FAMILIES = (
         "no-file",
         (
             r"[Ee]rror no file named ",
+            r"Can't find a checkpoint index \(",
             r"does not appear to have a file named",
             r"no checkpoint (?:was )?found (?:in|at|under) ",
             r"Can't find '?(?:adapter_config\.json|adapter_model)",

@@ -56,6 +56,7 @@ from ckpt.ext.explain.families.computed import (
     swin_downsample,
     tied_to_shared,
 )
+from ckpt.ext.explain.families.copies import COPIED, names_of_copies, of_copies
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
 from ckpt.ext.explain.families.forms import Form, find_forms
 from ckpt.ext.explain.families.graphs import graph_statement
@@ -154,7 +155,7 @@ from ckpt.ext.explain.families.verdicts import (
 )
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.lists import keys_of
-from ckpt.ext.explain.message import LONGEST_LINE, Message, Mismatch
+from ckpt.ext.explain.message import LONGEST_LINE, MOST_NAMES, Message, Mismatch
 from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.findings import Finding
 from ckpt.model.rows import NamedTuple
@@ -192,6 +193,12 @@ def _take_keys(message: Message, text: str, start: int) -> Message:
         begin = 0
     types = [(match[1], match[2]) for match in TYPES.finditer(text)]
     found = keys_of(text[begin:])
+    copied = COPIED.search(text, begin)
+    if copied is not None and not (found.missing or found.unexpected):
+        message = message._replace(
+            text=" ".join(copied[0].split())[:LONGEST_LINE],
+            names=names_of_copies(text[begin:])[:MOST_NAMES],
+        )
     is_sizes = bool(found.mismatched) and not found.missing and not found.unexpected
     return message._replace(
         kind="sizes" if is_sizes else "keys",
@@ -466,6 +473,9 @@ def _unnamed_statements(message: Message, case: Case) -> Iterator[Statement]:
     """
     if NOTHING_LOADED.search(message.text):
         yield from nothing_loaded(case)
+        return
+    if COPIED.search(message.text):
+        yield from of_copies(message, case)
         return
     not_built = NOT_BUILT.search(message.text)
     if not_built is not None:
@@ -2232,6 +2242,8 @@ def _is_head(
         return False
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in shapes))
     layer = row.name.rpartition(".")[0]
+    if _NORM.search(layer) and len(row.checkpoint) == 1:
+        return False
     return layer in layers[-_LAST:] or bool(_HEAD_WORDS.search(layer))
 
 
@@ -2253,6 +2265,8 @@ def _bins_text(row: Mismatch) -> str:
 
 _TRANSFORMS = (256, 512, 1024, 2048, 4096)
 """Lengths of a Fourier transform that programs for sound use."""
+_NORM = re.compile(r"(?:^|[._])(?:\w*norm|bn|ln)(?:_?\d+|_[a-z])?$", re.IGNORECASE)
+"""The name of a norm, which may stand last and has no classes."""
 _LAST = 2
 _MOST_HEADS = 16
 _HEAD_WORDS = re.compile(
@@ -2320,6 +2334,7 @@ _PATTERNS = (
     r"There is no module or parameter named '",
     r": found shape torch\.Size\([^()]{1,200}\) in the checkpoint and ",
     r"please ensure that the architectures match",
+    r"[Ww]hile copying the parameter named",
     r"Can not map tensor '",
     r"Found unexpected key: \"",
     r"The state dictionary of the model you are trying to load is corrupted",

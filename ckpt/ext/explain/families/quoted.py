@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.libraries import of_refused
 from ckpt.ext.explain.families.paths import recorded_path
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -29,6 +30,13 @@ _LACKS = re.compile(
     r"|\bneeds? [^\n]{0,200}\b(?:entries|keys?|fields?)\b"
 )
 """The words of an error that misses something."""
+_REFUSES = re.compile(
+    r"(?i)\b(?:unexpected|unknown|unmapped|unsupported|unrecognized|unrecognised"
+    r"|no (?:match\w*|mapping|rule|key|place|parameter)|(?:not|n't|cannot) (?:be )?"
+    r"(?:map\w*|match\w*|find|found|expect\w*|know\w*|recogni[sz]ed)"
+    r"|key should be found)\b"
+)
+"""The words of a program that has no place for a name."""
 _KEY = re.compile(r"[A-Za-z]\w{2,80}")
 """A name that may be a key of a file."""
 _MOST = 24
@@ -60,6 +68,8 @@ def of_names(text: str, case: Case) -> Iterator[Statement]:
         row = _of_tensors(name, case)
         if row is not None:
             yield row
+            if _REFUSES.search(end):
+                yield from of_refused(name, case)
             return
     for word in _last_words([word for word in quoted if _SETTING.search(word)]):
         row = _of_setting(word, case)
