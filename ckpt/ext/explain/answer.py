@@ -17,16 +17,21 @@ from ckpt.ext.explain.case import (
     looked_at,
 )
 from ckpt.ext.explain.families import FAMILIES
+from ckpt.ext.explain.families.asked import LACKED, of_lacked
 from ckpt.ext.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
 from ckpt.ext.explain.families.given import (
     CHECKED_LIST,
+    NOT_A_FOLDER,
     NOT_JSON,
+    STRUCT,
     TIED_ABSENT,
     UNRECOGNIZED,
     of_checked_list,
+    of_no_folder,
     of_settings,
+    of_struct,
     of_tied_absent,
     of_unrecognized,
 )
@@ -59,6 +64,7 @@ from ckpt.ext.explain.families.unpacking import (
     of_subscript,
     of_unpacking,
 )
+from ckpt.ext.explain.families.whole_layers import UNSUPPORTED, of_unsupported
 from ckpt.ext.explain.message import Message
 from ckpt.model.errors import CkptError, StandInError, UnsupportedError
 from ckpt.model.findings import Code
@@ -112,6 +118,10 @@ _OF_ANY: tuple[
     (NOT_JSON, of_settings),
     (UNRECOGNIZED, of_unrecognized),
     (TIED_ABSENT, of_tied_absent),
+    (STRUCT, of_struct),
+    (NOT_A_FOLDER, of_no_folder),
+    (LACKED, of_lacked),
+    (UNSUPPORTED, of_unsupported),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 

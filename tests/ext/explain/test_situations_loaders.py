@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 from answered import Answered, raised
 from inside import folder_of
+from process import ckpt
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -301,3 +302,255 @@ def test_layers_of_a_list_fold(tmp_path: Path) -> None:
     assert len(found.names) == 12
     assert "  layers.0-11.fc_weight  ×12\n" in found.page
     assert "layers.3.fc_weight" not in found.page
+
+
+# --- tensors that a program asks for, and those that it does not take -----------------
+
+CONFIG = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+
+
+def test_a_tensor_that_a_merge_asks_for(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "a", llama(), **CONFIG)
+    text = "RuntimeError: Tensor {} required but not present in model a"
+    found = Answered(text.format("model.final_layernorm.weight"), folder)
+    assert found.code == 0
+    assert "model has embed_tokens, layers, norm, and no final_layernorm" in found.said
+    assert "no layer of the file has one" in found.said
+    assert "config.json says MistralForCausalLM" in found.said
+    found = Answered(text.format("model.layers.1.self_attn.k_norm.weight"), folder)
+    assert "self_attn has k_proj, o_proj, q_proj, v_proj, and no k_norm" in found.said
+    found = Answered(text.format("model.layers.7.self_attn.k_proj.weight"), folder)
+    assert "model.layers has 0, 1, and no 7: the file has other layers" in found.said
+    state = llama()
+    del state["model.layers.0.mlp.up_proj.weight"]
+    other = write_folder(tmp_path / "b", state, **CONFIG)
+    found = Answered(text.format("model.layers.0.mlp.up_proj.weight"), other)
+    assert "no mlp, which other layers have" in found.said
+    found = Answered(text.format("model.norm.weight"), folder)
+    assert "another file was loaded" in found.said
+
+
+def test_an_output_layer_that_is_tied(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "a", llama(has_head=False), **CONFIG)
+    found = Answered("ValueError:  ## Could not find lm_head.* in model", folder)
+    assert "same tensor as model.embed_tokens.weight" in found.said
+    ran = [row for row in found.commands if row.startswith("state = ")]
+    with folder_of(tmp_path):
+        exec(ran[0], {"safetensors": safetensors})
+    written = load_file(tmp_path / "model.untied.safetensors")
+    assert written["lm_head.weight"].equal(written["model.embed_tokens.weight"])
+    assert len(written) == len(llama())
+    whole = write_folder(tmp_path / "b", llama(), **CONFIG)
+    found = Answered("ValueError:  ## Could not find lm_head.* in model", whole)
+    assert "same tensor" not in found.said
+
+
+def test_the_beginning_of_names_is_no_tensor(tmp_path: Path) -> None:
+    state = {"embeddings.word.weight": torch.rand(4, 2), "pooler.bias": torch.rand(2)}
+    folder = write_folder(tmp_path / "a", state, architectures=["BertModel"])
+    text = (
+        '    embeddings = f.get_tensor("embeddings")\n'
+        "SafetensorError: File does not contain tensor embeddings"
+    )
+    found = Answered(text, folder)
+    assert "beginning of embeddings.word.weight" in found.said
+    assert "BertModel" in found.said and "misses a name that" not in found.said
+
+
+def matrices() -> dict[str, torch.Tensor]:
+    """The matrices of LoRA for two layers of `llama`."""
+    layer = "base_model.model.model.layers.0.self_attn"
+    return {
+        f"{layer}.{part}_proj.lora_{side}.weight": torch.rand(*shape)
+        for part in ("q", "v")
+        for side, shape in (("A", (4, 8)), ("B", (8, 4)))
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: base_model.model.lm_head.weight is unsupported LoRA weight",
+        (
+            "ERROR:lora-to-gguf:Unexpected name 'base_model.model.lm_head.weight': Not "
+            "a lora_A or lora_B tensor\nERROR:lora-to-gguf:Embeddings is present"
+        ),
+    ],
+)
+def test_whole_layers_beside_lora(text: str, tmp_path: Path) -> None:
+    state = {**matrices(), "base_model.model.lm_head.weight": torch.rand(40, 8)}
+    settings = {"r": 4, "lora_alpha": 4, "base_model_name_or_path": "org/base"}
+    folder = write_adapter(tmp_path / "a", state, **settings)
+    base = write_folder(tmp_path / "base", llama(), **CONFIG)
+    found = Answered(text, folder)
+    assert found.code == 0
+    assert "Beside 4 tensors of LoRA this adapter has whole layers" in found.said
+    assert "ckpt merge BASE a -o merged --with-config" in found.said
+    words = ["merge", base.name, "a", "-o", "merged", "--with-config"]
+    assert ckpt(*words, cwd=tmp_path).code == 0
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    assert merged["lm_head.weight"].equal(state["base_model.model.lm_head.weight"])
+
+
+def test_weights_of_the_base_in_an_adapter(tmp_path: Path) -> None:
+    head = "base_model.model.lm_head"
+    state = {
+        **matrices(),
+        f"{head}.base_layer.weight": torch.rand(40, 8),
+        f"{head}.lora_A.weight": torch.rand(4, 8),
+        f"{head}.lora_B.weight": torch.rand(40, 4),
+    }
+    folder = write_adapter(tmp_path / "a", state, r=4)
+    text = f"ValueError: {head}.base_layer.weight is unsupported LoRA weight"
+    found = Answered(text, folder)
+    assert "weight of the base model itself" in found.said
+    written = load_file(found.run("ckpt slim") / "adapter_model.safetensors")
+    assert set(written) == {name for name in state if "base_layer" not in name}
+    found = Answered(f"Error: unrecognized tensor {head}.lora_A.weight", folder)
+    assert "a matrix of LoRA for lm_head" in found.said
+    other = Answered(f"Error: unrecognized tensor {head}.bias", folder)
+    assert "LoRA for" not in other.said and "whole layers" not in other.said
+
+
+def test_a_head_that_the_config_ties(tmp_path: Path) -> None:
+    ties = {**CONFIG, "tie_word_embeddings": True}
+    folder = write_folder(tmp_path / "a", llama(), **ties)
+    text = "    param = params_dict[name]\nKeyError: 'lm_head.weight'"
+    found = Answered(text, folder)
+    assert "tie_word_embeddings = true" in found.said
+    written = load_file(found.run("ckpt slim") / "model.safetensors")
+    assert set(written) == set(llama()) - {"lm_head.weight"}
+    ties["tie_word_embeddings"] = False
+    other = Answered(text, write_folder(tmp_path / "b", llama(), **ties))
+    assert "a tensor of exactly this name" in other.said
+    assert "builds lm_head alone" not in other.said
+
+
+# --- quantized and plain --------------------------------------------------------------
+
+
+def test_a_config_of_quantized_weights_beside_plain_ones(tmp_path: Path) -> None:
+    text = (
+        "ValueError: Supplied state dict for layers.0.mlp.down_proj.weight does not "
+        "contain `bitsandbytes__*` and possibly other `quantized_stats` components."
+    )
+    settings = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    config = {**CONFIG, "quantization_config": settings}
+    found = Answered(text, write_folder(tmp_path / "a", llama(), **config))
+    assert "Take quantization_config out of config.json" in found.said
+    found = Answered(text, write_folder(tmp_path / "b", llama(), **CONFIG))
+    assert "Take quantization_config out" not in found.said
+
+
+def test_settings_of_a_quantizer_beside_the_config(tmp_path: Path) -> None:
+    state = llama()
+    for name in [name for name in state if "_proj.weight" in name]:
+        state[name] = state[name].to(torch.float8_e4m3fn)
+        state[name.replace(".weight", ".weight_scale")] = torch.tensor(0.5)
+        state[name.replace(".weight", ".input_scale")] = torch.tensor(0.5)
+    folder = write_folder(tmp_path / "a", state, **CONFIG)
+    text = "KeyError: 'model.layers.1.mlp.gate_up_proj.input_scale'"
+    assert "take config.json from where" in Answered(text, folder).said
+    (folder / "hf_quant_config.json").write_text("{}")
+    found = Answered(text, folder)
+    assert "--quantization modelopt" in found.said
+    assert "take config.json from where" not in found.said
+
+
+# --- parts that a file lacks ----------------------------------------------------------
+
+
+def test_random_numbers_that_are_not_saved(tmp_path: Path) -> None:
+    path = tmp_path / "mp_rank_00_model_states.pt"
+    torch.save({"module": llama(), "iteration": 7}, path)
+    text = (
+        "[RANK 0] Unable to load optimizer from checkpoint /c/7, exiting. Specify "
+        "--no-load-rng or --finetune to prevent attempting to load the random state."
+    )
+    found = Answered(text, path)
+    assert found.code == 0
+    assert "does not hold the state of random numbers. --no-load-rng" in found.said
+    torch.save({"module": llama(), "random_rng_state": 3}, path)
+    assert "state of random numbers" not in Answered(text, path).said
+
+
+def test_a_model_without_a_value_head(tmp_path: Path) -> None:
+    text = (
+        "WARNING:root:A <class 'LlamaForCausalLM'> model is loaded from 'a', and no "
+        "v_head weight is found. This IS expected if you are not resuming PPO training."
+    )
+    found = Answered(text, write_folder(tmp_path / "a", llama(), **CONFIG))
+    assert found.kind == "valuehead" and "the message is expected" in found.said
+
+
+def test_a_setting_that_a_config_lacks(tmp_path: Path) -> None:
+    text = (
+        "    Error(s):   Key 'speaker_model_cfg' is not in struct\n"
+        "        full_key: speaker_model_cfg\n        object_type=dict"
+    )
+    path = tmp_path / "a.ckpt"
+    settings = {"sample_rate": 16000, "target": "models.Diar"}
+    torch.save({"state_dict": llama(), "hyper_parameters": settings}, path)
+    found = Answered(text, path)
+    assert "(hyper_parameters) have no speaker_model_cfg" in found.said
+    assert "sample_rate, target" in found.said
+    settings["speaker_model_cfg"] = "x"
+    torch.save({"state_dict": llama(), "hyper_parameters": settings}, path)
+    assert "is a setting in this file, below hyper_parameters" in (
+        Answered(text, path).said
+    )
+
+
+def test_a_bare_name_of_a_file_that_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    settings = {"config_file": "encoder_config.json"}
+    torch.save({"state_dict": llama(), "hyper_parameters": settings}, path)
+    text = "FileNotFoundError: [Errno 2] No such file or directory: '{}'"
+    found = Answered(text.format("encoder_config.json"), path)
+    assert "stands in this file at hyper_parameters.config_file" in found.said
+    found = Answered(text.format("other_config.json"), path)
+    assert "stands in this file" not in found.said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        (
+            "HFValidationError: Repo id must be in the form 'repo_name' or "
+            "'namespace/repo_name': '/x/ppo_model'. Use `repo_type` argument if needed."
+        ),
+        (
+            "OSError: /x/ppo_model is not a local folder and is not a valid model "
+            "identifier listed on 'https://huggingface.co/models'"
+        ),
+    ],
+)
+def test_a_path_that_is_taken_for_a_name_of_the_hub(text: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "ppo_model", llama(), **CONFIG)
+    found = Answered(text, folder)
+    assert "for the program /x/ppo_model is none" in found.said
+    assert "A folder of this name is here" in found.said
+    found = Answered(text, folder / "model.safetensors")
+    assert "from_pretrained takes the folder" in found.said
+
+
+def test_a_plain_model_for_sentence_transformers(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "a", llama(), **CONFIG)
+    found = Answered("KeyError: '__version__'", folder)
+    assert "sentence-transformers before 2" in found.said
+    assert 'models.Transformer("a")' in " ".join(found.commands)
+    assert "No file of this folder is called" not in found.said
+
+
+def test_positions_are_said_once(tmp_path: Path) -> None:
+    state = {"embeddings.position_embeddings.weight": torch.rand(512, 4)}
+    folder = write_folder(tmp_path / "a", state, max_position_embeddings=512)
+    text = (
+        "size mismatch for embeddings.position_embeddings.weight: copying a param with "
+        "shape torch.Size([512, 4]) from checkpoint, the shape in current model is "
+        "torch.Size([128, 4])."
+    )
+    found = Answered(text, folder)
+    assert "config.max_position_embeddings" in found.said
+    assert "rows in the checkpoint" not in found.said
+    assert "Load what fits" not in found.said

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate
+from ckpt.evidence.loading import string_literal
 from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import (
@@ -662,12 +663,16 @@ def _of_known_names(name: str, case: Case, *, has_places: bool) -> Iterator[Stat
     keys = root_keys(case)
     if not has_places:
         yield from _of_another_program(name, case)
+        if name == "__version__" and case.is_folder:
+            yield from _of_sentences(case)
+            return
     if _NAME_OF_A_TENSOR.search(name):
         yield from _name_of_a_tensor(name, case)
         yield from load_statements(case)
         return
     kinds = {section.kind for section in case.survey.sections}
-    if case.is_folder and _files_of_keys(case) and not has_places:
+    is_of_files = not name.startswith("__") and " " not in name
+    if case.is_folder and _files_of_keys(case) and not has_places and is_of_files:
         yield from _of_missing_file(name, case)
     elif case.has_module and not keys:
         yield Statement("This file holds a whole pickled module, and no dict of parts.")
@@ -686,6 +691,20 @@ def _of_known_names(name: str, case: Case, *, has_places: bool) -> Iterator[Stat
             "the weights by load_state_dict, not by ckpt_path."
         )
     yield from load_statements(case)
+
+
+def _of_sentences(case: Case) -> Iterator[Statement]:
+    """Say how sentence-transformers takes a plain model of transformers."""
+    path = string_literal(case.survey.path)
+    yield Statement(
+        "sentence-transformers takes a plain model of transformers as its first "
+        "module, and needs a pooling behind it:",
+        (),
+        "from sentence_transformers import SentenceTransformer, models; "
+        f"first = models.Transformer({path}); "
+        "model = SentenceTransformer(modules=[first, "
+        "models.Pooling(first.get_word_embedding_dimension())])",
+    )
 
 
 def _of_missing_file(name: str, case: Case) -> Iterator[Statement]:
@@ -833,6 +852,7 @@ _WANTED = {
     "network_weights": "a checkpoint of nnU-Net",
     "pytorch-lightning_version": "a checkpoint of Lightning",
     "blobs": "weights of Detectron, by the names of Caffe2",
+    "__version__": "a model of sentence-transformers before 2 (in its config.json)",
 }
 """Keys that one program writes -> what it writes them in."""
 _DETECTION = ("rpn", "bbox", "cls_score", "fast_rcnn", "mask_fcn", "kps_score")
@@ -1006,6 +1026,11 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
         if "." not in name or name not in names:
             continue
         place = f", in {show(section.name, 80)}" if section.path else ""
+        tied = _tied_by_config(name, names, case)
+        if tied is not None:
+            yield tied
+            yield from load_statements(case)
+            return
         yield Statement(
             f"This file has a tensor of exactly this name{place}, so the dict that "
             "lacks it is not of this file: it is that of the model which was built"
@@ -1016,6 +1041,7 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
         load = case.survey.load.expression
         if (
             len(words) > 1
+            and sum(other.startswith(f"{first}.") for other in names) >= _LEAST_PART
             and inner
             and load is not None
             and len(case.survey.candidates) == 1
@@ -1031,6 +1057,32 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
         else:
             yield from load_statements(case)
         return
+
+
+_LEAST_PART = 3
+"""Tensors below a first word from which on it may be a model of its own."""
+
+
+def _tied_by_config(name: str, names: list[str], case: Case) -> Statement | None:
+    """Say that a file has the output layer of a model whose config ties it to the
+    embedding, so that the model has no such parameter, or return None.
+    """
+    others = [other for other in names if other != name]
+    embedding = tied_name([name], others, case)
+    ties = [node for _, node in case.survey_flags("tie_word_embeddings")]
+    if embedding is None or True not in ties:
+        return None
+    text = (
+        f"This file has {show(name, 80)} beside {show(embedding, 80)}, and config.json "
+        "says tie_word_embeddings = true: the model that the program builds has the "
+        "embedding alone, and no place for the other. Quantizers and trainers write "
+        "both. Where both are equal, leave it out; where the training changed one, "
+        "set tie_word_embeddings to false."
+    )
+    way = case.plan(("slim", "--exclude", name, "--with-config"))
+    if way.command is None:
+        return Statement(text)
+    return Statement(f"{text} Without it:", (), way.command)
 
 
 def _not_averaged(name: str, case: Case) -> Statement | None:

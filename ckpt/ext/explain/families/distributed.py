@@ -731,6 +731,7 @@ FAMILIES = (
             r"Expected \d{1,9} of '\*_optim_states\.pt' under",
             r"consumed \d{1,20} numels out of \d{1,20} - something is wrong",
             r"zero_to_fp32\.py[\s\S]{0,3000}'NoneType' object is not iterable",
+            r"can't find \S{0,40}_optim_states\.pt files in directory",
         ),
         answer_from_statements(_answer_zero),
     ),

@@ -138,6 +138,133 @@ def of_unrecognized(found: re.Match[str], case: Case) -> Iterator[Statement]:
         yield from load_statements(case)
 
 
+STRUCT = re.compile(
+    r"Key '([\w.-]{1,200})' is not in struct"
+    r"|Missing key ([\w.-]{1,200})\s{1,40}full_key:"
+)
+"""The words of OmegaConf for a setting that a config lacks."""
+
+
+def of_struct(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a class that reads a setting which the config of a checkpoint does not
+    have.
+    """
+    name = next(text for text in found.groups() if text is not None)
+    configs = [
+        row
+        for row in case.survey.checkpoint.containers
+        if row.path and _CONFIG.search(str(row.path[-1])) and len(row.keys) > 0
+    ]
+    texts = [
+        (value.name, value.node)
+        for value in case.survey.checkpoint.values
+        if value.path
+        and isinstance(value.node, str)
+        and "\n" in value.node
+        and _CONFIG.search(str(value.path[-1]))
+    ]
+    if not configs and not texts:
+        return
+    places = [
+        row.name
+        for row in case.survey.checkpoint.containers
+        if row.path and name in map(str, row.keys)
+    ]
+    if configs:
+        place, held = configs[0].name, [str(key) for key in configs[0].keys]
+    else:
+        place, yaml = texts[0]
+        held = list(dict.fromkeys(_YAML_KEY.findall(yaml)))
+        if name in held:
+            places.append(place)
+    keys = and_more([show(key, 40) for key in held], 8)
+    if places:
+        yield Statement(
+            f"{show(name, 80)} is a setting in this file, below "
+            f"{and_more([show(place, 80) for place in places], 3)}: the program looks "
+            "in another part, or read another file."
+        )
+        yield from load_statements(case, "The weights load so:")
+        return
+    yield Statement(
+        f"The settings of this file ({show(place, 80)}) have no "
+        f"{show(name, 80)}: their keys are {keys}. The class reads a setting that the "
+        "version which saved did not write. Take the version of the program that "
+        f"saved it{_version_text(case)}, or add {show(name, 80)} to the settings, as "
+        "the config of the training has it, before the model is built."
+    )
+    yield from load_statements(case, "The weights load so:")
+
+
+_CONFIG = re.compile(r"(?i)config|cfg|hparams|hyper_parameters|args")
+_YAML_KEY = re.compile(r"^([\w.-]{1,100}):", re.MULTILINE)
+"""A key of YAML that is not inside of another one."""
+_VERSIONS = ("nemo_version", "version", "pytorch-lightning_version")
+
+
+def _version_text(case: Case) -> str:
+    """The version that a file records, in brackets, or an empty text."""
+    rows = [row for row in case.finds_value(_VERSIONS) if "\n" not in str(row[1])]
+    if not rows:
+        return ""
+    place, node = rows[0]
+    return f" ({show(place.rpartition('.')[2], 40)} {show(str(node), 40)})"
+
+
+# --- a folder in the place of a name --------------------------------------------------
+
+
+NOT_A_FOLDER = re.compile(
+    r"Repo id must (?:be in the form 'repo_name' or 'namespace/repo_name'"
+    r"|use alphanumeric chars)[^:\n]{0,200}:\s'([^'\n]{1,1000})'"
+    r"|(?:OSError|ValueError|EnvironmentError): '?([^\s']{1,1000})'? is not a local "
+    r"folder and is not a valid model identifier"
+    r"|Incorrect path_or_model_id: '([^'\n]{1,1000})'"
+)
+"""The words of huggingface_hub and transformers for a path that they take for the name
+of a model on the hub.
+"""
+
+
+def of_no_folder(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a path that was taken for the name of a model on the hub."""
+    path = next(text for text in found.groups() if text is not None)
+    name = re.split(r"[\\/]+", path.rstrip("/\\"))[-1]
+    own = os.path.basename(os.path.abspath(case.survey.path))
+    is_same = own == name and case.is_folder
+    where = (
+        "A folder of this name is here"
+        if is_same
+        else "This is a folder"
+        if case.is_folder
+        else "This is a file"
+    )
+    relative = (
+        ""
+        if path.startswith(("/", "~")) or path[1:2] == ":"
+        else " A relative path begins in the folder in which the program runs."
+    )
+    home = " Python does not expand ~: write the whole path." if path[:1] == "~" else ""
+    yield Statement(
+        f"A loader takes a path for the name of a model on the hub where the machine "
+        f"has no folder at it, and for the program {show(path, 120)} is none.{relative}"
+        f"{home} {where}: give its whole path, as the machine or the container sees "
+        "it."
+        + (
+            ""
+            if case.is_folder
+            else " from_pretrained takes the folder, with config.json in it."
+        )
+    )
+    if is_same:
+        yield Statement(
+            "Where the path is right, the loader did not find a file by the name that "
+            "it looks for in the folder, and asked the hub for it: its files are "
+            f"{and_more([show(part, 80) for part in case.survey.checkpoint.parts], 8)}."
+        )
+    yield from load_statements(case)
+
+
 # --- a class that asks for more -------------------------------------------------------
 
 

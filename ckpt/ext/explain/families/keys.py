@@ -1834,6 +1834,7 @@ def _shape_statements(
             tuple(lost),
         )
     same = [row for row in message.mismatched if row.name not in other]
+    is_built_otherwise = False
     if same and not case.is_useless:
         told = [
             *_of_quantizers(same, shapes),
@@ -1895,13 +1896,15 @@ def _shape_statements(
         words = None if is_named else vocabulary_statement(same)
         told_first = [row for row in (variant, inputs, words) if row is not None]
         is_whole = inputs is not None or words is not None
+        by_settings = list(settings_of(same, case))
         reasons = [
             *told_first,
             *([] if is_whole else _shape_reasons(same, shapes, message)),
-            *settings_of(same, case),
+            *by_settings,
             *_recorded_settings(message, case),
         ]
         yield from reasons
+        is_built_otherwise = bool(by_settings) and not message.missing
         is_told = kernels is not None or reasons or is_longer
         if not is_told and not all(map(_is_reshaped, same)):
             yield from one_size_statement(same)
@@ -1915,7 +1918,7 @@ def _shape_statements(
     # An adapter is less than a tenth of its model, which load_into refuses.
     if is_adapter(shapes) or pretrained_base(case.survey.checkpoint) is not None:
         return
-    if not _is_enough(message, shapes):
+    if not _is_enough(message, shapes) or is_built_otherwise:
         return
     if longer_lists(message, message.missing, message.unexpected, shapes):
         return
@@ -2067,6 +2070,8 @@ def _shape_reasons(
             for row in others
             if (row.checkpoint[:1], row.model[:1]) == (here, there)
         ]
+        if not same:
+            continue
         named = and_more([show(name, 120) for name in same], 3)
         yield Statement(
             f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the "

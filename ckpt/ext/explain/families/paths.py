@@ -253,7 +253,7 @@ def recorded_path(path: str, case: Case) -> Iterator[Statement]:
         for value in case.survey.checkpoint.values
         if isinstance(value.node, str)
         and len(value.node) > 1
-        and re.search(r"[\\/]|^\.+$", value.node)
+        and (re.search(r"[\\/]|^\.+$", value.node) or value.node == path)
     ]
     whole = next((row for row in texts if row[1] == path), None)
     if whole is not None:
