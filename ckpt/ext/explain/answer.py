@@ -58,6 +58,20 @@ from ckpt.ext.explain.families.paths import (
     of_path,
 )
 from ckpt.ext.explain.families.quoted import of_lacking, of_names, of_recorded_path
+from ckpt.ext.explain.families.servers import (
+    NEEDS_VALUE,
+    NO_DEVICE,
+    NO_GGUF,
+    NOT_KNOWN,
+    REQUIRED,
+    ROTARY,
+    of_architecture_name,
+    of_device_map,
+    of_needed_value,
+    of_no_gguf,
+    of_required,
+    of_rotary,
+)
 from ckpt.ext.explain.families.unpacking import (
     SUBSCRIPTED,
     UNPACKED,
@@ -122,6 +136,12 @@ _OF_ANY: tuple[
     (NOT_A_FOLDER, of_no_folder),
     (LACKED, of_lacked),
     (UNSUPPORTED, of_unsupported),
+    (NOT_KNOWN, of_architecture_name),
+    (NO_GGUF, of_no_gguf),
+    (ROTARY, of_rotary),
+    (REQUIRED, of_required),
+    (NO_DEVICE, of_device_map),
+    (NEEDS_VALUE, of_needed_value),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 

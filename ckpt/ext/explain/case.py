@@ -294,7 +294,9 @@ def looked_at(case: Case, text: str = "") -> Answer:
     """
     told = [*case.at_least("warning"), *case.found("cuda")]
     rows = list(dict.fromkeys([*case.damage, *finding_statements(told)]))
-    lacks = any(row.text.startswith(_LACKS) for row in _parts_asked_for(case, text))
+    lacks = _FAILED.search(text[-_END:]) is not None and any(
+        row.text.startswith(_LACKS) for row in _parts_asked_for(case, text)
+    )
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
         scaled = list(finding_statements(case.found("scaled")))
@@ -408,6 +410,11 @@ def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
 
 
 _LACKS = "It does not hold"
+_FAILED = re.compile(
+    r"(?i)\b(?:unable|cannot|can't|could not|couldn't|fail(?:s|ed|ure)?|missing|lacks?"
+    r"|not found|no such)\b"
+)
+"""The words of a program that did not get a part of a checkpoint."""
 
 
 def _without_text(kind: str, text: str) -> str:

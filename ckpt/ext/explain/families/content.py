@@ -30,6 +30,7 @@ from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.libraries import of_gguf_name
 from ckpt.ext.explain.families.pipelines import part_of_name, parts_in
 from ckpt.ext.explain.families.quantized import built_by_quantizers
+from ckpt.ext.explain.families.servers import SEEKS, of_object_for_path
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.origins import first_words, name_origin, origin_opening
@@ -86,6 +87,10 @@ def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
     """Answer an object that lacks an attribute: a dict in the place of a model, or a
     module that an older version pickled.
     """
+    seeks = SEEKS.search(message.text)
+    if seeks is not None and not seeks[1].endswith(("dict", "OrderedDict")):
+        yield from of_object_for_path(seeks, case)
+        return
     found = _ATTRIBUTE.search(message.text)
     if found is not None and found[1].rpartition(".")[2] not in ("dict", "OrderedDict"):
         yield from _older_module(found[1].rpartition(".")[2], found[2], case)
@@ -1041,7 +1046,7 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
         load = case.survey.load.expression
         if (
             len(words) > 1
-            and sum(other.startswith(f"{first}.") for other in names) >= _LEAST_PART
+            and not _OUTPUTS.search(first)
             and inner
             and load is not None
             and len(case.survey.candidates) == 1
@@ -1059,8 +1064,8 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
         return
 
 
-_LEAST_PART = 3
-"""Tensors below a first word from which on it may be a model of its own."""
+_OUTPUTS = re.compile(r"(?:head|classifier|score|logits|output)$")
+"""The first word of an output layer, which is no model of its own."""
 
 
 def _tied_by_config(name: str, names: list[str], case: Case) -> Statement | None:

@@ -83,6 +83,7 @@ from ckpt.ext.explain.families.leftovers import (
     trained_scales,
     trained_scales_statement,
 )
+from ckpt.ext.explain.families.libraries import none_has_place
 from ckpt.ext.explain.families.pairing import (
     Placed,
     counted_elsewhere,
@@ -1265,6 +1266,14 @@ class _Lists:
             if not self.rest:
                 self.is_told = True
                 return
+        if (
+            not self.message.missing
+            and len(self.rest) >= _LEAST_TAKEN
+            and set(self.shapes) <= set(self.rest)
+        ):
+            yield none_has_place(self.rest, self.case)
+            self.is_told = True
+            return
         unbuilt = nothing_built(self.rest, self.shapes, self.message)
         if unbuilt is not None and not self.case.is_useless:
             yield unbuilt
@@ -1671,8 +1680,15 @@ def _are_new_heads(
     has none of.
     """
     layers = {name.rpartition(".")[0] for name in absent}
+    modules = {layer.rpartition(".")[0] for layer in layers}
+    has_rest = any(
+        _TASK_WORDS.search(module) or _HEAD_WORDS.search(module)
+        for module in modules
+        if any(name.startswith(f"{module}.") for name in shapes)
+    )
     return (
         not message.mismatched
+        and not has_rest  # a layer that lacks in a head which the file has
         and all(
             _HEAD_WORDS.search(layer) or _TASK_WORDS.search(layer) for layer in layers
         )
@@ -2329,7 +2345,7 @@ _PATTERNS = (
     r"(?<![\w.])\w{1,200}\.[\w.]{1,2000} is not in the checkpoint\b",
     r"(?:Drop parameter|No param) \w{1,200}\.[\w.]{1,2000}\.",
     r"Layer missing in the (?:checkpoint|model definition): ",
-    r"Received \d{1,9} parameters not in model:",
+    r"Received (?:\d{1,9} )?parameters not in model:",
     r"Missing \d{1,9} parameters:",
     r"(?:Missing|Unexpected) key\(s\) when loading (?:the )?model: \[",
     r"shape-\S{1,2000}-mismatch[.|] ?need[:-]",

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpt.ext.explain.case import Case, Statement
-from ckpt.ext.explain.origins import origin_of_names
+from ckpt.ext.explain.origins import config_of, origin_of_names
 from ckpt.model.text import and_more, counted_noun, show
 
 _OF_GGUF = re.compile(
@@ -120,3 +120,36 @@ def of_refused(name: str, case: Case) -> Iterator[Statement]:
         yield Statement(text)
     else:
         yield Statement(f"{text} With the names of it:", (), way.command)
+
+
+def none_has_place(names: Sequence[str], case: Case) -> Statement:
+    """Say that a model has a place for no name of a file, and how they begin."""
+    counts = Counter(name.partition(".")[0] for name in names)
+    shown = and_more(
+        [f"{show(word, 60)} ({count:,})" for word, count in counts.most_common()], 5
+    )
+    text = (
+        f"The model has no place for any of the {counted_noun(len(names), 'name')} of "
+        f"this file, which begin with {shown}: its own begin otherwise, or it is "
+        "another model."
+    )
+    origin = origin_of_names(names)
+    config = config_of(case.survey)
+    architectures = config.get("architectures")
+    cls = (
+        str(architectures[0])
+        if isinstance(architectures, list) and architectures
+        else ""
+    )
+    is_text = origin is not None and "language model" in origin
+    if is_text and cls.endswith("ForConditionalGeneration"):
+        text += (
+            f" config.json says {show(cls, 80)}, a model with more parts than these "
+            "names, which are a language model alone: a merge or a save wrote the "
+            "text part under the config of the whole. Take a config.json of the text "
+            "model (the class ForCausalLM, with the settings of text_config), or give "
+            "the names the beginning that the whole model has:"
+        )
+        way = case.plan(("rename", "--sub", "s/^/language_model./"))
+        return Statement(text, (), way.command)
+    return Statement(text)
