@@ -142,6 +142,7 @@ LIMITS = [
     "ext.explain.case._LEAST_SHARED",
     "ext.explain.families.keys._LEAST_TAKEN",
     "ext.explain.families.layers._SHOWN",
+    "ext.explain.families.libraries._LEAST_BELOW",
     "ext.explain.families.pairing._FEW",
     "ext.explain.families.pairing._LEAST_BELOW",
     "ext.explain.families.pairing._LEAST_KINDS",

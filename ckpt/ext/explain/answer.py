@@ -59,14 +59,17 @@ from ckpt.ext.explain.families.paths import (
 )
 from ckpt.ext.explain.families.quoted import of_lacking, of_names, of_recorded_path
 from ckpt.ext.explain.families.servers import (
+    MAGIC,
     NEEDS_VALUE,
     NO_DEVICE,
     NO_GGUF,
     NOT_KNOWN,
     REQUIRED,
     ROTARY,
+    magic_text,
     of_architecture_name,
     of_device_map,
+    of_magic,
     of_needed_value,
     of_no_gguf,
     of_required,
@@ -138,6 +141,7 @@ _OF_ANY: tuple[
     (UNSUPPORTED, of_unsupported),
     (NOT_KNOWN, of_architecture_name),
     (NO_GGUF, of_no_gguf),
+    (MAGIC, of_magic),
     (ROTARY, of_rotary),
     (REQUIRED, of_required),
     (NO_DEVICE, of_device_map),
@@ -209,6 +213,9 @@ def answer_damaged(
                 salvage,
             )
         )
+    magic = MAGIC.search(asked)
+    if magic is not None and "LFS" not in text:
+        rows.append(Statement(magic_text(magic[1] or magic[2])))
     if BUS_ERROR.search(asked):
         rows.append(Statement(OF_MAPS))
     return Answer(error.path or "", tuple(rows))

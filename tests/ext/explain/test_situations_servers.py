@@ -12,7 +12,9 @@ from typing import Any
 import oracle
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from answered import Answered, raised
+from ggufs import F32, Tensor, gguf
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -261,3 +263,110 @@ def test_an_archive_without_its_version(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "a.pt")
     assert "Written anew it has that record" in found.said
     assert torch.load(found.run("ckpt slim"))["w"].sum() == 2
+
+
+# --- files that are another thing -----------------------------------------------------
+
+
+def test_the_first_bytes_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(gguf([], [Tensor("token_embd.weight", (2, 2), F32, bytes(16))]))
+    text = "error loading model: unknown (magic, version) combination: 46554747, 2"
+    found = Answered(text, path)
+    assert "The program is older than this format" in found.said
+    text = "gguf_init_from_file: invalid magic number 67676a74"
+    assert "another file was loaded" in Answered(text, path).said
+    old = tmp_path / "old.bin"
+    old.write_bytes(b"tjgg" + (3).to_bytes(4, "little") + bytes(64))
+    assert "convert_llama_ggml_to_gguf.py" in Answered(text, old).said
+    page = tmp_path / "page.gguf"
+    page.write_bytes(b"<!DOCTYPE html>\n<html></html>\n")
+    text = "gguf_init_from_file: invalid magic number 4f44213c"
+    assert "/resolve/" in Answered(text, page).said
+
+
+def test_a_tensor_in_a_dict_beside_the_model(tmp_path: Path) -> None:
+    state = {
+        "model": {"encoder.weight": torch.rand(2, 2)},
+        "generator": {"linear.weight": torch.rand(4, 2)},
+    }
+    torch.save(state, tmp_path / "a.pt")
+    text = "ValueError: Missing key in checkpoint: generator.linear.weight"
+    found = Answered(text, tmp_path / "a.pt")
+    assert 'at ["generator"]["linear.weight"]' in found.said
+
+
+def test_an_output_layer_that_settings_tie(tmp_path: Path) -> None:
+    state = {"tgt_emb.embeddings.weight": torch.rand(4, 2)}
+    folder = write_folder(tmp_path / "m", state, share_decoder_embeddings=True)
+    text = "Missing key in safetensors checkpoint: generator.weight"
+    said = Answered(text, folder).said
+    assert "is the same tensor as tgt_emb.embeddings.weight" in said
+
+
+def test_a_buffer_that_a_model_computes(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"model": {"layers.0.wq.weight": torch.rand(2, 2)}}
+    dcp.save(state, checkpoint_id=str(tmp_path / "step-0"), no_dist=True)
+    text = "RuntimeError: Missing key in checkpoint state_dict: model.freqs_cis."
+    found = Answered(text, tmp_path / "step-0")
+    assert "the model computes such a buffer" in found.said
+    assert "allow_partial_load=True" in found.commands[0]
+    save_file(llama(), tmp_path / "a.safetensors")
+    found = Answered(
+        "Traceback (most recent call last):\n"
+        '  File "a.py", line 2, in load\n'
+        "    params.pop('freqs_cis')\n"
+        "KeyError: 'freqs_cis'",
+        tmp_path / "a.safetensors",
+    )
+    assert "It is no weight: a model computes it" in found.said
+
+
+@pytest.mark.parametrize(
+    ("held", "built", "said"),
+    [
+        (8, 2, "no heads share them"),
+        (2, 8, "so that heads share them"),
+        (4, 2, "4 rows in the checkpoint and 2 in the model"),
+    ],
+)
+def test_heads_of_keys_and_values(
+    held: int, built: int, said: str, tmp_path: Path
+) -> None:
+    begin = "layers.0.attention."
+    shapes = {"wq": 8, "wk": held, "wv": held}
+    state = {f"{begin}{name}.weight": torch.rand(n, 8) for name, n in shapes.items()}
+    torch.save(state, tmp_path / "a.pt")
+    text = "RuntimeError: Error(s) in loading state_dict for Transformer:\n" + "".join(
+        sizes(f"{begin}{name}.weight", [held, 8], [built, 8]) for name in ("wk", "wv")
+    )
+    found = Answered(text, tmp_path / "a.pt")
+    assert said in found.said
+    assert "num_key_value_heads" in found.said
+    assert "load_into" not in found.said
+
+
+def test_names_of_meta_for_a_reader_of_transformers(tmp_path: Path) -> None:
+    state = {"tok_embeddings.weight": torch.rand(4, 2)}
+    state |= {f"layers.0.attention.{n}.weight": torch.rand(2, 2) for n in ("wq", "wk")}
+    torch.save(state, tmp_path / "a.pt")
+    text = (
+        "Exception: Error converting the state dict. Found unexpected key: "
+        '"tok_embeddings.weight". Please make sure you\'re loading a checkpoint with '
+        "the right format. "
+    )
+    found = Answered(text, tmp_path / "a.pt")
+    assert "FullModelMetaCheckpointer" in found.said
+    assert "whole module" not in found.said
+
+
+def test_ranks_of_verl_without_their_settings(tmp_path: Path) -> None:
+    folder = tmp_path / "actor"
+    folder.mkdir()
+    for rank in range(2):
+        path = folder / f"model_world_size_2_rank_{rank}.pt"
+        torch.save({"a": torch.rand(2)}, path)
+    text = (
+        "FileNotFoundError: ckpt/global_step_1/actor/fsdp_config.json does not exist."
+    )
+    assert '{"FSDP_version": 1, "world_size": 2}' in Answered(text, folder).said

@@ -17,9 +17,12 @@ LACKED = re.compile(
     r"Tensor ['\"]?([\w-]{1,200}(?:\.[\w-]{1,200}){1,40})['\"]? required but not "
     r"present"
     r"|File does not contain tensor ['\"]?([\w.-]{1,1000})"
+    r"|\bMissing key in (?:safetensors )?checkpoint: ([\w.-]{2,1000})"
     r"|Could not find ['\"]?([\w.-]{2,1000}?)(?:\.\*)?['\"]? in model\b"
 )
-"""The words of mergekit, safetensors and ExLlama for a tensor that a file lacks."""
+"""The words of mergekit, safetensors, OpenNMT, eole and ExLlama for a tensor that a
+file lacks.
+"""
 _SHOWN = 8
 
 
@@ -29,7 +32,10 @@ def of_lacked(found: re.Match[str], case: Case) -> Iterator[Statement]:
     names = [entry.name for entry in case.survey.tensors]
     below = [other for other in names if other.startswith(f"{name}.")]
     tied = _tied_to(name, names, case)
-    if name in names:
+    inside = _in_another_dict(name, case)
+    if inside is not None:
+        yield inside
+    elif name in names:
         yield Statement(
             f"This file has a tensor called {show(name, 120)}: another file was loaded."
         )
@@ -47,12 +53,39 @@ def of_lacked(found: re.Match[str], case: Case) -> Iterator[Statement]:
     yield from load_statements(case)
 
 
+def _in_another_dict(name: str, case: Case) -> Statement | None:
+    """Say that a tensor lies in a dict of its own beside the model's, or return None:
+    ["generator"]["linear.weight"] for generator.linear.weight.
+    """
+    place = next(
+        (
+            entry.path
+            for entry in case.survey.tensors
+            if entry.name == name and len(entry.path) > 1
+        ),
+        None,
+    )
+    if place is None:
+        return None
+    roots = {str(entry.path[0]) for entry in case.survey.tensors if entry.path}
+    if len(roots) < 2:
+        return None
+    written = "".join(f'["{show(str(key), 80)}"]' for key in place)
+    others = and_more([show(root, 60) for root in sorted(roots - {str(place[0])})], 4)
+    return Statement(
+        f"This file has it at {written}: {show(str(place[0]), 60)} is a dict of its "
+        f"own in it, beside {others}. Nothing is lost: the program looked for another "
+        "name below it, as where it was built with other options, or is of another "
+        "version than the one that saved."
+    )
+
+
 def _tied_to(name: str, names: Sequence[str], case: Case) -> Statement | None:
     """Say that the output layer is tied to the embedding, or return None."""
     wanted = name if name.endswith(".weight") else f"{name}.weight"
     if any(other == wanted or other.startswith(f"{name}.") for other in names):
         return None
-    tied = tied_name([wanted], names, case)
+    tied = tied_name([wanted], names, case) or _by_setting(wanted, names, case)
     if tied is None:
         return None
     return Statement(
@@ -63,6 +96,18 @@ def _tied_to(name: str, names: Sequence[str], case: Case) -> Statement | None:
         (),
         _twice_line(wanted, tied, case),
     )
+
+
+def _by_setting(wanted: str, names: Sequence[str], case: Case) -> str | None:
+    """The embedding of the decoder that the output layer of eole shares by its
+    settings, or None.
+    """
+    if wanted != "generator.weight":
+        return None
+    if config_of(case.survey).get("share_decoder_embeddings") is not True:
+        return None
+    own = "tgt_emb.embeddings.weight"
+    return own if own in names else None
 
 
 def _twice_line(wanted: str, tied: str, case: Case) -> str | None:

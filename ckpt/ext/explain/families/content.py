@@ -24,7 +24,7 @@ from ckpt.ext.explain.case import (
     root_keys,
 )
 from ckpt.ext.explain.families.beginnings import taken_part
-from ckpt.ext.explain.families.computed import tied_to_shared
+from ckpt.ext.explain.families.computed import computed_buffers, tied_to_shared
 from ckpt.ext.explain.families.keys import SCALE, tied_name
 from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.libraries import of_gguf_name
@@ -728,7 +728,7 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
     is_last_word = _is_last_word(name, case)
     what = (
         "no epoch and no optimizer is in it"
-        if name not in _MODEL_KEYS and not is_last_word
+        if name not in (*_MODEL_KEYS, "state") and not is_last_word
         else (
             "the whole file is the state dict, and the program asked for a part "
             f"called {show(name, 80)}"
@@ -869,6 +869,12 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
     origin = name_origin(case.survey)
     wanted = _WANTED.get(name)
     text = f"No key and no tensor of this file is called {show(name, 120)}."
+    if computed_buffers([name]):
+        text += (
+            " It is no weight: a model computes it when it is built, and only some "
+            "programs save it. The program reads the files of one of them: name the "
+            "kind of this one to it."
+        )
     if wanted is not None and wanted != origin:
         text = (
             f"{show(name, 80)} is a key of {wanted}, and this file has none of this "

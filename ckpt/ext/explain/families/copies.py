@@ -1,5 +1,5 @@
-"""Tensors that torch could not copy into a model although the shapes are those of the
-model: their types, or what the model made of them.
+"""Tensors that torch could not copy into a model of the same shapes: their types, or
+what the model made of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COPIED = re.compile(
 _NO_GRADIENT = "can require gradients"
 _SHARED = "single memory location"
 _AROUND = " .,()'\""
-"""What stands around the text of an exception."""
+"""The marks around the text of an exception."""
 _SHOWN = 3
 
 

@@ -61,6 +61,7 @@ from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
 from ckpt.ext.explain.families.forms import Form, find_forms
 from ckpt.ext.explain.families.graphs import graph_statement
 from ckpt.ext.explain.families.layers import (
+    heads_statement,
     left_over_buffers,
     measured_statement,
     norms_of_stages,
@@ -1399,6 +1400,8 @@ class _Lists:
             if self.missing or self.message.mismatched
             else own_parts(self.rest, self.shapes)
         )
+        if "right format" in self.message.text:
+            own = []
         if own and not all(_OF_LOSS.match(name) for name in self.rest):
             yield own_parts_statement(own)
         if self.rest and load is not None and _OLD_LOAD.search(self.message.text):
@@ -1913,6 +1916,9 @@ def _shape_statements(
         told_first = [row for row in (variant, inputs, words) if row is not None]
         is_whole = inputs is not None or words is not None
         by_settings = list(settings_of(same, case))
+        heads = heads_statement(same, shapes)
+        if heads is not None:
+            by_settings.insert(0, heads)
         reasons = [
             *told_first,
             *([] if is_whole else _shape_reasons(same, shapes, message)),

@@ -1,5 +1,5 @@
-"""Names of tensors by the library that gives them: those of llama.cpp for a file of
-transformers, and those of one part of a model with several.
+"""Tensors by the names of one library in a file of another: the names of llama.cpp for
+a file of transformers, and the names of one part of a model with several.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.origins import config_of, origin_of_names
 from ckpt.model.text import and_more, counted_noun, show
 
+_GGUF = "GGUF"
 _OF_GGUF = re.compile(
     r"(?:(token_embd|output_norm|output)|blk\.(\d{1,6})\.(\w{1,60}))\.(\w{1,60})"
 )
@@ -41,10 +42,10 @@ def of_gguf_name(name: str, text: str, case: Case) -> Statement | None:
     error speaks of GGUF.
     """
     found = _OF_GGUF.fullmatch(name)
-    if found is None or case.survey.checkpoint.traits.label == "GGUF":
+    if found is None or case.survey.checkpoint.traits.label == _GGUF:
         return None
     part = found[1] or found[3]
-    if part == "output" and "gguf" not in text.lower():
+    if part == "output" and _GGUF not in text.upper():
         return None
     names = [entry.name for entry in case.survey.tensors]
     origin = origin_of_names(names)

@@ -50,7 +50,7 @@ def of_no_maps(found: re.Match[str], case: Case) -> Iterator[Statement]:
         f"of a host of a virtual machine.{whole} Copy it to a disk of this machine and "
         "load it from there, or mount with caching (rclone: --vfs-cache-mode full)."
     )
-    if case.survey.checkpoint.traits.label == "safetensors":
+    if (case.survey.load.expression or "").startswith("safetensors."):
         path = string_literal(case.survey.path)
         yield Statement(
             "Without a map it loads so, and takes its size in memory twice:",

@@ -90,6 +90,58 @@ def of_no_gguf(found: re.Match[str], case: Case) -> Iterator[Statement]:
     yield from load_statements(case)
 
 
+MAGIC = re.compile(
+    r"\binvalid magic number ([0-9a-f]{8})\b"
+    r"|unknown \(magic, version\) combination: ([0-9a-f]{8})\b"
+)
+"""The words of llama.cpp of 2023 for the first four bytes of a file."""
+_OLD_MAGICS = frozenset(("67676d6c", "67676d66", "67676a74", "67676c61"))
+"""ggml, ggmf, ggjt and ggla: what llama.cpp wrote before GGUF."""
+
+
+def of_magic(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a program that did not know the first bytes of a file."""
+    magic = found[1] or found[2]
+    is_gguf = case.survey.checkpoint.traits.label == _GGUF
+    letters = bytes.fromhex(magic)[::-1]
+    if letters == b"GGUF":
+        whole = "" if not is_gguf else " This file is GGUF, as it should be."
+        yield Statement(
+            f"{magic} are the letters GGUF.{whole} The program is older than this "
+            "format (August 2023) and reads ggml alone: update llama.cpp, or "
+            "llama-cpp-python, or the image that it runs in."
+        )
+        yield from load_statements(case)
+        return
+    text = magic_text(magic)
+    if is_gguf:
+        text += " This file is GGUF: another file was loaded."
+    yield Statement(text)
+    yield from load_statements(case)
+
+
+def magic_text(magic: str) -> str:
+    """Say what the first four bytes of a file are, which llama.cpp printed as one
+    number.
+    """
+    letters = bytes.fromhex(magic)[::-1].decode("latin-1")
+    begins = f"The file that the program read begins with {show(letters, 20)}"
+    if magic in _OLD_MAGICS:
+        return (
+            f"{begins}: the format of llama.cpp before August 2023. A newer llama.cpp "
+            "reads GGUF alone: take the model as GGUF, or convert the file with "
+            "convert_llama_ggml_to_gguf.py of llama.cpp."
+        )
+    if letters == "vers":
+        return f"{begins}: a pointer of Git LFS in place of the file (git lfs pull)."
+    if letters.startswith("<"):
+        return (
+            f"{begins}: a page, as of a download that got the page of a file. On "
+            "huggingface.co the file is at /resolve/ where its page is at /blob/."
+        )
+    return f"{begins}, and no GGUF does."
+
+
 # --- settings -------------------------------------------------------------------------
 
 
