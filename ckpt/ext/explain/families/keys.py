@@ -1684,10 +1684,11 @@ def _are_new_heads(
     """
     layers = {name.rpartition(".")[0] for name in absent}
     modules = {layer.rpartition(".")[0] for layer in layers}
+    placed = set(shapes).difference(message.unexpected)
     has_rest = any(
         _TASK_WORDS.search(module) or _HEAD_WORDS.search(module)
         for module in modules
-        if any(name.startswith(f"{module}.") for name in shapes)
+        if any(name.startswith(f"{module}.") for name in placed)
     )
     return (
         not message.mismatched
