@@ -263,7 +263,10 @@ def _no_weights_finding(checkpoint: Checkpoint) -> Iterator[Finding]:
     )
     if not (members or is_named or is_plain) or traits.names_are_code or traits.is_live:
         return
-    follows = "Whoever saved it passed an empty state dict."
+    follows = (
+        "Whoever saved it passed an empty state dict, or it has settings alone, such "
+        "as a vocabulary."
+    )
     if "adapter_model" in stems:
         follows = (
             "PEFT writes one under DeepSpeed ZeRO-3, and where a script replaced "

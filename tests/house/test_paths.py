@@ -149,6 +149,7 @@ LIMITS = [
     "ext.explain.families.replaced._LEAST_PLACED",
     "ext.explain.families.replaced._OF_PYRAMIDS",
     "ext.explain.families.layers._SHOWN",
+    "ext.explain.families.libraries._LEAST_BELOW",
     "ext.explain.families.pairing._FEW",
     "ext.explain.families.pairing._LEAST_BELOW",
     "ext.explain.families.pairing._LEAST_KINDS",

@@ -17,6 +17,7 @@ from ckpt.ext.explain.case import (
     looked_at,
 )
 from ckpt.ext.explain.families import FAMILIES
+from ckpt.ext.explain.families.asked import LACKED, of_lacked
 from ckpt.ext.explain.families.content import (
     ASKED_FOR,
     ATTRIBUTE,
@@ -27,6 +28,20 @@ from ckpt.ext.explain.families.content import (
 )
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
+from ckpt.ext.explain.families.given import (
+    CHECKED_LIST,
+    NOT_A_FOLDER,
+    NOT_JSON,
+    STRUCT,
+    TIED_ABSENT,
+    UNRECOGNIZED,
+    of_checked_list,
+    of_no_folder,
+    of_settings,
+    of_struct,
+    of_tied_absent,
+    of_unrecognized,
+)
 from ckpt.ext.explain.families.layers import (
     LOADED,
     OF_OTHER_SHAPES,
@@ -35,10 +50,12 @@ from ckpt.ext.explain.families.layers import (
 )
 from ckpt.ext.explain.families.mapped import (
     BUS_ERROR,
+    NOT_MAPPED,
     OF_FRAMEWORKS,
     OF_MAPS,
     of_bus_error,
     of_frameworks,
+    of_no_maps,
 )
 from ckpt.ext.explain.families.paths import (
     COUNTED,
@@ -54,12 +71,30 @@ from ckpt.ext.explain.families.quoted import (
     of_recorded_path,
     of_unknown,
 )
+from ckpt.ext.explain.families.servers import (
+    MAGIC,
+    NEEDS_VALUE,
+    NO_DEVICE,
+    NO_GGUF,
+    NOT_KNOWN,
+    REQUIRED,
+    ROTARY,
+    magic_text,
+    of_architecture_name,
+    of_device_map,
+    of_magic,
+    of_needed_value,
+    of_no_gguf,
+    of_required,
+    of_rotary,
+)
 from ckpt.ext.explain.families.unpacking import (
     SUBSCRIPTED,
     UNPACKED,
     of_subscript,
     of_unpacking,
 )
+from ckpt.ext.explain.families.whole_layers import UNSUPPORTED, of_unsupported
 from ckpt.ext.explain.message import Message
 from ckpt.model.errors import UNFINISHED, CkptError, StandInError, UnsupportedError
 from ckpt.model.findings import Code
@@ -86,7 +121,10 @@ def _look_at_words(text: str, case: Case) -> Answer:
         told = [row for row in looked.statements if not row.text.startswith(NOTHING)]
         return Answer(case.survey.path, (*rows, *told))
     rows = tuple(of_names(text, case))
-    return looked._replace(statements=(*rows, *looked.statements))
+    is_told = len(rows) > 1  # more than where the name stands
+    return looked._replace(
+        statements=(*rows, *looked.statements), explains=looked.explains or is_told
+    )
 
 
 _OF_ANY: tuple[
@@ -106,6 +144,22 @@ _OF_ANY: tuple[
     (OF_OTHER_SHAPES, of_other_shapes),
     (LOADED, of_loaded),
     (NOT_BUILT, of_architecture),
+    (NOT_MAPPED, of_no_maps),
+    (CHECKED_LIST, of_checked_list),
+    (NOT_JSON, of_settings),
+    (UNRECOGNIZED, of_unrecognized),
+    (TIED_ABSENT, of_tied_absent),
+    (STRUCT, of_struct),
+    (NOT_A_FOLDER, of_no_folder),
+    (LACKED, of_lacked),
+    (UNSUPPORTED, of_unsupported),
+    (NOT_KNOWN, of_architecture_name),
+    (NO_GGUF, of_no_gguf),
+    (MAGIC, of_magic),
+    (ROTARY, of_rotary),
+    (REQUIRED, of_required),
+    (NO_DEVICE, of_device_map),
+    (NEEDS_VALUE, of_needed_value),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 
@@ -178,6 +232,9 @@ def answer_damaged(
                 salvage,
             )
         )
+    magic = MAGIC.search(asked)
+    if magic is not None and "LFS" not in text:
+        rows.append(Statement(magic_text(magic[1] or magic[2])))
     if BUS_ERROR.search(asked):
         rows.append(Statement(OF_MAPS))
     return Answer(error.path or "", tuple(rows))

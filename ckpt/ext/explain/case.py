@@ -130,6 +130,18 @@ class Case:
         self.model = model or "FILE.py:FACTORY"
         self._verify = verify
 
+    def survey_flags(self, name: str) -> list[tuple[str, object]]:
+        """The values that are true or false and whose last key is a name, with their
+        full names.
+        """
+        return [
+            (value.name, value.node)
+            for value in self.survey.checkpoint.values
+            if value.path
+            and str(value.path[-1]) == name
+            and isinstance(value.node, bool)
+        ]
+
     @cached_property
     def verified(self) -> VerifyReport | None:
         """The report of `ckpt verify`, or None where the bytes are far away."""
@@ -294,6 +306,9 @@ def looked_at(case: Case, text: str = "") -> Answer:
     """
     told = [*case.at_least("warning"), *case.found("cuda")]
     rows = list(dict.fromkeys([*case.damage, *finding_statements(told)]))
+    lacks = _FAILED.search(text[-_END:]) is not None and any(
+        row.text.startswith(_LACKS) for row in _parts_asked_for(case, text)
+    )
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
         scaled = list(finding_statements(case.found("scaled")))
@@ -302,7 +317,7 @@ def looked_at(case: Case, text: str = "") -> Answer:
         return Answer(
             case.survey.path,
             (*rows, *_describe_checkpoint(case, text), *load_statements(case)),
-            explains=False,
+            explains=lacks,
         )
     return Answer(
         case.survey.path,
@@ -328,6 +343,12 @@ _NAMES_OF_PARTS = (
         "ema",
         "running averages of its weights",
         re.compile(r"(?i)ema|avg|average|shadow"),
+    ),
+    (
+        re.compile(r"(?i)\brng\b|\brandom (?:number )?(?:state|generator)s?\b"),
+        "rng",
+        "the state of random numbers",
+        re.compile(r"(?i)rng|random|seed"),
     ),
 )
 """Words of an error about a part of a checkpoint -> the kind of its section, what it
@@ -411,7 +432,24 @@ def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
         if found:
             yield Statement(f"It holds {part}, in {and_more(found, 3)}.")
         elif not any(words.search(name) for name in names):
-            yield Statement(f"It does not hold {part}.")
+            yield Statement(f"{_LACKS} {part}.{_without_text(kind, text)}")
+
+
+_LACKS = "It does not hold"
+_FAILED = re.compile(
+    r"(?i)\b(?:unable|cannot|can't|could not|couldn't|fail(?:s|ed|ure)?|missing|lacks?"
+    r"|not found|no such)\b"
+)
+"""The words of a program that did not get a part of a checkpoint."""
+
+
+def _without_text(kind: str, text: str) -> str:
+    """The option of an error that leaves out a part which a file does not hold, or an
+    empty text.
+    """
+    options = re.findall(r"--no-load-\w{2,20}", text[-_END:])
+    wanted = {"rng": "--no-load-rng", "optimizer": "--no-load-optim"}.get(kind)
+    return f" {wanted} leaves it out." if wanted in options else ""
 
 
 def _is_of_torch(case: Case) -> bool:

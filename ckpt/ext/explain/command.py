@@ -132,7 +132,7 @@ def command(
             hint="a log, or the text of the error itself",
         )
     found = search(text)
-    is_silent = not has_error(found.text) and (
+    is_silent = not (has_error(found.text) or has_error(text)) and (
         path is None or not has_warning(found.text)
     )
     if path is not None and is_piped and _is_message(found.text):

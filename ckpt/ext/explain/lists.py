@@ -175,6 +175,11 @@ _NAMED: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
 )
 """Lines that name one key each, with the name in the middle or at the end."""
+_SPACED = _compile_pattern(
+    r"Received parameters not in model:"
+    r"((?:\s+[\w-]{1,200}(?:\.[\w-]{1,200}){1,40}\.?)+)"
+)
+"""The list of older versions of MLX, with nothing but spaces between its names."""
 _BARE_LINES: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "missing",
@@ -223,6 +228,15 @@ _SIZE = (
 device meta.
 """
 _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
+    # torch before 0.4, and where a copy fails; the shape of the model stands first
+    (
+        _compile_pattern(
+            rf"[Ww]hile copying the parameter named \"?'?([^\s\"',]{{1,2000}})\"?'?, "
+            rf"whose dimensions in the model are {_SIZE} and whose dimensions in the "
+            rf"checkpoint are {_SIZE}"
+        ),
+        False,
+    ),
     (
         _compile_pattern(
             r"size mismatch for "
@@ -363,6 +377,9 @@ def keys_of(text: str) -> Keys:
     for side, line in _NAMED:
         for match in line.finditer(text):
             keys[side][match[1].rstrip(".")] = None
+    for match in _SPACED.finditer(text):
+        spaced = [name.rstrip(".") for name in match[1].split()]
+        keys["unexpected"].update(dict.fromkeys(spaced))
     for side, head in _BARE_LINES:
         for match in head.finditer(text):
             keys[side].update(dict.fromkeys(_line_names(text, match.end())))
@@ -387,7 +404,8 @@ def keys_of(text: str) -> Keys:
     for pattern, is_first in _SHAPES:
         for match in pattern.finditer(text):
             row = _parse_mismatch(match.groups(), is_first)
-            mismatched[row.name] = row
+            if row.checkpoint != row.model:
+                mismatched[row.name] = row
     compared: list[str] = []
     for match in _COMPARED.finditer(text):
         if match[1] != match[3]:
@@ -429,7 +447,10 @@ def _list_items(text: str, start: int) -> Iterator[str]:
             is_quoted = quoted is not None
         if is_quoted is not (quoted is not None):
             return
-        if not is_quoted and not item[4] and "\n" in text[position : item.start(3)]:
+        # A dotted name behind a comma is an item of the list on the next line.
+        is_next = position > start and text[position - 1] == "," and "." in item[0]
+        is_broken = not is_quoted and "\n" in text[position : item.start(3)]
+        if is_broken and not item[4] and not is_next:
             return  # the list ended with the line before, and this is another sentence
         yield from _split_names(quoted) if quoted is not None else _bare_name(item[3])
         position = item.end()

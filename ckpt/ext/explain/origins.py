@@ -8,9 +8,11 @@ writes.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ckpt.evidence.pretrained import base_of_adapter
 from ckpt.evidence.survey import Survey
+from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, show
 from ckpt.tree.find import children_of
@@ -190,8 +192,13 @@ def origin_opening(origin: str) -> str:
     return "These are" if origin.startswith("weights") else "This is"
 
 
+def config_of(survey: Survey) -> dict[str | int, Node]:
+    """The settings of config.json beside the weights, or none."""
+    return dict(children_of(dict(children_of(survey.checkpoint.root)).get("config")))
+
+
 def _by_config(survey: Survey) -> str | None:
-    config = dict(children_of(dict(children_of(survey.checkpoint.root)).get("config")))
+    config = config_of(survey)
     architectures = config.get("architectures")
     named = (
         architectures[0]
@@ -279,8 +286,15 @@ def first_words(survey: Survey) -> list[str]:
 
 def _by_names(survey: Survey) -> str | None:
     for section in survey.candidates[:1]:
-        names = section.names()
-        for row in _BY_NAMES:
-            if any(row.pattern.search(name) for name in names):
-                return row.text
+        return origin_of_names(section.names())
+    return None
+
+
+def origin_of_names(names: Sequence[str]) -> str | None:
+    """Name the architecture and the library that names of tensors tell, or return
+    None.
+    """
+    for row in _BY_NAMES:
+        if any(row.pattern.search(name) for name in names):
+            return row.text
     return None

@@ -84,6 +84,15 @@ _NEAR = 12
 """Columns before the end of a line in which lines end that are broken at words."""
 _WORD_END = re.compile(r"[\w.,\"'(\[/-]$")
 _WORD_BEGIN = re.compile(r"[\w.,\"')\]/-]")
+_OF_TORCH = (
+    r"(?:mismatch|for|copying|a|param|with|shape|from|checkpoint|the|in|current|model"
+    r"|is|key\(s\)|state_dict)"
+)
+_WORD_LAST = re.compile(rf"(?:^|\s){_OF_TORCH}$")
+_WORD_FIRST = re.compile(rf"{_OF_TORCH}(?=[\s.:]|$)")
+"""Whole words of torch's messages on both sides of a break: a terminal broke such lines
+between words, even where several of them have one length.
+"""
 
 
 def _join_broken(lines: list[str]) -> list[str]:
@@ -100,7 +109,10 @@ def _join_broken(lines: list[str]) -> list[str]:
     joined: list[str] = []
     is_open = False
     for line in lines:
-        if is_open and _WORD_BEGIN.match(line):
+        is_between = is_open and _WORD_LAST.search(joined[-1]) is not None
+        if is_between and _WORD_FIRST.match(line):
+            joined.append(line)
+        elif is_open and _WORD_BEGIN.match(line):
             joined[-1] += line
         else:
             joined.append(line)

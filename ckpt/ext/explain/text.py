@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ckpt.commands.inspect.numbering import numbering_lines
 from ckpt.ext.explain import Explanation, Page
@@ -20,7 +20,7 @@ from ckpt.surface.text.lines import (
 _WIDEST = 100
 """Columns beyond which a paragraph is hard to read."""
 _PIPE = 80
-_MOST_NAMES = 40
+_MOST_NAMES = 12
 """Names below a statement that are shown."""
 _NO_PAGE = "No page knows this error. The file itself says:"
 
@@ -107,6 +107,8 @@ def _shape_lines(answer: Answer, width: int | None) -> list[Line]:
     return lined_up(rows, 0, width=width)
 
 
+_MANY_NAMES = 8
+"""Names from which on layers fold into one line."""
 _NUMBER = re.compile(r"(?<=\.)\d{1,6}(?=\.)")
 """The number of a layer between the dots of a name."""
 
@@ -157,22 +159,41 @@ def _statement_lines(
         if statement.text
         else []
     )
-    out += [[(f"  {show(name, None)}", "")] for name in statement.names[:_MOST_NAMES]]
-    if len(statement.names) > _MOST_NAMES:
-        out.append(
-            [
-                (
-                    (
-                        f"  and {len(statement.names) - _MOST_NAMES:,} more (--json "
-                        "lists all)"
-                    ),
-                    "",
-                )
-            ]
-        )
+    out += [[(f"  {line}", "")] for line in _name_lines(statement.names)]
     if statement.command is not None:
         out += expression_lines(statement.command, width)
     return out
+
+
+def _name_lines(names: Sequence[str]) -> Iterator[str]:
+    """Names for a screen, one per line. Of many, those that differ by the number of
+    their layer alone are one line, and the rest is counted.
+    """
+    rows = [(name, 1) for name in names]
+    if len(names) > _MANY_NAMES:
+        rows = _fold_names(names)
+    for name, count in rows[:_MOST_NAMES]:
+        yield show(name, None) if count == 1 else f"{show(name, None)}  ×{count:,}"
+    left = sum(count for _, count in rows[_MOST_NAMES:])
+    if left:
+        yield f"and {left:,} more (--json lists all)"
+
+
+def _fold_names(names: Sequence[str]) -> list[tuple[str, int]]:
+    """Names with the layers that differ in their number alone as one, and how many
+    each stands for.
+    """
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(_NUMBER.sub("#", name), []).append(name)
+    rows: list[tuple[str, int]] = []
+    for group in groups.values():
+        folded = _name_of_layers(group)
+        if folded is None:
+            rows += [(name, 1) for name in group]
+        else:
+            rows.append((folded, len(group)))
+    return rows
 
 
 def _hanging_lines(text: str, width: int) -> list[str]:

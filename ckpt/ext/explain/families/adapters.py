@@ -191,7 +191,6 @@ def _base_of(names: list[str], case: Case) -> Iterator[Statement]:
 
 def _value_head(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a trainer of rewards, which finds no value head."""
-    del message
     heads = [entry.name for entry in case.survey.tensors if _HEADS.search(entry.name)]
     if heads:
         yield Statement(
@@ -208,6 +207,12 @@ def _value_head(message: Message, case: Case) -> Iterator[Statement]:
         f"{what}, of another stage than the training of a reward model."
         " Take the checkpoint of that stage, or the file value_head.safetensors that "
         "it wrote beside its own."
+        + (
+            " A training by PPO that begins from this model makes a new head, and "
+            "then the message is expected: nothing is lost."
+            if "v_head weight is found" in message.text
+            else ""
+        )
     )
 
 
@@ -309,6 +314,7 @@ FAMILIES = (
         (
             r"does not contain value ?head weights",
             r"Reward model is not correctly loaded",
+            r"no v_head weight is found",
         ),
         answer_from_statements(_value_head),
         needs_open=True,

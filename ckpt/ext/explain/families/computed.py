@@ -21,6 +21,7 @@ _COMPUTED = frozenset(
         "relative_coords_table",
         "position_ids",
         "inv_freq",
+        "freqs_cis",
     )
 )
 """The last words of buffers that Swin, BERT and models with rotary positions compute

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate
+from ckpt.evidence.loading import string_literal
 from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import (
@@ -24,12 +25,14 @@ from ckpt.ext.explain.case import (
     root_keys,
 )
 from ckpt.ext.explain.families.beginnings import taken_part
-from ckpt.ext.explain.families.computed import tied_to_shared
+from ckpt.ext.explain.families.computed import computed_buffers, tied_to_shared
 from ckpt.ext.explain.families.keys import SCALE, tied_name
 from ckpt.ext.explain.families.launchers import UNSET
+from ckpt.ext.explain.families.libraries import of_gguf_name
 from ckpt.ext.explain.families.loras import of_cut_name, of_older_names
 from ckpt.ext.explain.families.pipelines import part_of_name, parts_in
 from ckpt.ext.explain.families.quantized import built_by_quantizers
+from ckpt.ext.explain.families.servers import SEEKS, of_object_for_path
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.origins import first_words, name_origin, origin_opening
@@ -88,6 +91,10 @@ def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
     """Answer an object that lacks an attribute: a dict in the place of a model, or a
     module that an older version pickled.
     """
+    seeks = SEEKS.search(message.text)
+    if seeks is not None and not seeks[1].endswith(("dict", "OrderedDict")):
+        yield from of_object_for_path(seeks, case)
+        return
     found = _ATTRIBUTE.search(message.text)
     if found is not None and found[1].rpartition(".")[2] not in ("dict", "OrderedDict"):
         cls, name = found[1].rpartition(".")[2], found[2]
@@ -235,7 +242,7 @@ def _answer_key(message: Message, case: Case) -> Answer:
         return Answer(case.survey.path, tuple(_no_states(case)))
     if found is None:
         return looked_at(case)
-    name = found[1]
+    name = asked_name(found[1])
     if "contains only the model" in message.text:
         return Answer(case.survey.path, tuple(_no_optimizer(case)))
     rows = list(_of_root(name, case))
@@ -313,7 +320,31 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a key that a program lacks, and that the checkpoint may not have."""
     if UNSET.search(found[0]):
         return
-    yield from _of_root(next(text for text in found.groups() if text is not None), case)
+    name = asked_name(next(text for text in found.groups() if text is not None))
+    row = of_gguf_name(name, found.string, case)
+    if row is not None:
+        yield row
+        yield from load_statements(case)
+        return
+    yield from _of_root(name, case)
+
+
+_IN_SENTENCE = re.compile(
+    r"(?<![\w./\\-])[\w-]{1,200}(?:\.[\w-]{1,200}){1,40}(?![\w/\\])"
+)
+_QUOTED_NAME = re.compile(r"['\"`]([\w.-]{2,1000})['\"`]")
+
+
+def asked_name(text: str) -> str:
+    """The name that the text of a KeyError asks for: programs write a sentence around
+    it.
+    """
+    if " " not in text.strip():
+        return text
+    found = _QUOTED_NAME.search(text) or _IN_SENTENCE.search(text)
+    if found is None:
+        return text
+    return found[1] if found.re is _QUOTED_NAME else found[0]
 
 
 NOT_LOADED = re.compile(
@@ -729,12 +760,16 @@ def _of_known_names(name: str, case: Case, *, has_places: bool) -> Iterator[Stat
     keys = root_keys(case)
     if not has_places:
         yield from _of_another_program(name, case)
+        if name == "__version__" and case.is_folder:
+            yield from _of_sentences(case)
+            return
     if _NAME_OF_A_TENSOR.search(name):
         yield from _name_of_a_tensor(name, case)
         yield from load_statements(case)
         return
     kinds = {section.kind for section in case.survey.sections}
-    if case.is_folder and _files_of_keys(case) and not has_places:
+    is_of_files = not name.startswith("__") and " " not in name
+    if case.is_folder and _files_of_keys(case) and not has_places and is_of_files:
         yield from _of_missing_file(name, case)
     elif case.has_module and not keys:
         yield Statement("This file holds a whole pickled module, and no dict of parts.")
@@ -755,6 +790,20 @@ def _of_known_names(name: str, case: Case, *, has_places: bool) -> Iterator[Stat
     yield from load_statements(case)
 
 
+def _of_sentences(case: Case) -> Iterator[Statement]:
+    """Say how sentence-transformers takes a plain model of transformers."""
+    path = string_literal(case.survey.path)
+    yield Statement(
+        "sentence-transformers takes a plain model of transformers as its first "
+        "module, and needs a pooling behind it:",
+        (),
+        "from sentence_transformers import SentenceTransformer, models; "
+        f"first = models.Transformer({path}); "
+        "model = SentenceTransformer(modules=[first, "
+        "models.Pooling(first.get_word_embedding_dimension())])",
+    )
+
+
 def _of_missing_file(name: str, case: Case) -> Iterator[Statement]:
     """Say that no file of the folder has the name, and which files it has."""
     listed = and_more([show(file, 80) for file in case.survey.checkpoint.parts], 8)
@@ -771,7 +820,7 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
     is_last_word = _is_last_word(name, case)
     what = (
         "no epoch and no optimizer is in it"
-        if name not in _MODEL_KEYS and not is_last_word
+        if name not in (*_MODEL_KEYS, "state") and not is_last_word
         else (
             "the whole file is the state dict, and the program asked for a part "
             f"called {show(name, 80)}"
@@ -906,6 +955,7 @@ _WANTED = {
     "network_weights": "a checkpoint of nnU-Net",
     "pytorch-lightning_version": "a checkpoint of Lightning",
     "blobs": "weights of Detectron, by the names of Caffe2",
+    "__version__": "a model of sentence-transformers before 2 (in its config.json)",
 }
 """Keys that one program writes -> what it writes them in."""
 _DETECTION = ("rpn", "bbox", "cls_score", "fast_rcnn", "mask_fcn", "kps_score")
@@ -917,6 +967,12 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
     origin = name_origin(case.survey)
     wanted = _WANTED.get(name)
     text = f"No key and no tensor of this file is called {show(name, 120)}."
+    if computed_buffers([name]):
+        text += (
+            " It is no weight: a model computes it when it is built, and only some "
+            "programs save it. The program reads the files of one of them: name the "
+            "kind of this one to it."
+        )
     if wanted is not None and wanted != origin:
         text = (
             f"{show(name, 80)} is a key of {wanted}, and this file has none of this "
@@ -1079,6 +1135,11 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
         if "." not in name or name not in names:
             continue
         place = f", in {show(section.name, 80)}" if section.path else ""
+        tied = _tied_by_config(name, names, case)
+        if tied is not None:
+            yield tied
+            yield from load_statements(case)
+            return
         yield Statement(
             f"This file has a tensor of exactly this name{place}, so the dict that "
             "lacks it is not of this file: it is that of the model which was built"
@@ -1089,6 +1150,7 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
         load = case.survey.load.expression
         if (
             len(words) > 1
+            and not _OUTPUTS.search(first)
             and inner
             and load is not None
             and len(case.survey.candidates) == 1
@@ -1135,6 +1197,32 @@ def _of_recorded_word(name: str, case: Case) -> Iterator[Statement]:
 
 _LEAST_WORD = 4
 """Letters of a setting that is looked up: a shorter one stands in files by chance."""
+
+
+_OUTPUTS = re.compile(r"(?:head|classifier|score|logits|output)$")
+"""The first word of an output layer, which is no model of its own."""
+
+
+def _tied_by_config(name: str, names: list[str], case: Case) -> Statement | None:
+    """Say that a file has the output layer of a model whose config ties it to the
+    embedding, so that the model has no such parameter, or return None.
+    """
+    others = [other for other in names if other != name]
+    embedding = tied_name([name], others, case)
+    ties = [node for _, node in case.survey_flags("tie_word_embeddings")]
+    if embedding is None or True not in ties:
+        return None
+    text = (
+        f"This file has {show(name, 80)} beside {show(embedding, 80)}, and config.json "
+        "says tie_word_embeddings = true: the model that the program builds has the "
+        "embedding alone, and no place for the other. Quantizers and trainers write "
+        "both. Where both are equal, leave it out; where the training changed one, "
+        "set tie_word_embeddings to false."
+    )
+    way = case.plan(("slim", "--exclude", name, "--with-config"))
+    if way.command is None:
+        return Statement(text)
+    return Statement(f"{text} Without it:", (), way.command)
 
 
 def _not_averaged(name: str, case: Case) -> Statement | None:

@@ -19,6 +19,7 @@ from ckpt.ext.explain.case import (
     load_statements,
     looked_at,
 )
+from ckpt.ext.explain.families.computed import computed_buffers
 from ckpt.ext.explain.families.recorded import settings_of
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.lists import keys_of
@@ -198,6 +199,20 @@ def _in_part(
     """
     roots = {name.partition(".")[0] for name in names}
     shapes = {_NUMBERED.sub("#", name) for name in names}
+    computed = computed_buffers(lost)
+    if computed and len(computed) == len(lost):
+        yield Statement(
+            f"{and_more([show(name, 80) for name in computed], 3)} "
+            f"{'is no weight' if len(computed) == 1 else 'are no weights'}: the model "
+            "computes such a buffer when it is built, and this checkpoint was saved or "
+            "converted without it."
+        )
+        yield from _partial_load(
+            "Leave it out of the state dict (persistent=False where it is registered), "
+            "or keep the one that was computed with this load:",
+            case,
+        )
+        return
     new = [
         name
         for name in lost
@@ -207,24 +222,27 @@ def _in_part(
             or _NUMBERED.sub("#", name) in shapes
         )
     ]
+    if new and len(new) == len(lost):
+        yield from _partial_load(
+            "If the model is meant to have more than was saved (a new layer, a new "
+            "head), this load fills the rest. What the checkpoint lacks keeps the "
+            "values of the state dict, without a word:",
+            case,
+        )
+
+
+def _partial_load(text: str, case: Case) -> Iterator[Statement]:
+    """Print the load that keeps what the checkpoint lacks, where it fills a state
+    dict.
+    """
     load = case.survey.load.expression
-    if (
-        not new
-        or len(new) < len(lost)
-        or load is None
-        or not case.survey.checkpoint.traits.fills_a_state
-    ):
-        return
-    yield Statement(
-        "If the model is meant to have more than was saved (a new layer, a new head), "
-        "this load fills the rest. What the checkpoint lacks"
-        " keeps the values of the state dict, without a word:",
-        (),
-        (
-            f"{load.removesuffix(')')}, "
-            "planner=torch.distributed.checkpoint.DefaultLoadPlanner(allow_partial_load=True))"
-        ),
-    )
+    if load is not None and case.survey.checkpoint.traits.fills_a_state:
+        planner = "torch.distributed.checkpoint.DefaultLoadPlanner"
+        yield Statement(
+            text,
+            (),
+            f"{load.removesuffix(')')}, planner={planner}(allow_partial_load=True))",
+        )
 
 
 def _stateless_statements(
@@ -731,6 +749,7 @@ FAMILIES = (
             r"Expected \d{1,9} of '\*_optim_states\.pt' under",
             r"consumed \d{1,20} numels out of \d{1,20} - something is wrong",
             r"zero_to_fp32\.py[\s\S]{0,3000}'NoneType' object is not iterable",
+            r"can't find \S{0,40}_optim_states\.pt files in directory",
         ),
         answer_from_statements(_answer_zero),
     ),

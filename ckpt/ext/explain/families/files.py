@@ -71,6 +71,11 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
             else ""
         )
         yield Statement(f"This file is whole ({label}; {checked}).{unchecked}")
+    if "hasRecord" in message.text and case.found("container"):
+        yield from command_statements(
+            "Written anew it has that record, and torch.load takes it:",
+            case.plan(("plain",)),
+        )
     if "Ran out of input" in message.text and report is not None:
         yield Statement(
             "The reader found no byte, and this file has some: it was still empty "
@@ -839,6 +844,8 @@ FAMILIES = (
         "no-file",
         (
             r"[Ee]rror no file named ",
+            r"Can't find a checkpoint index \(",
+            r"Could not find (?:a )?model in \S",
             r"does not appear to have a file named",
             r"no checkpoint (?:was )?found (?:in|at|under) ",
             r"Can't find '?(?:adapter_config\.json|adapter_model)",

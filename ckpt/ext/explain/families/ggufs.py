@@ -19,7 +19,8 @@ _WRONG_SHAPE = re.compile(
     r"[;:] expected\s+\[?([\d, ]{1,200}?)\]?,? got\s+\[?([\d, ]{1,200})"
 )
 _LACKING = re.compile(
-    r"missing tensor '([^'\n]{1,200})'|tensor '([^'\n]{1,200})' not found"
+    r"missing tensor '([^'\n]{1,200})'"
+    r"|tensor '([^'\n]{1,200})' (?:not found|is missing from model)"
 )
 _COUNTED = re.compile(r"wrong number of tensors; expected (\d{1,9}), got (\d{1,9})")
 _UNKNOWN = re.compile(r"unknown (?:model )?architecture: '([^'\n]{0,200})'")
@@ -247,9 +248,25 @@ model.
 """
 
 
+def _vocabulary_text(case: Case) -> str:
+    """Say what a GGUF without a tensor holds."""
+    paths = [row.path for row in case.survey.checkpoint.containers]
+    paths += [value.path for value in case.survey.checkpoint.values]
+    has_words = any("tokenizer.ggml.tokens" in map(str, path) for path in paths)
+    held = "settings and a vocabulary" if has_words else "settings"
+    return (
+        f"This file holds {held}, and not one tensor: no program gets a model from it. "
+        "llama.cpp keeps such files (ggml-vocab-….gguf) to test its tokenizers. Take "
+        "the GGUF of the model itself."
+    )
+
+
 def _of_lacking(name: str, case: Case) -> Iterator[Statement]:
     shapes = _shapes(case)
     shown = show(name, 120)
+    if not shapes:
+        yield Statement(_vocabulary_text(case))
+        return
     if name in shapes:
         yield Statement(
             f"This file has the tensor {shown}: another file was loaded, or an older"
@@ -315,7 +332,8 @@ FAMILIES = (
             r"tensor '[^'\n]{1,200}' has (?:the )?wrong shape",
             r"wrong number of tensors; expected \d{1,9}, got \d{1,9}",
             r"missing tensor '[^'\n]{1,200}'",
-            r"create_tensor: tensor '[^'\n]{1,200}' not found",
+            r"(?:create_tensor|check_tensor_dims): tensor '[^'\n]{1,200}' not found",
+            r"tensor '[^'\n]{1,200}' is missing from model",
             r"unknown (?:model )?architecture: '[^'\n]{0,200}'",
         ),
         answer_from_statements(_answer_gguf),

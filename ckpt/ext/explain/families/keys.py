@@ -57,10 +57,12 @@ from ckpt.ext.explain.families.computed import (
     swin_downsample,
     tied_to_shared,
 )
+from ckpt.ext.explain.families.copies import COPIED, names_of_copies, of_copies
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
 from ckpt.ext.explain.families.forms import Form, find_forms
 from ckpt.ext.explain.families.graphs import graph_statement
 from ckpt.ext.explain.families.layers import (
+    heads_statement,
     left_over_buffers,
     measured_statement,
     norms_of_stages,
@@ -83,6 +85,7 @@ from ckpt.ext.explain.families.leftovers import (
     trained_scales,
     trained_scales_statement,
 )
+from ckpt.ext.explain.families.libraries import none_has_place
 from ckpt.ext.explain.families.pairing import (
     Placed,
     counted_elsewhere,
@@ -164,7 +167,7 @@ from ckpt.ext.explain.families.verdicts import (
 )
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.lists import keys_of
-from ckpt.ext.explain.message import LONGEST_LINE, Message, Mismatch
+from ckpt.ext.explain.message import LONGEST_LINE, MOST_NAMES, Message, Mismatch
 from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.findings import Finding
 from ckpt.model.rows import NamedTuple
@@ -202,6 +205,12 @@ def _take_keys(message: Message, text: str, start: int) -> Message:
         begin = 0
     types = [(match[1], match[2]) for match in TYPES.finditer(text)]
     found = keys_of(text[begin:])
+    copied = COPIED.search(text, begin)
+    if copied is not None and not (found.missing or found.unexpected):
+        message = message._replace(
+            text=" ".join(copied[0].split())[:LONGEST_LINE],
+            names=names_of_copies(text[begin:])[:MOST_NAMES],
+        )
     is_sizes = bool(found.mismatched) and not found.missing and not found.unexpected
     return message._replace(
         kind="sizes" if is_sizes else "keys",
@@ -481,6 +490,9 @@ def _unnamed_statements(message: Message, case: Case) -> Iterator[Statement]:
     """
     if NOTHING_LOADED.search(message.text):
         yield from nothing_loaded(case)
+        return
+    if COPIED.search(message.text):
+        yield from of_copies(message, case)
         return
     not_built = NOT_BUILT.search(message.text)
     if not_built is not None:
@@ -1312,6 +1324,14 @@ class _Lists:
             if not self.rest:
                 self.is_told = True
                 return
+        if (
+            not self.message.missing
+            and len(self.rest) >= _LEAST_TAKEN
+            and set(self.shapes) <= set(self.rest)
+        ):
+            yield none_has_place(self.rest, self.case)
+            self.is_told = True
+            return
         unbuilt = nothing_built(self.rest, self.shapes, self.message)
         if unbuilt is not None and not self.case.is_useless:
             yield unbuilt
@@ -1437,6 +1457,8 @@ class _Lists:
             if self.missing or self.message.mismatched
             else own_parts(self.rest, self.shapes)
         )
+        if "right format" in self.message.text:
+            own = []
         if own and not all(_OF_LOSS.match(name) for name in self.rest):
             yield own_parts_statement(own)
         counted = (
@@ -1776,8 +1798,16 @@ def _are_new_heads(
     has none of.
     """
     layers = {name.rpartition(".")[0] for name in absent}
+    modules = {layer.rpartition(".")[0] for layer in layers}
+    placed = set(shapes).difference(message.unexpected)
+    has_rest = any(
+        _TASK_WORDS.search(module) or _HEAD_WORDS.search(module)
+        for module in modules
+        if any(name.startswith(f"{module}.") for name in placed)
+    )
     return (
         not message.mismatched
+        and not has_rest  # a layer that lacks in a head which the file has
         and all(
             _HEAD_WORDS.search(layer) or _TASK_WORDS.search(layer) for layer in layers
         )
@@ -1943,6 +1973,7 @@ def _shape_statements(
             tuple(lost),
         )
     same = [row for row in message.mismatched if row.name not in other]
+    is_built_otherwise = False
     packed = [
         row
         for row in same
@@ -2023,13 +2054,18 @@ def _shape_statements(
         words = None if is_named else vocabulary_statement(same)
         told_first = [row for row in (variant, inputs, words) if row is not None]
         is_whole = inputs is not None or words is not None
+        by_settings = list(settings_of(same, case))
+        heads = heads_statement(same, shapes)
+        if heads is not None:
+            by_settings.insert(0, heads)
         reasons = [
             *told_first,
             *([] if is_whole else _shape_reasons(same, shapes, message)),
-            *settings_of(same, case),
+            *by_settings,
             *_recorded_settings(message, case),
         ]
         yield from reasons
+        is_built_otherwise = bool(by_settings) and not message.missing
         is_told = kernels is not None or reasons or is_longer
         if not is_told and not all(map(_is_reshaped, same)):
             yield from one_size_statement(same)
@@ -2043,7 +2079,7 @@ def _shape_statements(
     # An adapter is less than a tenth of its model, which load_into refuses.
     if is_adapter(shapes) or pretrained_base(case.survey.checkpoint) is not None:
         return
-    if not _is_enough(message, shapes):
+    if not _is_enough(message, shapes) or is_built_otherwise:
         return
     if same and all(_is_own_table(row) for row in same):
         return
@@ -2260,6 +2296,8 @@ def _shape_reasons(
             for row in others
             if (row.checkpoint[:1], row.model[:1]) == (here, there)
         ]
+        if not same:
+            continue
         named = and_more([show(name, 120) for name in same], 3)
         yield Statement(
             f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the "
@@ -2474,7 +2512,8 @@ def _is_head(
     layer, _, last = row.name.rpartition(".")
     # The weight of a norm has one dimension, and no head has.
     weight = row.checkpoint if last == "weight" else shapes.get(f"{layer}.weight")
-    if weight is not None and len(weight) == 1:
+    is_named_norm = _NORM.search(layer) and len(row.checkpoint) == 1
+    if is_named_norm or (weight is not None and len(weight) == 1):
         return False
     return layer in layers[-_LAST:] or bool(_HEAD_WORDS.search(layer))
 
@@ -2501,6 +2540,8 @@ _OF_CLASSES = re.compile(r"(?i)cls|class|logit|score|seg|fc|out[._]?conv|predict
 """Words in the name of a convolution that has a map for each class."""
 _WINDOW = re.compile(r"(?:^|[._])window$")
 """The name of the window of a transform, a buffer."""
+_NORM = re.compile(r"(?:^|[._])(?:\w*norm|bn|ln)(?:_?\d+|_[a-z])?$", re.IGNORECASE)
+"""The name of a norm, which may stand last and has no classes."""
 _LAST = 2
 _MOST_HEADS = 16
 """Tensors of other shapes, but for the numbers in their names: a detector has a head at
@@ -2563,7 +2604,7 @@ _PATTERNS = (
     r"(?<![\w.])\w{1,200}\.[\w.]{1,2000} is not in the checkpoint\b",
     r"(?:Drop parameter|No param) \w{1,200}\.[\w.]{1,2000}\.",
     r"Layer missing in the (?:checkpoint|model definition): ",
-    r"Received \d{1,9} parameters not in model:",
+    r"Received (?:\d{1,9} )?parameters not in model:",
     r"Missing \d{1,9} parameters:",
     r"(?:Missing|Unexpected) key\(s\) when loading (?:the )?model: \[",
     r"shape-\S{1,2000}-mismatch[.|] ?need[:-]",
@@ -2573,6 +2614,7 @@ _PATTERNS = (
     r"There is no module or parameter named '",
     r": found shape torch\.Size\([^()]{1,200}\) in the checkpoint and ",
     r"please ensure that the architectures match",
+    r"[Ww]hile copying the parameter named",
     r"Can not map tensor '",
     r"Found unexpected key: \"",
     r"The state dictionary of the model you are trying to load is corrupted",

@@ -5,7 +5,7 @@ measured by a quantizer or on data, and sizes that differ.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ckpt.ext.explain.case import Case, Statement, be_verb, load_statements
 from ckpt.ext.explain.families.recorded import settings_places
@@ -167,6 +167,47 @@ def _grid_text(rows: Sequence[Mismatch]) -> str:
         "image. Weights of a spectrum can be interpolated to it, and a load leaves "
         "them out."
     )
+
+
+# --- heads of keys and values ---------------------------------------------------------
+
+
+_OF_KEYS_AND_VALUES = re.compile(r"(?:^|\.)(?:w[kv]|[kv]_proj)\.(?:weight|bias)$")
+_QUERIES_OF = (("wk.", "wq."), ("wv.", "wq."), ("k_proj.", "q_proj."))
+
+
+def heads_statement(
+    rows: Sequence[Mismatch], shapes: Mapping[str, tuple[int, ...]]
+) -> Statement | None:
+    """Say that the number of heads of keys and values differs, where their projections
+    alone do, and in rows alone, or return None.
+    """
+    if not rows or not all(_OF_KEYS_AND_VALUES.search(row.name) for row in rows):
+        return None
+    sizes = {(row.checkpoint[0], row.model[0]) for row in rows}
+    if len(sizes) != 1 or any(row.checkpoint[1:] != row.model[1:] for row in rows):
+        return None
+    ((here, there),) = sizes
+    name = next((row.name for row in rows if "k_proj." in row.name), rows[0].name)
+    for old, new in _QUERIES_OF:
+        name = name.replace(old, new)
+    queries = shapes.get(name, (0,))[0]
+    setting = "num_key_value_heads (n_kv_heads in files of Meta)"
+    if here == queries:
+        why = (
+            f"this file has as many rows for them as for queries ({here:,}): no heads "
+            f"share them, and the model was built with {setting} of another model. "
+            "Leave it out, or give it the number of all heads."
+        )
+    elif there == queries:
+        why = (
+            f"this file has {here:,} rows for them and {queries:,} for queries, so "
+            "that heads share them, and the model was built without: its settings or "
+            f"its version lack {setting}."
+        )
+    else:
+        why = f"{here:,} rows in the checkpoint and {there:,} in the model: {setting}."
+    return Statement(f"The projections of keys and values alone differ: {why}")
 
 
 # --- what was measured ----------------------------------------------------------------

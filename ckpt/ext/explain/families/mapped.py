@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ckpt.evidence.loading import string_literal
 from ckpt.ext.explain.case import Case, Statement, load_statements
 from ckpt.model.text import and_more, show
 
@@ -29,6 +30,36 @@ def of_bus_error(found: re.Match[str], case: Case) -> Iterator[Statement]:
     yield from case.damage
     yield Statement(OF_MAPS)
     yield from load_statements(case)
+
+
+NOT_MAPPED = re.compile(
+    r"\bNo such device\b[^\n]{0,20}\(?(?:os error )?19\b"
+    r"|\[Errno 19\] No such device|unable to mmap [^\n]{0,2000}No such device"
+)
+"""The words of Rust, Python and torch where a file system maps no files."""
+
+
+def of_no_maps(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a load that maps a file, on a file system that cannot."""
+    del found
+    yield from case.damage
+    whole = " This file is whole." if case.verified and not case.damage else ""
+    yield Statement(
+        "The loader maps the file into memory (mmap), as safetensors always does, and "
+        f"the file system on which it lies cannot: a mount of a cloud drive, of FUSE, "
+        f"of a host of a virtual machine.{whole} Copy it to a disk of this machine and "
+        "load it from there, or mount with caching (rclone: --vfs-cache-mode full)."
+    )
+    if (case.survey.load.expression or "").startswith("safetensors."):
+        path = string_literal(case.survey.path)
+        yield Statement(
+            "Without a map it loads so, and takes its size in memory twice:",
+            (),
+            "import pathlib; "
+            f"safetensors.torch.load(pathlib.Path({path}).read_bytes())",
+        )
+    else:
+        yield from load_statements(case)
 
 
 OF_FRAMEWORKS = re.compile(

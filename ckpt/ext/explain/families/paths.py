@@ -36,6 +36,7 @@ not.
 _NUMBER = re.compile(r"\d+")
 _OF_RANKS = re.compile(r"(?:random_states|rng_state|rng)_?\d|(?:^|_)rank_?\d")
 """The names of files that each process of a run writes for itself."""
+_OF_VERL = re.compile(r"model_world_size_(\d{1,6})_rank_\d{1,6}\.pt$")
 _STEPS = ("last_epoch", "global_step", "step", "iteration")
 
 
@@ -255,7 +256,7 @@ def recorded_path(path: str, case: Case) -> Iterator[Statement]:
         for value in case.survey.checkpoint.values
         if isinstance(value.node, str)
         and len(value.node) > 1
-        and re.search(r"[\\/]|^\.+$", value.node)
+        and (re.search(r"[\\/]|^\.+$", value.node) or value.node == path)
     ]
     whole = next((row for row in texts if row[1] == path), None)
     if whole is not None:
@@ -414,7 +415,14 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
         f"{show(parts[-1], 80)} is not in {where}, whose files are "
         f"{and_more([show(name, 60) for name in names], 8)}."
     )
-    if len(names) == 1 and _ending(names[0]) == _ending(parts[-1]):
+    ranks = [found for name in names if (found := _OF_VERL.match(name))]
+    if parts[-1] == "fsdp_config.json" and ranks:
+        text += (
+            " verl writes it since 2025, and this save is older. Write it: "
+            f'{{"FSDP_version": 1, "world_size": {ranks[0][1]}}} (FSDP_version is 2 '
+            "where the run used FSDP2). Or merge with the version that saved."
+        )
+    elif len(names) == 1 and _ending(names[0]) == _ending(parts[-1]):
         text += (
             f" Another version of the program writes {show(names[0], 60)} in its "
             "place: give it the name that is asked for, or take that version."

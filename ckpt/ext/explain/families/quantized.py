@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from ckpt.bytes.far import is_url
+from ckpt.bytes.location import locate
 from ckpt.ext.explain.case import (
     Case,
     Statement,
@@ -13,7 +15,7 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
-from ckpt.model.text import and_more, counted_noun
+from ckpt.model.text import and_more, counted_noun, show
 
 _PACKED = (
     "qweight",
@@ -129,7 +131,13 @@ def built_by_quantizers(case: Case) -> Iterator[Statement]:
     has_config = any(
         "quantization_config" in value.name for value in case.survey.checkpoint.values
     )
-    if is_folder and not has_config:
+    producer = _other_config(case)
+    if is_folder and not has_config and producer is not None:
+        yield Statement(
+            f"{text} config.json has no quantization_config, and the settings of the "
+            f"quantizer are in {producer}, which {_OTHER_CONFIGS[producer]}."
+        )
+    elif is_folder and not has_config:
         yield Statement(
             f"{text} Loaders build them by quantization_config, and config.json has no "
             "quantization_config: take config.json from where the"
@@ -144,6 +152,32 @@ def built_by_quantizers(case: Case) -> Iterator[Statement]:
         "The floats that the codes stand for, for plain layers:",
         case.plan(("dequantized",)),
     )
+
+
+_OTHER_CONFIGS = {
+    "hf_quant_config.json": (
+        "modelopt of NVIDIA wrote: name it to the server (--quantization modelopt in "
+        "vLLM and SGLang), which builds plain layers otherwise"
+    ),
+    "quantize_config.json": (
+        "AutoGPTQ wrote: name it to the server (--quantization gptq), or load with "
+        "AutoGPTQForCausalLM.from_quantized"
+    ),
+    "quant_config.json": (
+        "AutoAWQ wrote: name it to the server (--quantization awq), or load with "
+        "AutoAWQForCausalLM.from_quantized"
+    ),
+}
+"""Files of settings that quantizers write beside config.json -> what reads them."""
+
+
+def _other_config(case: Case) -> str | None:
+    """The file of settings of a quantizer in the folder, or None."""
+    path = case.survey.path
+    if not case.is_folder or is_url(path):
+        return None
+    names = set(locate(path).names())
+    return next((name for name in _OTHER_CONFIGS if name in names), None)
 
 
 def _flag_text(case: Case) -> str:
@@ -201,6 +235,18 @@ def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
                 " load_in_4bit or load_in_8bit out."
             )
         yield from built_by_quantizers(case)
+        return
+    methods = [str(node) for _, node in case.finds_value(("quant_method",))]
+    if methods:
+        yield Statement(
+            "config.json has a quantization_config "
+            f"({show(methods[0], 60)}), and no weight of this file is quantized: the "
+            "loader builds quantized layers and finds plain weights, without codes "
+            "and scales. They were saved after a merge or a conversion to floats, or "
+            "config.json is of another folder. Take quantization_config out of "
+            "config.json, and the weights load as they are."
+        )
+        yield from load_statements(case)
         return
     yield Statement(
         "No weight of this file is quantized in a way that ckpt knows: load it into "

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.libraries import of_refused
 from ckpt.ext.explain.families.paths import recorded_path
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -41,6 +42,13 @@ _OF_CALL = re.compile(
     r"\b(?!__init__\b)[a-z_]\w{0,80}\(\) got an unexpected keyword argument"
 )
 """The words of Python about a function, which no setting of a file builds."""
+_REFUSES = re.compile(
+    r"(?i)\b(?:unexpected|unknown|unmapped|unsupported|unrecognized|unrecognised"
+    r"|no (?:match\w*|mapping|rule|key|place|parameter)|(?:not|n't|cannot) (?:be )?"
+    r"(?:map\w*|match\w*|find|found|expect\w*|know\w*|recogni[sz]ed)"
+    r"|key should be found)\b"
+)
+"""The words of a program that has no place for a name."""
 _KEY = re.compile(r"[A-Za-z]\w{2,80}")
 """A name that may be a key of a file."""
 _MOST = 24
@@ -84,6 +92,8 @@ def of_names(text: str, case: Case) -> Iterator[Statement]:
         row = _of_tensors(name, case)
         if row is not None:
             yield row
+            if _REFUSES.search(end):
+                yield from of_refused(name, case)
             return
     for word in _last_words([word for word in quoted if _SETTING.search(word)]):
         row = _of_setting(word, case)

@@ -271,6 +271,7 @@ def adapter_rank(message: Message, case: Case) -> Iterator[Statement]:
         or len(ranks) != 1
         or any(here != there for here, there in others)
     ):
+        yield from _other_base(message, case)
         return
     ((here, there),) = ranks
     if here == there or not here:
@@ -292,6 +293,43 @@ def adapter_rank(message: Message, case: Case) -> Iterator[Statement]:
         )
     else:
         text += f" Build it with r = {here}."
+    yield Statement(text)
+
+
+def _other_base(message: Message, case: Case) -> Iterator[Statement]:
+    """Say that an adapter was trained on a base model of another size, where nothing
+    but the sizes of its base differ.
+    """
+    inner: set[tuple[int, int]] = set()
+    outer: set[tuple[int, int]] = set()
+    for row in message.mismatched:
+        is_a = ".lora_A." in row.name
+        if not (is_a or ".lora_B." in row.name):
+            return
+        if not len(row.checkpoint) == len(row.model) == 2:
+            return
+        rank, side = (0, 1) if is_a else (1, 0)
+        if row.checkpoint[rank] != row.model[rank]:
+            return
+        sizes = row.checkpoint[side], row.model[side]
+        (inner if is_a else outer).add(sizes)
+    if not inner and not outer:
+        return
+    words = []
+    for pairs, what in ((inner, "inputs"), (outer, "outputs")):
+        shown = [f"{here:,} {what}, and not {there:,}" for here, there in sorted(pairs)]
+        words += [and_more(shown, 3)] if shown else []
+    text = (
+        "The rank of the adapter is that of the model, and its layers are those of "
+        f"another base model: they are for layers with {' and '.join(words)}. Load "
+        "the base model that the adapter was trained on, or an adapter of this one."
+    )
+    named = [str(node) for _, node in case.finds_value(("base_model_name_or_path",))]
+    if named:
+        text += (
+            f" adapter_config.json names {show(named[0], 120)}: where that is the one "
+            "that was loaded, weights and config are of two adapters."
+        )
     yield Statement(text)
 
 

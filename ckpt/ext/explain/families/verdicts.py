@@ -489,6 +489,9 @@ def inputs_statement(message: Message) -> Statement | None:
         (outer if is_outer else inner).append(row)
     if len(steps) != 1 or not inner:
         return None
+    # The columns of a table are its width, and no inputs.
+    if any(_OF_TABLES.search(row.name) for row in inner):
+        return None
     (step,) = steps
     if len(message.mismatched) == 1 and not message.unexpected:
         variant = _variant_of_flux(message.mismatched[0])
@@ -513,6 +516,13 @@ def inputs_statement(message: Message) -> Statement | None:
         "the settings and the version of the run that saved; a load of what fits "
         "leaves these layers untrained."
     )
+
+
+_OF_TABLES = re.compile(
+    r"(?:^|[._])(?:word_|token_|position_)?embeddings?(?:\.base_layer)?\.weight$"
+    r"|\bembed_tokens\b|\blora_embedding_[AB]\b|(?:^|\.)wte\."
+)
+"""The name of a table of rows, whose second size is a width."""
 
 
 def _sizes_text(row: Mismatch, axis: int, verb: str) -> str:
