@@ -277,7 +277,8 @@ def test_one_file_is_no_folder_with_a_config(tmp_path: Path) -> None:
 def test_a_file_system_that_maps_no_files(tmp_path: Path) -> None:
     save_file(state(lora(4, 768)), tmp_path / "lora.safetensors")
     found = Answered("No such device (os error 19)", tmp_path / "lora.safetensors")
-    assert "cannot map files into memory" in found.said and "it is whole" in found.said
+    assert "maps the file into memory" in found.said
+    assert "This file is whole" in found.said
 
 
 # --- saves and their versions ---------------------------------------------------------

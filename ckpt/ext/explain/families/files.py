@@ -25,6 +25,7 @@ from ckpt.ext.explain.case import (
     load_statements,
     looked_at,
 )
+from ckpt.ext.explain.families.mapped import NOT_MAPPED, of_no_maps
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
@@ -727,21 +728,13 @@ def _answer_path(message: Message, case: Case) -> Iterator[Statement]:
 
 def _answer_mount(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a file system that gives no bytes, or that maps no files."""
-    state = (
-        ""
-        if case.verified is None or case.damage
-        else " ckpt reads all bytes of this file now, and it is whole."
-    )
-    if _NO_DEVICE.search(message.text):
-        yield Statement(
-            "No such device is what mmap gives on a file system that cannot map files "
-            "into memory: a folder of another machine, of the host of a virtual one "
-            "or of a cloud, by its driver. safetensors maps each file that it opens, "
-            "and torch.load without mmap=True maps none, so other files load "
-            f"there.{state} Copy the file to a disk of this machine, and load that."
-        )
-        yield from case.damage
+    not_mapped = NOT_MAPPED.search(message.text)
+    if not_mapped is not None:
+        yield from of_no_maps(not_mapped, case)
         return
+    state = ""
+    if case.verified is not None and not case.damage:
+        state = " ckpt reads all bytes of this file now, and it is whole."
     yield Statement(
         "The file system gave no bytes, and the file is not the cause: a network "
         f"drive, a cloud mount or its quota.{state}"
@@ -750,7 +743,6 @@ def _answer_mount(message: Message, case: Case) -> Iterator[Statement]:
     yield from case.damage
 
 
-_NO_DEVICE = re.compile(r"No such device")
 _BARE_END = re.compile(r"\bEOFError:?\s*$")
 """The error of a pickle without a byte, which says nothing."""
 FAMILIES = (

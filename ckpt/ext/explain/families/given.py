@@ -13,10 +13,6 @@ from ckpt.ext.explain.case import Case, Statement, load_statements
 from ckpt.ext.explain.origins import config_of
 from ckpt.model.text import and_more, counted_noun, show
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".msgpack", ".h5")
-"""Endings of files of weights."""
-
-
 # --- a file in the place of a folder --------------------------------------------------
 
 
@@ -57,19 +53,28 @@ def of_checked_list(found: re.Match[str], case: Case) -> Iterator[Statement]:
 # --- weights in the place of settings -------------------------------------------------
 
 
-NOT_JSON = re.compile(
+_NOT_JSON = re.compile(
     r"config file at '([^'\n]{1,2000})' is not a valid JSON file"
     r"|It looks like the config file at '([^'\n]{1,2000})'"
 )
 """The words of transformers and diffusers where they read settings, and got none."""
 
 
-def of_settings(found: re.Match[str], case: Case) -> Iterator[Statement]:
-    """Answer a loader that read a file of weights as if it were config.json."""
-    path = next(text for text in found.groups() if text is not None)
+def path_of_settings(text: str) -> str | None:
+    """Return the path of the file that a loader read as settings and that are none, or
+    None where an error has another cause.
+    """
+    found = _NOT_JSON.search(text)
+    if found is None:
+        return None
+    return found[1] if found[1] is not None else found[2]
+
+
+def of_settings(path: str, case: Case) -> Iterator[Statement]:
+    """Say that a loader read the file of weights at `path` as if it were
+    config.json.
+    """
     name = re.split(r"[\\/]+", path)[-1]
-    if not name.endswith(_WEIGHTS):
-        return
     own = os.path.basename(os.path.abspath(case.survey.path))
     which = "this file" if own == name else "a file of weights"
     yield Statement(

@@ -205,19 +205,18 @@ def _take_keys(message: Message, text: str, start: int) -> Message:
         begin = 0
     types = [(match[1], match[2]) for match in TYPES.finditer(text)]
     found = keys_of(text[begin:])
+    names = found.compared
     copied = COPIED.search(text, begin)
     if copied is not None and not (found.missing or found.unexpected):
-        message = message._replace(
-            text=" ".join(copied[0].split())[:LONGEST_LINE],
-            names=names_of_copies(text[begin:])[:MOST_NAMES],
-        )
+        message = message._replace(text=" ".join(copied[0].split())[:LONGEST_LINE])
+        names = names_of_copies(text[begin:])[:MOST_NAMES]
     is_sizes = bool(found.mismatched) and not found.missing and not found.unexpected
     return message._replace(
         kind="sizes" if is_sizes else "keys",
         missing=found.missing,
         unexpected=found.unexpected,
         mismatched=found.mismatched,
-        names=found.compared,
+        names=names,
         types=types[-1] if types else None,
         task=task_of(text),
     )

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.given import of_settings, path_of_settings
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import show
@@ -184,25 +185,26 @@ def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
         )
 
 
-_TAKEN_FOR_CONFIG = re.compile(
-    r"the config file at '([^'\n]{1,2000})' is not a valid JSON file"
+_WEIGHTS = re.compile(
+    r"\.(?:safetensors|ckpt|pt|pth|bin|sft|gguf|msgpack|h5)$", re.IGNORECASE
 )
-_WEIGHTS = re.compile(r"\.(?:safetensors|ckpt|pt|pth|bin|sft|gguf)$", re.IGNORECASE)
+"""Endings of files of weights."""
 
 
 def _answer_single_file(message: Message, case: Case) -> Iterator[Statement]:
     """Answer from_pretrained, which got one file in the place of a folder, and reads it
     as a config.
     """
-    found = _TAKEN_FOR_CONFIG.search(message.text)
-    if found is None or not _WEIGHTS.search(found[1]):
-        if found is not None:
-            name = re.split(r"[\\/]", found[1])[-1]
-            yield Statement(
-                f"{show(name, 80)} is what the program could not read: a config, and "
-                "not the weights. Most likely its download was broken off, or a page "
-                "of a website was saved in its place. Copy it from the model again."
-            )
+    path = path_of_settings(message.text)
+    if path is None:
+        return
+    if not _WEIGHTS.search(path):
+        name = re.split(r"[\\/]", path)[-1]
+        yield Statement(
+            f"{show(name, 80)} is what the program could not read: a config, and "
+            "not the weights. Most likely its download was broken off, or a page "
+            "of a website was saved in its place. Copy it from the model again."
+        )
         return
     parts = parts_in(case)
     held = f" It holds {_and_text(parts[::-1])}." if parts else ""
@@ -225,9 +227,7 @@ def _answer_single_file(message: Message, case: Case) -> Iterator[Statement]:
         )
         yield Statement(f"{begin} from_single_file of {which} takes such a file.")
     else:
-        yield Statement(
-            f"{begin} Give it the folder in which the config lies beside it."
-        )
+        yield from of_settings(path, case)
 
 
 def _and_text(words: list[str]) -> str:
