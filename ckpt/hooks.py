@@ -1,5 +1,5 @@
 """The hooks of extensions: modules that the core asks for by name, so that it works
-without any of them.
+without any of them, and the commands of extensions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,19 @@ HOOKS = {
 core names one.
 """
 
-
+COMMANDS = {
+    "average": "ckpt.ext.average.command",
+    "explain": "ckpt.ext.explain.command",
+    "lint": "ckpt.ext.lint.command",
+    "merge": "ckpt.ext.adapters.command",
+    "prune": "ckpt.ext.prune.command",
+    "recipe": "ckpt.ext.layouts.command",
+    "report": "ckpt.ext.page.command",
+    "salvage": "ckpt.ext.salvage.command",
+    "set": "ckpt.ext.values.command",
+    "warmstart": "ckpt.ext.warmstart.command",
+}
+"""The commands of extensions, and their modules. The others are in `ckpt.commands`."""
 NEEDS = {
     "archives": ("torchscript",),  # the code in a torch.package is the same language
     "cluster": ("remote",),  # a worker opens URLs by itself
@@ -63,6 +75,13 @@ def is_installed(module: str) -> bool:
     if find_spec(".".join(names[:3])) is None:
         return False
     return all(is_installed(f"ckpt.ext.{other}") for other in NEEDS.get(names[2], ()))
+
+
+def has_command(name: str) -> bool:
+    """Tell whether there is a command, for who is about to print it: that of an
+    extension is gone where its folder was deleted.
+    """
+    return is_installed(COMMANDS.get(name, "ckpt"))
 
 
 def load_hook(name: str) -> ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ import torch
 from house import ROOT, parsed
 from process import TIMEOUT, environment
 from safetensors.torch import save_file
+
+from ckpt.hooks import NEEDS
 
 EXTENSIONS = sorted(
     path.name for path in (ROOT / "ext").iterdir() if (path / "__init__.py").is_file()
@@ -151,6 +154,99 @@ def test_tests_import_no_other_extension_at_their_top() -> None:
                     found.append(f"{path.relative_to(TESTS)}:{node.lineno} {name}")
 
     assert found == [], "import inside of the test, or mark it with needs(NAME)"
+
+
+SHARED = {"samples", "SAMPLES", "ranks"}
+"""The names of the folders of files that tests share, of which `FILES` tells the
+readers.
+"""
+PROGRAMS = {
+    command: extension for extension, names in COMMANDS.items() for command in names
+}
+
+
+def extensions_asked_by(code: ast.AST) -> set[str]:
+    """Return the extensions that a function of a test asks in ways that nothing skips
+    while it runs: it takes a shared file that only one of them reads, as in
+    `samples / "scripted.pt"`, or starts `ckpt COMMAND` by itself.
+    """
+    found = set()
+    for node in ast.walk(code):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            folder, name = node.left, node.right
+            is_shared = isinstance(folder, ast.Name) and folder.id in SHARED
+            if is_shared and isinstance(name, ast.Constant):
+                found |= needs.readers_of(str(name.value))
+        words: list[ast.expr] = []
+        if isinstance(node, (ast.List, ast.Tuple)):
+            words = node.elts
+        elif isinstance(node, ast.Call):
+            words = node.args
+        texts = [
+            str(word.value) if isinstance(word, ast.Constant) else "" for word in words
+        ]
+        for word, following in itertools.pairwise(texts):
+            if word == "ckpt" and following in PROGRAMS:
+                found.add(PROGRAMS[following])
+    return found
+
+
+def extensions_named_by(code: ast.AST) -> set[str]:
+    """Return the extensions that a function of a test, or the mark of a module, says it
+    needs: by a mark, by `skip_without` or by `is_there`.
+    """
+    return {
+        str(word.value)
+        for node in ast.walk(code)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2]
+        in ("needs", "skip_without", "is_there")
+        for word in node.args
+        if isinstance(word, ast.Constant)
+    }
+
+
+def test_tests_say_which_files_of_other_extensions_they_read() -> None:
+    """Else they fail where that extension was deleted, which is seldom tried."""
+    found = []
+    for path in sorted(TESTS.rglob("*.py")):
+        folders = path.relative_to(TESTS).parts
+        if folders[0] in OF_ALL:
+            continue
+        own = {folders[1]} if folders[0] == "ext" else set()
+        for name in [*own]:
+            own |= {*NEEDS.get(name, ())}
+        body = parsed(path).body
+        for node in body:
+            if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node):
+                own |= extensions_named_by(node)
+        for function in body:
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            said = extensions_named_by(function) | own
+            found += [
+                f"{path.relative_to(TESTS)}: {function.name} needs {name}"
+                for name in sorted(extensions_asked_by(function) - said)
+            ]
+
+    assert found == [], "mark it with needs(NAME), or call skip_without(NAME)"
+
+
+def test_what_nothing_skips_is_seen() -> None:
+    code = ast.parse(
+        """
+@pytest.mark.needs("old")
+def test_it():
+    formats.open(samples / "dcp")
+    formats.open(SAMPLES / "train_cuda.pth")
+    run([sys.executable, "-m", "ckpt", "lint", "a.pth"])
+    run("-m", "ckpt", "ls", "a.pth")
+    skip_without("pt2", "fsdp")
+"""
+    )
+
+    assert extensions_asked_by(code) == {"dcp", "lint"}
+    assert extensions_named_by(code) == {"old", "pt2", "fsdp"}
 
 
 def test_only_what_a_test_asks_for_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

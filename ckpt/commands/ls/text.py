@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from ckpt.commands.ls.ls import RUNS_CODE, UNREADABLE, LsReport, LsRow
+from ckpt.hooks import has_command
 from ckpt.model.dtypes import short_dtype
 from ckpt.model.names import are_series, common_pattern, short_labels
 from ckpt.model.text import (
@@ -257,6 +258,8 @@ def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
     """Return the command that says more of files that run code or cannot be read, among
     what the `names` lead to, or None.
     """
+    if not has_command("lint"):
+        return None
     if not any(row.error is not None or row.loads == RUNS_CODE for row in rows):
         return None
     paths = [pasted_path(name) for name in names]

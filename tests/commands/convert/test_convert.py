@@ -1102,6 +1102,7 @@ def test_constants_of_a_trace_are_listed(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "b.pth").keys() == wrapper.state_dict().keys()
 
 
+@pytest.mark.needs("torchscript")
 def test_scripts_give_their_weights(tmp_path: Path) -> None:
     script = torch.jit.load(SAMPLES / "scripted.pt", map_location="cpu")
     for out, load in (
@@ -1391,6 +1392,7 @@ def test_texts_of_the_metadata_are_not_taken_for_tensors(tmp_path: Path) -> None
     assert [row.name for row in report.left_out] == ["__metadata__.main"]
 
 
+@pytest.mark.needs("torchscript")
 @pytest.mark.parametrize("command", ["slim", "convert"])
 def test_scripts_under_every_way_out(command: str, tmp_path: Path) -> None:
     options = ["--plain"] if command == "convert" else []

@@ -221,6 +221,7 @@ class Counting:
         return call
 
 
+@pytest.mark.needs("dcp")
 def test_a_distributed_checkpoint_costs_its_metadata_and_its_small_items(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
