@@ -84,6 +84,12 @@ def has_command(name: str) -> bool:
     return is_installed(COMMANDS.get(name, "ckpt"))
 
 
+def absence_text(module: str) -> str:
+    """Say that the extension which a module lies in was taken out."""
+    extension = ".".join(module.split(".")[:3])
+    return f"this needs {extension}, which is not installed here"
+
+
 def load_hook(name: str) -> ModuleType:
     """Return the module of a row of `HOOKS`. Raises UsageError where its extension was
     taken out.
@@ -92,8 +98,7 @@ def load_hook(name: str) -> ModuleType:
     """
     hook = find_hook(name)
     if hook is None:
-        extension = ".".join(HOOKS[name].split(".")[:3])
-        raise UsageError(f"this needs {extension}, which is not installed here")
+        raise UsageError(absence_text(HOOKS[name]))
     return hook
 
 

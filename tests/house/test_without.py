@@ -8,15 +8,20 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import needs
 import pytest
 import torch
 from house import ROOT, parsed
+from inside import inside
 from process import TIMEOUT, environment
 from safetensors.torch import save_file
 
+import ckpt
+from ckpt import hooks
 from ckpt.hooks import NEEDS
 
 EXTENSIONS = sorted(
@@ -113,7 +118,8 @@ def test_the_core_works_without(name: str, samples: Path, tmp_path: Path) -> Non
         for command in commands:
             assert (f"  {command} " in page) is (extension != name), command
     for command in COMMANDS.get(name, ()):
-        assert run(command, "weights.safetensors").returncode == 2
+        done = run(command, "weights.safetensors")
+        assert done.returncode == 2 and f"this needs ckpt.ext.{name}," in done.stderr
     for words in LINES:
         done = run(*words)
         assert done.returncode == 0, (words, done.stderr)
@@ -126,6 +132,112 @@ def test_the_core_works_without(name: str, samples: Path, tmp_path: Path) -> Non
     for path in ("no_such_file.pth", "https://localhost:1/x.pth", "sub/folder"):
         done = run("inspect", path)
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+
+
+PRINTED = (
+    ("lint", ("ls", "hostile.pth"), "(ckpt lint hostile.pth --level error)"),
+    ("adapters", ("diff", "weights.safetensors", "lora"), "ckpt merge weights"),
+    ("salvage", ("inspect", "OUT/twice.pth"), "(ckpt salvage writes the first)"),
+    (
+        "warmstart",
+        ("inspect", "OUT/kohya.safetensors", "--json"),
+        "ckpt warmstart pairs both",
+    ),
+    ("warmstart", ("load", "a.pth"), "(did you mean ckpt warmstart?)"),
+    ("explain", ("inspect", "a.pth", "--fail-on", "x"), ", which ckpt explain lists"),
+    ("lint", ("inspect", "a.pth", "--fail-on", "private"), "(ckpt lint finds it)"),
+)
+"""An extension, command lines of the core, and what they print of its command."""
+
+
+@pytest.mark.parametrize(("name", "words", "said"), PRINTED)
+def test_what_is_not_there_is_not_proposed(
+    name: str,
+    words: tuple[str, ...],
+    said: str,
+    samples: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for path in samples.glob("*"):
+        (tmp_path / path.name).symlink_to(path)
+    out = tmp_path / "OUT"
+    out.mkdir()
+    legacy = (samples / "legacy.pth").read_bytes()
+    (out / "twice.pth").write_bytes(legacy + legacy[:-50])
+    weights = {
+        f"lora_unet_fc.lora_{part}.weight": torch.ones(4, 4) for part in ("up", "down")
+    }
+    save_file(weights, out / "kohya.safetensors")
+
+    def printed() -> str:
+        done = inside(*words, cwd=tmp_path)
+        return (done.out + done.err).decode()
+
+    text = printed()
+    assert said in " ".join(text.split())
+    with monkeypatch.context() as patches:
+        patches.setattr(hooks, "find_spec", finding_all_but(name))
+        shorter = printed()
+    assert "Traceback" not in shorter and shorter != text
+    for command in COMMANDS[name]:
+        assert f"ckpt {command}" not in shorter
+
+
+def finding_all_but(name: str) -> Callable[[str], object]:
+    """Return what finds each module but those of an extension."""
+
+    def find(module: str) -> object:
+        return None if module == f"ckpt.ext.{name}" else find_spec(module)
+
+    return find
+
+
+def test_python_names_no_command_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(AttributeError, match="ckpt report FILE"):
+        ckpt.report  # type: ignore[attr-defined]  # noqa: B018
+    monkeypatch.setattr(hooks, "find_spec", finding_all_but("page"))
+    with pytest.raises(AttributeError, match=r"no attribute 'report'$"):
+        ckpt.report  # type: ignore[attr-defined]  # noqa: B018
+
+
+ASKING = {
+    "__init__.py": 2,  # `_ELSEWHERE`, a table
+    "surface/cli/options.py": 1,  # what wrote the file that `--recipe` takes
+}
+"""Modules of the core with texts that name commands of extensions outside of a function
+that asks whether they are there, and how many.
+"""
+
+
+def test_texts_of_the_core_ask_for_the_commands_that_they_print() -> None:
+    """Else a user is told to run what is not there."""
+    commands = "|".join(hooks.COMMANDS)
+    found: dict[str, int] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith("ext/"):
+            continue
+        tree = parsed(path)
+        passed_over = {
+            id(part)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr)
+            or (
+                isinstance(node, ast.FunctionDef)
+                and "has_command(" in ast.unparse(node)
+            )
+            for part in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Constant) or id(node) in passed_over:
+                continue
+            if re.search(rf"\bckpt ({commands})\b", str(node.value)):
+                found[name] = found.get(name, 0) + 1
+
+    assert found == ASKING, "ask has_command of ckpt/hooks.py first"
 
 
 TESTS = ROOT.parent / "tests"
@@ -270,6 +382,25 @@ def test_an_import_by_the_core_stays_an_error(
     with pytest.raises(ModuleNotFoundError) as caught:
         exec(code, {})
     assert not needs.asks_for_absent(caught.value)
+
+
+def test_a_script_that_asks_for_what_is_gone_is_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not where a module of the core imports it."""
+    error = "ModuleNotFoundError: No module named 'ckpt.ext.nothing.api'"
+    package = Path(ckpt.__file__).parent
+    frames = {
+        name: f'  File "{package / name}", line 1, in f\n    import x\n'
+        for name in ("__init__.py", "model/text.py")
+    }
+    script = '  File "<string>", line 7, in <module>\n'
+    needs.skip_refused(script + error)
+    monkeypatch.setattr(needs, "ABSENT", frozenset({"nothing"}))
+    needs.skip_refused(script + frames["model/text.py"] + error)
+    for text in (script, script + frames["__init__.py"]):
+        with pytest.raises(pytest.skip.Exception):
+            needs.skip_refused(text + error)
 
 
 WORDS = {
