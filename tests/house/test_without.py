@@ -138,11 +138,6 @@ PRINTED = (
     ("lint", ("ls", "hostile.pth"), "(ckpt lint hostile.pth --level error)"),
     ("adapters", ("diff", "weights.safetensors", "lora"), "ckpt merge weights"),
     ("salvage", ("inspect", "OUT/twice.pth"), "(ckpt salvage writes the first)"),
-    (
-        "warmstart",
-        ("inspect", "OUT/kohya.safetensors", "--json"),
-        "ckpt warmstart pairs both",
-    ),
     ("warmstart", ("load", "a.pth"), "(did you mean ckpt warmstart?)"),
     ("explain", ("inspect", "a.pth", "--fail-on", "x"), ", which ckpt explain lists"),
     ("lint", ("inspect", "a.pth", "--fail-on", "private"), "(ckpt lint finds it)"),
@@ -165,10 +160,6 @@ def test_what_is_not_there_is_not_proposed(
     out.mkdir()
     legacy = (samples / "legacy.pth").read_bytes()
     (out / "twice.pth").write_bytes(legacy + legacy[:-50])
-    weights = {
-        f"lora_unet_fc.lora_{part}.weight": torch.ones(4, 4) for part in ("up", "down")
-    }
-    save_file(weights, out / "kohya.safetensors")
 
     def printed() -> str:
         done = inside(*words, cwd=tmp_path)

@@ -50,7 +50,7 @@ def deepseek(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.needs("quantised")
+@pytest.mark.needs("quantised", "folders")
 @pytest.mark.parametrize("out", ["out.safetensors", "out.pt", "out.dcp"])
 def test_a_cast_of_a_model_with_scales_is_refused(out: str, tmp_path: Path) -> None:
     source = deepseek(tmp_path / "fp8")
