@@ -1079,6 +1079,7 @@ def test_a_script_of_torch_1_4_keeps_its_buffers(tmp_path: Path) -> None:
     assert held["norm.running_var"].tolist() == [1, 1]
 
 
+@pytest.mark.needs("torchscript")
 @pytest.mark.filterwarnings("ignore")
 def test_constants_of_a_trace_are_listed(tmp_path: Path) -> None:
     constant = torch.arange(4.0)

@@ -195,6 +195,7 @@ def test_one_shard_may_have_its_scales_in_another(name: str, tmp_path: Path) -> 
     ) == is_part
 
 
+@pytest.mark.needs("folders")
 def test_scales_in_another_shard(tmp_path: Path) -> None:
     """The folder holds them together."""
     tensors = scaled.model(scaled.deepseek())
