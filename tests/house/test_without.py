@@ -175,6 +175,19 @@ def test_what_is_not_there_is_not_proposed(
         assert f"ckpt {command}" not in shorter
 
 
+def test_a_folder_of_shards_is_not_said_to_have_no_index(
+    samples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "find_spec", finding_all_but("folders"))
+
+    done = inside("get", "sharded", "epoch", cwd=samples)
+
+    assert done.code == 2 and done.complaints == [
+        "ckpt: sharded: a directory with an index of shards; it holds 2 checkpoint files "
+        "(name the index: sharded/model.safetensors.index.json)"
+    ]
+
+
 def finding_all_but(name: str) -> Callable[[str], object]:
     """Return what finds each module but those of an extension."""
 
