@@ -78,8 +78,8 @@ def is_installed(module: str) -> bool:
 
 
 def has_command(name: str) -> bool:
-    """Tell whether there is a command, for who is about to print it: that of an
-    extension is gone where its folder was deleted.
+    """Tell whether there is a command, before one is printed. Where the folder of an
+    extension was deleted, its command is gone.
     """
     return is_installed(COMMANDS.get(name, "ckpt"))
 

@@ -417,6 +417,7 @@ def test_a_scale_of_inputs_is_no_part_of_a_weight(tmp_path: Path) -> None:
     assert identical(load_file(out), {name: one[name] for name in two})
 
 
+@pytest.mark.needs("live")
 def test_codes_into_a_live_model(tmp_path: Path) -> None:
     source = stored(
         {"weight": scaled.eight_bits(8, 8), "weight_scale_inv": torch.ones(1, 1)},
@@ -465,6 +466,7 @@ def test_no_warm_start_with_flat_parameters(tmp_path: Path) -> None:
     assert code == 2 and "save with FULL_STATE_DICT" in said and not out.exists()
 
 
+@pytest.mark.needs("live")
 def test_no_live_model_is_filled_from_an_empty_file(tmp_path: Path) -> None:
     source = stored(
         {"q_proj.weight": torch.empty(0), "k_proj.weight": torch.empty(0)},
