@@ -22,7 +22,7 @@ import pytest
 import rewriting
 import torch
 from accounts import SOURCES, Size
-from needs import is_there
+from needs import ABSENT, is_there, readers_of
 from process import ROOT, environment, python
 from unpickled import Report, descriptors, shown
 
