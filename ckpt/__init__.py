@@ -205,7 +205,9 @@ def __getattr__(name: str) -> object:
     if home is None:
         import sys
 
-        way = _ELSEWHERE.get(name)
+        from ckpt.hooks import has_command
+
+        way = _ELSEWHERE.get(name) if has_command(name) else None
         raise AttributeError(
             f"module 'ckpt' has no attribute {name!r}{f' ({way})' if way else ''}",
             name=name,

@@ -1,5 +1,5 @@
 """The hooks of extensions: modules that the core asks for by name, so that it works
-without any of them.
+without any of them, and the commands of extensions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,19 @@ HOOKS = {
 core names one.
 """
 
-
+COMMANDS = {
+    "average": "ckpt.ext.average.command",
+    "explain": "ckpt.ext.explain.command",
+    "lint": "ckpt.ext.lint.command",
+    "merge": "ckpt.ext.adapters.command",
+    "prune": "ckpt.ext.prune.command",
+    "recipe": "ckpt.ext.layouts.command",
+    "report": "ckpt.ext.page.command",
+    "salvage": "ckpt.ext.salvage.command",
+    "set": "ckpt.ext.values.command",
+    "warmstart": "ckpt.ext.warmstart.command",
+}
+"""The commands of extensions, and their modules. The others are in `ckpt.commands`."""
 NEEDS = {
     "archives": ("torchscript",),  # the code in a torch.package is the same language
     "cluster": ("remote",),  # a worker opens URLs by itself
@@ -65,6 +77,19 @@ def is_installed(module: str) -> bool:
     return all(is_installed(f"ckpt.ext.{other}") for other in NEEDS.get(names[2], ()))
 
 
+def has_command(name: str) -> bool:
+    """Tell whether there is a command, before one is printed. Where the folder of an
+    extension was deleted, its command is gone.
+    """
+    return is_installed(COMMANDS.get(name, "ckpt"))
+
+
+def absence_text(module: str) -> str:
+    """Say that the extension which a module lies in was taken out."""
+    extension = ".".join(module.split(".")[:3])
+    return f"this needs {extension}, which is not installed here"
+
+
 def load_hook(name: str) -> ModuleType:
     """Return the module of a row of `HOOKS`. Raises UsageError where its extension was
     taken out.
@@ -73,8 +98,7 @@ def load_hook(name: str) -> ModuleType:
     """
     hook = find_hook(name)
     if hook is None:
-        extension = ".".join(HOOKS[name].split(".")[:3])
-        raise UsageError(f"this needs {extension}, which is not installed here")
+        raise UsageError(absence_text(HOOKS[name]))
     return hook
 
 

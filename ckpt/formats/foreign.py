@@ -20,7 +20,7 @@ from ckpt.formats.common.refused import (
 from ckpt.formats.common.steps import steps_in
 from ckpt.formats.common.tar import names_seen
 from ckpt.formats.common.zip_layout import begins_as_torch
-from ckpt.formats.format import HEAD_BYTES, PICKLE, WEIGHTS, Format, Probe
+from ckpt.formats.format import HEAD_BYTES, INDEXES, PICKLE, WEIGHTS, Format, Probe
 from ckpt.formats.programs import folder_of, keras_of, program_of
 from ckpt.formats.zarr import AS_DIST, ZARR, has_arrays
 from ckpt.model.checkpoint import Checkpoint, Traits
@@ -494,6 +494,14 @@ def _directory_error(folder: Location) -> CkptError:
     if files:
         count = counted_noun(len(files), "checkpoint file")
         held = f"at least {count}" if unread else count
+        # Reached where the extension that reads folders was taken out.
+        indexes = [name for name in names if name.endswith(INDEXES)]
+        if indexes:
+            index = pasted_path(f"{folder.name.rstrip('/')}/{indexes[0]}") or indexes[0]
+            return FolderError(
+                f"a directory with an index of shards; it holds {held}",
+                hint=f"name the index: {index}",
+            )
         first = pasted_path(f"{folder.name.rstrip('/')}/{files[0]}") or files[0]
         return FolderError(
             f"a directory without an index; it holds {held}",

@@ -90,7 +90,7 @@ class KeyTables:
         return table
 
 
-def find(
+def find_nodes(
     root: Node, name: str, limits: Limits, tables: KeyTables | None = None
 ) -> list[tuple[Path, Node]]:
     """The nodes with a dotted name, and their paths. Keys may contain dots themselves.
@@ -173,7 +173,7 @@ def _children_named(
 
 
 def named_children(view: View) -> Iterator[tuple[Path, str, Node]]:
-    """The path, the name and the node of each child; `find` knows the same names."""
+    """The path, the name and the node of each child, as `find_nodes` knows them."""
     below = module_steps if view.kind == "module" else container_steps
     for path, text, child, *_ in below(view, (), "", None):
         yield path, text, child

@@ -307,6 +307,7 @@ def test_killed_at_every_event(force: bool, work: Path, killer: kills.Killer) ->
     assert killed > 8
 
 
+@pytest.mark.needs("dcp")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )

@@ -143,7 +143,7 @@ def test_an_adapter_and_the_model_that_it_trained(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.needs("folders")
+@pytest.mark.needs("folders", "adapters")
 def test_inspect_names_the_layers(tmp_path: Path) -> None:
     folders.adapter(tmp_path / "lora")
     lines = inside("inspect", "lora", cwd=tmp_path).lines

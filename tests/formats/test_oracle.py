@@ -25,7 +25,7 @@ from torch import nn
 from ckpt.formats import open
 from ckpt.model.limits import Limits
 from ckpt.model.tensors import Composite, TensorRef
-from ckpt.tree.find import find
+from ckpt.tree.find import find_nodes
 
 pytestmark = oracle.QUIET
 EXAMPLES = settings(
@@ -290,8 +290,8 @@ def test_every_layout(file: Path, legacy: bool) -> None:
 
 
 def test_empty_key_keeps_its_dot(file: Path) -> None:
-    """Or two tensors go by one name, and neither `find` nor a person can tell which is
-    meant.
+    """Or two tensors go by one name, and neither `find_nodes` nor a person can tell
+    which is meant.
     """
     state = {"a": torch.ones(1), "": {"a": torch.ones(2), "": torch.ones(3)}}
     file.write_bytes(saved(state))
@@ -299,7 +299,7 @@ def test_empty_key_keeps_its_dot(file: Path) -> None:
         assert [entry.name for entry in checkpoint.tensors] == ["a", ".a", "."]
         for entry in checkpoint.tensors:
             assert [
-                path for path, _ in find(checkpoint.root, entry.name, Limits())
+                path for path, _ in find_nodes(checkpoint.root, entry.name, Limits())
             ] == [entry.path]
 
 

@@ -18,6 +18,7 @@ from deepspeeds import TAG
 from folders import change
 from frameworks_dcp import in_two_files
 from inside import inside
+from needs import skip_without
 from safetensors.torch import save_file
 
 import ckpt
@@ -53,6 +54,7 @@ def ranks_of(name: str, file: str) -> Callable[[Path, Path], str]:
 
 def in_order(folder: Path, ranks: Path) -> str:
     """Files whose state dicts are OrderedDicts, as `state_dict()` gives them."""
+    skip_without("fsdp")
     shutil.copytree(ranks / "fsdp2", folder)
     for path in folder.iterdir():
         change(path, lambda state: state.update(model=OrderedDict(state["model"])))

@@ -18,8 +18,7 @@ from hostile import CASES, Case
 from house import parsed
 from process import ROOT, SAMPLES, ckpt, python
 
-from ckpt.hooks import HOOKS
-from ckpt.surface.cli.app import _EXTENSIONS
+from ckpt.hooks import COMMANDS, HOOKS
 
 CHILD = """
 import json, os, sys
@@ -598,7 +597,7 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     assert ast.unparse(argument) == "module_of(name)"
     assert all(
         module.startswith("ckpt.ext.")
-        for module in (*_EXTENSIONS.values(), *HOOKS.values())
+        for module in (*COMMANDS.values(), *HOOKS.values())
     )
     askers = [name for name in users if name != "ckpt/hooks.py"]
     doors = ("load_hook", "find_hook")

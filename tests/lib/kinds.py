@@ -10,6 +10,7 @@ from pathlib import Path
 import rewriting
 import torch
 import torch.distributed.checkpoint as dcp
+from needs import is_there
 from safetensors.torch import save_file
 
 
@@ -83,4 +84,6 @@ def distributed(tensors: dict[str, torch.Tensor], folder: Path) -> Path:
     return folder / "d"
 
 
-CONTAINERS = [stored, deflated, legacy, safetensors, shards, distributed]
+CONTAINERS = [stored, deflated, legacy, safetensors, shards]
+if is_there("dcp"):
+    CONTAINERS.append(distributed)

@@ -26,7 +26,7 @@ from ckpt.model.errors import UsageError
 
 _PACKAGE = Path(ckpt.__file__).parent
 _TESTS = Path(__file__).resolve().parents[1]
-_TABLES = ("__init__.py", "hooks.py", "formats/__init__.py", "surface/cli/app.py")
+_TABLES = ("__init__.py", "hooks.py", "formats/__init__.py")
 """The modules of the core that name extensions."""
 EXTENSIONS = frozenset(
     name
@@ -75,7 +75,6 @@ FILES = {
         "fsdp, ordered",
         "fsdp-ranks",
         "fsdp1",
-        "fsdp1_alone",
         "fsdp1_hybrid",
         "fsdp1_of_four",
         "fsdp2",
@@ -159,18 +158,31 @@ def _skip_files(words: Iterable[object]) -> None:
     for word in words:
         # a hostile case and a format have their kind in their name
         text = str(getattr(word, "name", word))
-        kind, slash, _ = text.partition("/")
-        name = text.rpartition("/")[2]
-        said = {text, kind + slash, name, Path(name).suffix}
-        for extension in ABSENT & FILES.keys():
-            if said & {*FILES[extension]}:
-                pytest.skip(f"this needs ckpt.ext.{extension}: {text}")
+        for extension in sorted(readers_of(text) & ABSENT):
+            pytest.skip(f"this needs ckpt.ext.{extension}: {text}")
+
+
+def readers_of(text: str) -> set[str]:
+    """Return the extensions without which nothing reads a file of `FILES`, by its path,
+    its name or its kind.
+    """
+    kind, slash, _ = text.partition("/")
+    name = text.rpartition("/")[2]
+    said = {text, kind + slash, name, Path(name).suffix}
+    return {extension for extension, files in FILES.items() if said & {*files}}
 
 
 def skip_refused(message: str) -> None:
-    """Skip a test to which the core answers that it needs an extension that is gone."""
+    """Skip a test to which the core answers that it needs an extension that is gone, or
+    one whose script asked for it and ended with a traceback.
+    """
     for name in ABSENT:
         if re.search(rf"this needs ckpt\.ext\.{name}\b", message):
+            pytest.skip(f"this needs ckpt.ext.{name}")
+        lacking = f"ModuleNotFoundError: No module named 'ckpt.ext.{name}"
+        if lacking in message and _is_asked_by_tests(
+            re.findall(r'^ *File "([^"]+)", line', message, re.MULTILINE)
+        ):
             pytest.skip(f"this needs ckpt.ext.{name}")
 
 
@@ -230,10 +242,18 @@ def asks_for_absent(error: BaseException) -> bool:
     if ".".join(error.name.split(".")[:3]) not in gone:
         return False
     frames = traceback.extract_tb(error.__traceback__)
+    return _is_asked_by_tests([frame.filename for frame in frames])
+
+
+def _is_asked_by_tests(files: list[str]) -> bool:
+    """Tell whether an import in the last of the files of a traceback is one that a test,
+    or a public name for it, asked for.
+    """
     ours = [
-        Path(frame.filename)
-        for frame in frames
-        if "importlib" not in frame.filename and frame.filename[:1] == "/"
+        Path(file)
+        for file in files
+        if "importlib" not in file and file[:1] == "/"  # nor `<string>`, of `python -c`
     ]
-    last = ours[-1]
-    return last == _PACKAGE / "__init__.py" or last.is_relative_to(_TESTS)
+    if not ours:
+        return True
+    return ours[-1] == _PACKAGE / "__init__.py" or ours[-1].is_relative_to(_TESTS)

@@ -216,6 +216,7 @@ def test_a_safetensors_file_that_is_a_pickle_is_refused(
     check_error(inside("inspect", path, cwd=tmp_path), "two files in one")
 
 
+@pytest.mark.needs("archives")
 def test_members_of_an_archive_that_nobody_reads_are_named(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as out:
         torch.save({"w": torch.ones(2)}, tmp_path / "policy.pth")

@@ -86,12 +86,12 @@ def test_a_name_is_searched_once_in_each_place(monkeypatch: pytest.MonkeyPatch) 
     wide = mapping(*((f"k{number}", None) for number in range(1_000)), ("x", 7))
     node = mapping(("a", wide), ("b", wide))
 
-    assert find.find(node, "a.x", Limits()) == [(("a", "x"), 7)]
+    assert find.find_nodes(node, "a.x", Limits()) == [(("a", "x"), 7)]
     many: Node = mapping(("x", 1))
     for _ in range(30):  # a text and bytes of the same name: two ways at each step
         many = mapping(("a", many), (b"a", many))
     with pytest.raises(Exception, match="the name matches too many places"):
-        find.find(many, "a." * 30 + "x", Limits(entries=1_000))
+        find.find_nodes(many, "a." * 30 + "x", Limits(entries=1_000))
 
 
 @pytest.mark.parametrize(

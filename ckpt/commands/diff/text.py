@@ -27,6 +27,7 @@ from ckpt.elements.compare import Change, merge_changes
 from ckpt.elements.histogram import Histogram
 from ckpt.evidence.adapters import piece_of
 from ckpt.evidence.weights import valueless
+from ckpt.hooks import has_command
 from ckpt.model.checkpoint import Checkpoint, Value
 from ckpt.model.text import (
     and_more,
@@ -275,10 +276,10 @@ def _adapter_lines(report: DiffReport, width: int | None) -> list[Line]:
         places.reverse()
     base, adapter = [pasted_path(place) or "FILE" for place in places]
     text = f"{show(places[1], 80)} is an adapter: its weights are added to a base"
-    return [
-        *hanging_lines([], text, width, 2),
-        pasted_line(f"ckpt merge {base} {adapter} -o OUT", width),
-    ]
+    lines = hanging_lines([], text, width, 2)
+    if has_command("merge"):
+        lines.append(pasted_line(f"ckpt merge {base} {adapter} -o OUT", width))
+    return lines
 
 
 def _tied_notes(report: DiffReport) -> list[str]:

@@ -17,7 +17,7 @@ from ckpt.model.nodes import Node, tensor_of
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor, TensorRef, unwrap_dtensor
 from ckpt.model.text import Json, show
-from ckpt.tree.find import find, named_children, node_at
+from ckpt.tree.find import find_nodes, named_children, node_at
 from ckpt.tree.json import path_json, plain, scalar_json
 from ckpt.tree.view import look
 
@@ -64,12 +64,12 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
     checkpoint = survey.checkpoint
     lookups: list[Lookup] = []
     for name in names:
-        matches = find(checkpoint.root, name, limits)
+        matches = find_nodes(checkpoint.root, name, limits)
         if not matches and name == ROOT:
             lookups.append(lookup_whole(survey))
             continue
         if not matches and checkpoint.beside is not None:
-            matches = find(checkpoint.beside, name, limits)
+            matches = find_nodes(checkpoint.beside, name, limits)
         if not matches and "#" in name:  # the mark of a second path with one name
             paths = [value.path for value in checkpoint.values if value.name == name]
             matches = [(path, node_at(checkpoint.root, path)) for path in paths]

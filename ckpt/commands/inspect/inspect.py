@@ -36,6 +36,7 @@ from ckpt.evidence.wrappers import (
     wrapper_prefix,
     writers_of_prefix,
 )
+from ckpt.hooks import has_command
 from ckpt.model.checkpoint import (
     Checkpoint,
     CodeDevice,
@@ -867,9 +868,9 @@ def _adapter_names(report: Inspection) -> Iterable[Finding]:
             f"{' and '.join(found.adapter.methods)} with {found.adapter.format}, not "
             "those of PEFT (lora_A, lora_B)."
         )
-        follows = (
-            "A loader of other names finds no layer in it. ckpt warmstart pairs both."
-        )
+        follows = "A loader of other names finds no layer in it."
+        if has_command("warmstart"):
+            follows += " ckpt warmstart pairs both."
         if "LoRA" not in found.adapter.methods:
             follows = "A loader of LoRA alone finds no layer in it."
         yield Finding("adapter-names", text, consequence=follows)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from ckpt.commands.ls.ls import RUNS_CODE, UNREADABLE, LsReport, LsRow
+from ckpt.hooks import has_command
 from ckpt.model.dtypes import short_dtype
 from ckpt.model.errors import NotOpenedError, UnsupportedError
 from ckpt.model.names import are_series, common_pattern, short_labels
@@ -259,6 +260,8 @@ def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
     """Return the command that says more of files that run code or cannot be read, among
     what the `names` lead to, or None.
     """
+    if not has_command("lint"):
+        return None
     if not any(row.loads == RUNS_CODE or _has_more_to_say(row) for row in rows):
         return None
     paths = [pasted_path(name) for name in names]

@@ -60,7 +60,7 @@ from ckpt.pickle.branches import Branches
 from ckpt.pickle.judge.imports import nodes_below
 from ckpt.pickle.judge.known import is_known
 from ckpt.pickle.state_dict import without_tensors
-from ckpt.tree.find import find, tied_names
+from ckpt.tree.find import find_nodes, tied_names
 from ckpt.tree.view import Known
 
 _VIEWS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3")
@@ -183,7 +183,7 @@ def _slim_changes(result: Checkpoint, edit: _Slim, name: str) -> list[Change]:
 
 
 def _find_kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node]:
-    matches = find(checkpoint.root, name, limits)
+    matches = find_nodes(checkpoint.root, name, limits)
     if not matches:
         names = [row.name for row in checkpoint.containers]
         names += [row.name for row in checkpoint.values]

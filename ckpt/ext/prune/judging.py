@@ -33,7 +33,7 @@ from ckpt.model.text import show
 from ckpt.surface.api.handle import read
 from ckpt.surface.api.progress import Progress
 from ckpt.surface.api.walk import found
-from ckpt.tree.find import children_of, counter, find, node_at
+from ckpt.tree.find import children_of, counter, find_nodes, node_at
 from ckpt.tree.view import look
 
 State = Literal["whole", "damaged", "unfinished", "unread"]
@@ -219,7 +219,7 @@ def _metrics(
         # counts.
         nodes: list[Node] = []
         for root in roots:
-            nodes += [node for _, node in find(root, name, limits)]
+            nodes += [node for _, node in find_nodes(root, name, limits)]
         if not nodes:
             nodes = [
                 value.node

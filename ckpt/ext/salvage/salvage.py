@@ -30,7 +30,7 @@ from ckpt.model.tensors import TensorRef, parts_of
 from ckpt.model.text import counted_noun, show
 from ckpt.pickle.branches import Branches, with_lists
 from ckpt.pickle.state_dict import without_gradient
-from ckpt.tree.find import find, node_at
+from ckpt.tree.find import find_nodes, node_at
 
 
 def salvage(
@@ -187,7 +187,7 @@ def _fill_losses(
     lost_values = dict(values)
     # A value has its place only if the other save has exactly one of this name.
     for name in values:
-        matches = find(other.root, name, limits)
+        matches = find_nodes(other.root, name, limits)
         if len(matches) == 1 and tree.put(*matches[0]):
             del lost_values[name]
             names.append(name)

@@ -24,7 +24,7 @@ from ckpt.model.nodes import Dict, Node, Opaque, inside, is_tuple, key_of, tenso
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import counted_noun, show
 from ckpt.pickle.edit import Edit
-from ckpt.tree.find import METADATA, KeyTables, children_of, find, is_metadata
+from ckpt.tree.find import METADATA, KeyTables, children_of, find_nodes, is_metadata
 from ckpt.tree.literals import brief_text
 from ckpt.tree.view import look
 
@@ -166,7 +166,7 @@ class _Tree:
 
     def find_nodes(self, name: str) -> list[tuple[Path, Node]]:
         """The nodes with a dotted name, and their paths."""
-        return find(self._root, name, self._limits, self._tables)
+        return find_nodes(self._root, name, self._limits, self._tables)
 
     def node_at(self, path: Path) -> Node:
         """The node at a path, or None without one."""

@@ -25,6 +25,7 @@ from ckpt.formats.common.pickled import Contents, interpret_pickle
 from ckpt.formats.common.stream import Stream, is_legacy, read_nested
 from ckpt.formats.common.trailing import follow_text
 from ckpt.formats.common.zip_layout import END, END_MAGIC, LOCAL_MAGIC
+from ckpt.hooks import has_command
 from ckpt.model.account import Notice
 from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import Budget, Limits
@@ -154,9 +155,9 @@ def _next_following(
                 f"a damaged checkpoint begins at byte {begin:,}, behind the first: "
                 f"{error.problem}"
             )
-            raise UnreadableError(
-                problem, hint="ckpt salvage writes the first"
-            ) from None
+            is_saved = has_command("salvage")
+            hint = "ckpt salvage writes the first" if is_saved else None
+            raise UnreadableError(problem, hint=hint) from None
         return Following(other.pickles, begin + stream.end, is_checkpoint=True)
     try:
         pickle = stream.pickle()

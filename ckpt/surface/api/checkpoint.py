@@ -69,10 +69,10 @@ class Values(Mapping[str, Json], Generic[R]):
         return self._tensors
 
     def __getitem__(self, name: str) -> Json:
-        from ckpt.tree.find import find, node_at
+        from ckpt.tree.find import find_nodes, node_at
         from ckpt.tree.view import look
 
-        matches = find(self._checkpoint.root, name, Limits())
+        matches = find_nodes(self._checkpoint.root, name, Limits())
         # A tensor is no value, and its text would be taken for one.
         if matches and look(matches[0][1]).kind != "tensor":
             return _plain_value(matches[0][1])

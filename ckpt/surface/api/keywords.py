@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ckpt.evidence.record import ModelRecord
-from ckpt.hooks import load_hook
+from ckpt.hooks import has_command, load_hook
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import (
@@ -199,8 +199,8 @@ def _code_hint(code: str, possible: Sequence[str], words: Sequence[str]) -> str:
     for a command: `possible`, and all `words` that it takes.
     """
     known = CATALOGUE.get(code)
-    if known is not None and known.by:
-        makers = [f"ckpt {name}" for name in known.by]
+    makers = [f"ckpt {name}" for name in known.by if has_command(name)] if known else []
+    if makers:
         return f"{and_more(makers, 4)} {'find' if len(makers) > 1 else 'finds'} it"
     alike = nearest_names(code, possible, 1)
     if alike:
@@ -208,6 +208,5 @@ def _code_hint(code: str, possible: Sequence[str], words: Sequence[str]) -> str:
     if len(words) <= _MOST_CODES:
         return f"codes: {' '.join(words)}"
     listed = " ".join(words[:_MOST_CODES])
-    return (
-        f"codes: {listed} and {len(words) - _MOST_CODES} more, which ckpt explain lists"
-    )
+    more = f"codes: {listed} and {len(words) - _MOST_CODES} more"
+    return f"{more}, which ckpt explain lists" if has_command("explain") else more

@@ -17,11 +17,10 @@ from typing import Any, NoReturn, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from ckpt import __version__
+from ckpt import __version__, hooks
 from ckpt.bytes.far import Told
 from ckpt.bytes.location import shown_path
 from ckpt.bytes.source import TOO_MANY, TOO_MANY_TEXT
-from ckpt.hooks import is_installed
 from ckpt.model.errors import CkptError, UsageError, saying_options
 from ckpt.model.limits import Limits
 from ckpt.model.text import pasted_path, show
@@ -262,25 +261,8 @@ _ALL = {
         "prune": "Say which checkpoints of a run may go, and delete them.",
     },
 }
-_EXTENSIONS = {
-    "average": "ckpt.ext.average.command",
-    "explain": "ckpt.ext.explain.command",
-    "lint": "ckpt.ext.lint.command",
-    "merge": "ckpt.ext.adapters.command",
-    "prune": "ckpt.ext.prune.command",
-    "recipe": "ckpt.ext.layouts.command",
-    "report": "ckpt.ext.page.command",
-    "salvage": "ckpt.ext.salvage.command",
-    "set": "ckpt.ext.values.command",
-    "warmstart": "ckpt.ext.warmstart.command",
-}
-"""The commands of extensions, and their modules. The others are in `ckpt.commands`."""
 _GROUPS = {
-    title: {
-        name: line
-        for name, line in group.items()
-        if is_installed(_EXTENSIONS.get(name, "ckpt"))
-    }
+    title: {name: line for name, line in group.items() if hooks.has_command(name)}
     for title, group in _ALL.items()
 }
 COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}
@@ -289,7 +271,7 @@ COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.ite
 
 def module_of(command: str) -> str:
     """Return the name of the module of a command."""
-    return _EXTENSIONS.get(command) or f"ckpt.commands.{command}.command"
+    return hooks.COMMANDS.get(command) or f"ckpt.commands.{command}.command"
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ckpt.formats.format import CHECKPOINTS, PERHAPS
+from ckpt.hooks import COMMANDS, absence_text, has_command
 from ckpt.model.errors import CkptError, UsageError
 from ckpt.model.text import pasted_path, show
 from ckpt.surface.api.missing import ALIKE, missing
@@ -167,9 +168,11 @@ def _options_with_words_of(name: str, options: Sequence[str]) -> list[str]:
 
 
 def _unknown_command(name: str, commands: Sequence[str]) -> tuple[str, str | None]:
-    meant = _ALIASES.get(name.lower()) or next(
-        iter(get_close_matches(name.lower(), commands, 1)), None
-    )
+    if name in COMMANDS:
+        return f"{name}: {absence_text(COMMANDS[name])}", None
+    meant = _ALIASES.get(name.lower())
+    if meant is None or not has_command(meant):
+        meant = next(iter(get_close_matches(name.lower(), commands, 1)), None)
     if meant is None and (os.sep in name or name.endswith((*CHECKPOINTS, *PERHAPS))):
         return f"{show(name, 80)}: no such file, and no command", missing(
             name

@@ -206,6 +206,7 @@ def test_tensors_without_data_are_listed(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.needs("dcp", "fsdp")
 def test_a_chain_of_files_keeps_the_dtype(tmp_path: Path, ranks: Path) -> None:
     written(ranks / "fsdp2", tmp_path / "o.dcp", "--dtype", "bfloat16")
     assert set(of_model(tmp_path / "o.dcp").values()) == {"bfloat16"}

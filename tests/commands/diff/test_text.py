@@ -892,6 +892,7 @@ def test_a_table_has_the_rows_that_are_asked_for(
     assert "".join(line[0] for line in done.lines) == letters
 
 
+@pytest.mark.needs("adapters")
 def test_an_adapter_beside_its_base_is_named(tmp_path: Path) -> None:
     base = {"layer.q.weight": torch.ones(4, 4)}
     lora = {

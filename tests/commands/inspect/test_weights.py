@@ -77,6 +77,7 @@ DEEPSEEK = {
 }
 
 
+@pytest.mark.needs("folders")
 def test_a_config_says_how_large_the_blocks_are(tmp_path: Path) -> None:
     """Matrices smaller than a block do not show it."""
     small = {
@@ -91,6 +92,7 @@ def test_a_config_says_how_large_the_blocks_are(tmp_path: Path) -> None:
     assert b"scaled" in ckpt("ls", folder).out
 
 
+@pytest.mark.needs("folders")
 def test_other_blocks_of_a_config(tmp_path: Path) -> None:
     tensors = {
         "up.weight": scaled.eight_bits(64, 96),
@@ -103,6 +105,7 @@ def test_other_blocks_of_a_config(tmp_path: Path) -> None:
     assert "blocks of 32 x 32" in ckpt("inspect", folder).out.decode()
 
 
+@pytest.mark.needs("folders")
 def test_a_config_speaks_of_scales_that_are_not_there(tmp_path: Path) -> None:
     folder = folder_of(
         {"up.weight": scaled.eight_bits(16, 16)}, DEEPSEEK, tmp_path / "fp8"

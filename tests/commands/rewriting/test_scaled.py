@@ -50,7 +50,7 @@ def deepseek(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.needs("quantised")
+@pytest.mark.needs("quantised", "folders")
 @pytest.mark.parametrize("out", ["out.safetensors", "out.pt", "out.dcp"])
 def test_a_cast_of_a_model_with_scales_is_refused(out: str, tmp_path: Path) -> None:
     source = deepseek(tmp_path / "fp8")
@@ -195,6 +195,7 @@ def test_one_shard_may_have_its_scales_in_another(name: str, tmp_path: Path) -> 
     ) == is_part
 
 
+@pytest.mark.needs("folders")
 def test_scales_in_another_shard(tmp_path: Path) -> None:
     """The folder holds them together."""
     tensors = scaled.model(scaled.deepseek())
@@ -416,6 +417,7 @@ def test_a_scale_of_inputs_is_no_part_of_a_weight(tmp_path: Path) -> None:
     assert identical(load_file(out), {name: one[name] for name in two})
 
 
+@pytest.mark.needs("live")
 def test_codes_into_a_live_model(tmp_path: Path) -> None:
     source = stored(
         {"weight": scaled.eight_bits(8, 8), "weight_scale_inv": torch.ones(1, 1)},
@@ -464,6 +466,7 @@ def test_no_warm_start_with_flat_parameters(tmp_path: Path) -> None:
     assert code == 2 and "save with FULL_STATE_DICT" in said and not out.exists()
 
 
+@pytest.mark.needs("live")
 def test_no_live_model_is_filled_from_an_empty_file(tmp_path: Path) -> None:
     source = stored(
         {"q_proj.weight": torch.empty(0), "k_proj.weight": torch.empty(0)},

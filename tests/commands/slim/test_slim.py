@@ -589,6 +589,7 @@ def trainer(
     return folder
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 @pytest.mark.parametrize("kind", ["Adam", "SGD", "momentum"])
 def test_a_folder_gives_its_weights_alone(kind: str, name: str, tmp_path: Path) -> None:

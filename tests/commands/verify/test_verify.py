@@ -427,6 +427,7 @@ def test_a_shard_of_another_checkpoint(shards: Path) -> None:
     assert report.verdict == "intact" and "no checksums" in report.not_checked[0]
 
 
+@pytest.mark.needs("folders")
 def test_the_size_of_the_index(shards: Path) -> None:
     index = shards / "model.safetensors.index.json"
     document = json.loads(index.read_text())

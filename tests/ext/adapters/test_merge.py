@@ -1010,6 +1010,7 @@ def test_a_module_that_was_trained_as_a_whole_in_a_checkpoint_of_training(
 FORMATS = ["a.pth", "a.safetensors", "a.dcp", "shards"]
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("source", [*FORMATS, "legacy.pth", "deflated.pth"])
 def test_every_format_of_the_base_gives_the_same_result(
     source: str, tmp_path: Path
@@ -1048,6 +1049,7 @@ def deflate(source: Path, to: Path) -> None:
             new.writestr(item.filename, old.read(item.filename))
 
 
+@pytest.mark.needs("folders")
 @pytest.mark.parametrize("out", FORMATS)
 def test_every_format_is_written(out: str, tmp_path: Path) -> None:
     state = loras.base(torch.float16)

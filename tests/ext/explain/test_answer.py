@@ -301,6 +301,7 @@ def test_python_2(tmp_path: Path) -> None:
     assert "needs another encoding" in statements(text, SAMPLES / "ddp_after.pth")[0][0]
 
 
+@pytest.mark.needs("dcp")
 def test_keys_that_a_distributed_checkpoint_lacks() -> None:
     text = (
         "RuntimeError: Missing key in checkpoint state_dict: "

@@ -367,6 +367,7 @@ def test_an_operator_that_torch_lacks_is_not_said_to_load(
     )
 
 
+@pytest.mark.needs("archives")
 def test_an_archive_of_another_program_is_no_damaged_file(tmp_path: Path) -> None:
     path = tmp_path / "ppo.zip"
     buffer = rewriting.in_memory(nn.Linear(2, 2).state_dict())

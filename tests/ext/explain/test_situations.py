@@ -1092,6 +1092,7 @@ _SCHEDULER = (
 )
 
 
+@pytest.mark.needs("folders")
 def test_a_notice_about_random_numbers(tmp_path: Path) -> None:
     folder = trainer_folder(tmp_path / "checkpoint-500")
     text = (

@@ -245,6 +245,7 @@ def root_of(path: Path | str, **keywords: bool) -> str:
     return report.whole[1]
 
 
+@pytest.mark.needs("dcp")
 def test_a_root_is_the_same_in_every_format(folder: Path) -> None:
     root = root_of(folder / "hf.safetensors")
     for out in ("a.pth", "a.dcp"):

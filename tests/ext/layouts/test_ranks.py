@@ -14,6 +14,7 @@ import pytest
 import relaid
 import torch
 from inside import inside
+from needs import skip_without
 from relaid import RANKED, State, holds
 
 import ckpt
@@ -71,6 +72,7 @@ def holds_ranks(folder: str | None, files: dict[str, Any]) -> bool:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a pair of Megatron, the recipe of it, and another whole one."""
+    skip_without("folders")
     whole, ranks = made_pair("megatron", 1, tmp_path)
     ckpt.recipe(whole, ranks, out=tmp_path / "there.json")
     ckpt.recipe(ranks, whole, out=tmp_path / "back.json")

@@ -894,6 +894,7 @@ def test_the_pictures_of_the_docs_are_small() -> None:
         assert data.startswith(b"\x89PNG") and len(data) < 150_000
 
 
+@pytest.mark.needs("dcp")
 def test_a_set_shows_how_evenly_its_files_are_filled(show: Any) -> None:
     document = inspected(SAMPLES / "dcp")
     shown = show(html_page([document]))

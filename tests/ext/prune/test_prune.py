@@ -405,6 +405,7 @@ def test_what_a_text_names_stays_however_it_spells_it(
     assert reasons(tmp_path)[name.format(1)] == f"{file} names it"
 
 
+@pytest.mark.needs("dcp")
 @pytest.mark.filterwarnings("ignore")
 def test_distributed_checkpoints(tmp_path: Path, samples: Path) -> None:
     for step in (1, 2, 3):
@@ -841,6 +842,7 @@ def test_a_cache_of_the_hub_is_refused(tmp_path: Path) -> None:
     assert "Hugging Face cache" in refused(tmp_path / "models--org--name")
 
 
+@pytest.mark.needs("dcp")
 def test_a_checkpoint_is_no_run(samples: Path) -> None:
     assert "no save with an epoch or step" in refused(samples / "dcp")
 

@@ -133,6 +133,7 @@ def test_each_byte_is_asked_for_once(
         assert 0.98 * size < sent <= 1.02 * size
 
 
+@pytest.mark.needs("folders")
 def test_a_redirect_is_remembered(model: Hub) -> None:
     run("sum", url_of(ZIP), **model.variables())
     assert 1 <= len(model.asked) <= 2 < len(model.cdn)

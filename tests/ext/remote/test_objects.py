@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from buckets import Bucket
+from needs import skip_without
 
 from ckpt import formats
 from ckpt.bytes.location import locate
@@ -154,6 +155,8 @@ def test_folders(memory: Any) -> None:
 
 @pytest.mark.parametrize("name", ["dcp", "sharded"])
 def test_folders_read_the_same(name: str, memory: Any) -> None:
+    if name == "sharded":
+        skip_without("folders")
     from ckpt.commands.sum.sums import digests
     from ckpt.evidence.survey import Survey
 
@@ -221,6 +224,7 @@ class Counting:
         return call
 
 
+@pytest.mark.needs("dcp")
 def test_a_distributed_checkpoint_costs_its_metadata_and_its_small_items(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -597,6 +597,7 @@ def test_bytes_are_written_to_a_path(tmp_path: Path) -> None:
     assert (tmp_path / "a.pth").read_bytes() == (tmp_path / "b.pth").read_bytes()
 
 
+@pytest.mark.needs("dcp")
 def test_sums_are_compared_without_a_file(tmp_path: Path) -> None:
     with folder_of(SAMPLES):
         sums, records = ckpt.sum("legacy.pth"), ckpt.sum("dcp", recorded=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from inside import inside
+from needs import skip_without
 from process import SAMPLES, check_error, terminal
 from safetensors.torch import save_file
 from torch import nn
@@ -365,6 +366,8 @@ def plain(text: str) -> list[str]:
 def test_nothing_to_strip_is_said_of_folders_as_of_files(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:
+    if words[1] == "m":
+        skip_without("folders")
     (tmp_path / "m").mkdir()
     save_file(
         {"w.weight": torch.ones(2)},

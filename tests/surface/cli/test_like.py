@@ -57,6 +57,7 @@ def here(tmp_path: Path) -> Path:
 OTHERS = ("whole", "other.pth", "train.pth", "sums")
 
 
+@pytest.mark.needs("dcp")
 @pytest.mark.parametrize("other", OTHERS)
 def test_verify(other: str, here: Path) -> None:
     done = inside("verify", "whole", "--like", other, "--json", cwd=here)
@@ -74,6 +75,7 @@ def test_verify(other: str, here: Path) -> None:
         assert problems[text] == ["w"]
 
 
+@pytest.mark.needs("dcp")
 @pytest.mark.parametrize("command", ["convert", "slim"])
 @pytest.mark.parametrize("other", OTHERS)
 def test_writers_refuse(other: str, command: str, here: Path) -> None:
@@ -98,6 +100,7 @@ def test_writers_refuse(other: str, command: str, here: Path) -> None:
     assert done.code == 0, done
 
 
+@pytest.mark.needs("dcp")
 def test_what_the_other_lacks(here: Path) -> None:
     done = inside("verify", "whole", "--like", "cut", cwd=here)
     assert done.code == 1 and b"1 tensor not in cut (b)" in done.out, done
@@ -131,6 +134,7 @@ def test_an_other_that_is_neither(words: tuple[str, ...], here: Path) -> None:
     )
 
 
+@pytest.mark.needs("dcp")
 @pytest.mark.parametrize(
     "words",
     [

@@ -17,6 +17,7 @@ import rewriting
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import skip_without
 from process import SAMPLES, terminal
 from rewriting import compared
 
@@ -93,6 +94,8 @@ def test_a_checkpoint_shows_the_lines_of_the_terminal(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(SAMPLES)
+    if name == "sharded":
+        skip_without("folders")
     screen = terminal("inspect", name, columns=WIDTH, rows=60, TERM="dumb")
 
     assert lines_of(Spans(ckpt.inspect(name)._repr_html_() or "").text) == lines_of(
