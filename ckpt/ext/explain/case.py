@@ -247,9 +247,8 @@ def without_values(case: Case) -> Iterator[Statement]:
         yield Statement(
             f"{counted_noun(len(names), 'tensor')} of this file "
             f"{'is' if len(names) == 1 else 'are'} on the device meta: saved without "
-            "values."
-            " The run had not loaded them, or kept them elsewhere, when it saved. Take "
-            "another save.",
+            "values. The run had not loaded them, or kept them elsewhere, when it "
+            "saved. Take another save.",
             names,
         )
 

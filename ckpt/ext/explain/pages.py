@@ -67,8 +67,8 @@ def find_page(text: str) -> Page | None:
 
 
 _NO_PAGE = (
-    "all codes and messages are listed by ckpt explain;"
-    " with a file behind it, ckpt says what is in the file"
+    "all codes and messages are listed by ckpt explain; with a file behind it, ckpt "
+    "says what is in the file"
 )
 
 

@@ -70,16 +70,15 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
     begins = list(dict.fromkeys(_first_words(name) for name in names))
     yield Statement(
         f"This file holds an adapter of LoRA in the names of {label} ({count:,} of "
-        f"{counted_noun(len(names), 'tensor')})."
-        f" They begin with {and_more([show(begin, 60) for begin in begins], 4)}."
+        f"{counted_noun(len(names), 'tensor')}). They begin with "
+        f"{and_more([show(begin, 60) for begin in begins], 4)}."
     )
     if "No adapter loaded" in message.text:
         yield Statement(
             "The program asked for an adapter and has none: no call had loaded one, or "
-            "the load before had found no name of its model and said"
-            " so in a warning alone. In diffusers load_lora_adapter takes names that "
-            "begin with the part (transformer., unet.);"
-            " prefix=None takes names without it."
+            "the load before had found no name of its model and said so in a warning "
+            "alone. In diffusers load_lora_adapter takes names that begin with the "
+            "part (transformer., unet.); prefix=None takes names without it."
         )
         return
     if "not found in the base model" in message.text:
@@ -141,10 +140,8 @@ def _of_another_base(
         return
     yield Statement(
         f"{listed} ({share}). The loader has read them, and the model that was loaded "
-        "has no"
-        " layers for them: it is of another kind than the model that the adapter was "
-        "trained"
-        " on, or a newer program knows the names of this trainer."
+        "has no layers for them: it is of another kind than the model that the adapter "
+        "was trained on, or a newer program knows the names of this trainer."
     )
     rows = [
         f"{show(name.rpartition('__metadata__.')[2], 60)} = {show(str(node), 80)}"
@@ -184,8 +181,7 @@ def _base_of(names: list[str], case: Case) -> Iterator[Statement]:
     for _, node in case.finds_value(("base_model_name_or_path",))[:1]:
         yield Statement(
             f"adapter_config.json names {show(str(node), 120)} as the base model. Load "
-            "that one, of the class that the adapter was trained"
-            " on."
+            "that one, of the class that the adapter was trained on."
         )
 
 
@@ -196,17 +192,17 @@ def _value_head(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(
             "This file holds a value head: "
             f"{and_more([show(name, 120) for name in heads], 4)}. The loader looks for "
-            "it in value_head.safetensors"
-            " or value_head.bin, or this is not the file that was loaded."
+            "it in value_head.safetensors or value_head.bin, or this is not the file "
+            "that was loaded."
         )
         return
     is_adapter = any(".lora_" in entry.name for entry in case.survey.tensors)
     what = "an adapter of LoRA alone" if is_adapter else "a model without one"
     yield Statement(
         "No tensor of this file is a value head (v_head.summary of trl): it is "
-        f"{what}, of another stage than the training of a reward model."
-        " Take the checkpoint of that stage, or the file value_head.safetensors that "
-        "it wrote beside its own."
+        f"{what}, of another stage than the training of a reward model. Take the "
+        "checkpoint of that stage, or the file value_head.safetensors that it wrote "
+        "beside its own."
         + (
             " A training by PPO that begins from this model makes a new head, and "
             "then the message is expected: nothing is lost."
@@ -257,8 +253,8 @@ def _answer_embedding(message: Message, case: Case) -> Iterator[Statement]:
     if not vectors or any(name.count(".") > 1 for name in vectors):
         yield Statement(
             f"This file has {counted_noun(len(shapes), 'tensor')}, and an embedding of "
-            "textual"
-            " inversion has one, or one for each text encoder: another file was loaded."
+            "textual inversion has one, or one for each text encoder: another file was "
+            "loaded."
         )
         yield from load_statements(case)
         return
@@ -267,12 +263,10 @@ def _answer_embedding(message: Message, case: Case) -> Iterator[Statement]:
     if {"clip_l", "clip_g"} <= vectors.keys():
         yield Statement(
             "It is for SDXL, whose two text encoders have a tensor each: clip_l is for "
-            "the first,"
-            " and clip_g for the second. load_textual_inversion of diffusers takes one "
-            "at a time"
-            " (text_encoder=pipe.text_encoder, tokenizer=pipe.tokenizer for clip_l, "
-            "and those with"
-            " _2 for clip_g); ComfyUI and A1111 take the file."
+            "the first, and clip_g for the second. load_textual_inversion of diffusers "
+            "takes one at a time (text_encoder=pipe.text_encoder, "
+            "tokenizer=pipe.tokenizer for clip_l, and those with _2 for clip_g); "
+            "ComfyUI and A1111 take the file."
         )
         yield from load_statements(case, "Its tensors load so:")
         return
@@ -290,9 +284,9 @@ def _answer_embedding(message: Message, case: Case) -> Iterator[Statement]:
     if single:
         yield Statement(
             f"{show(single[0], 80)} is a single vector, of one dimension. A reader "
-            "that wants rows"
-            f" takes its size for their number: give it [1, {vectors[single[0]][0]}]"
-            " (tensor.unsqueeze(0)), or take a newer version of the reader."
+            "that wants rows takes its size for their number: give it [1, "
+            f"{vectors[single[0]][0]}] (tensor.unsqueeze(0)), or take a newer version "
+            "of the reader."
         )
     yield from load_statements(case, "Its tensors load so:")
 

@@ -43,9 +43,8 @@ def name_architectures(
         )
         yield Statement(
             f"The cross-attention takes text of width {here} and {there}: another "
-            "version of the model, with another text encoder."
-            " Build the model with the config of the checkpoint, or take a checkpoint "
-            "of the same version."
+            "version of the model, with another text encoder. Build the model with the "
+            "config of the checkpoint, or take a checkpoint of the same version."
         )
     yield from name_groups(message, shapes)
     # A block that one side lacks as a whole is a matter of depth.
@@ -71,9 +70,9 @@ def name_architectures(
         )
         yield Statement(
             f"These are two ResNets: the checkpoint has {here} blocks, and the model "
-            f"{there} blocks. Basic ones are of ResNet-18 and"
-            " 34, bottlenecks of ResNet-26, 50, 101 and 152. Build the model of the "
-            "checkpoint, for little of it fits another."
+            f"{there} blocks. Basic ones are of ResNet-18 and 34, bottlenecks of "
+            "ResNet-26, 50, 101 and 152. Build the model of the checkpoint, for little "
+            "of it fits another."
         )
 
 
@@ -120,8 +119,8 @@ def name_groups(
     ]
     yield Statement(
         f"The 3x3 convolutions of the blocks ({show(beginnings[0] + 'conv2', 120)}) "
-        f"are in {names[0]}, in the checkpoint, and in {names[1]}, in the model:"
-        " the config and the weights are of different models. Build the model of the "
+        f"are in {names[0]}, in the checkpoint, and in {names[1]}, in the model: the "
+        "config and the weights are of different models. Build the model of the "
         "checkpoint, for no block of it fits another."
     )
 
@@ -154,9 +153,8 @@ def groups_statement(rows: Sequence[Mismatch]) -> Statement | None:
         )
     return Statement(
         f"{counted_noun(len(rows), 'convolution')} differ in their inputs alone: they "
-        f"{text}"
-        " (groups of nn.Conv2d). The weights are of another model, or the settings give"
-        " another number of groups: build the model of the checkpoint."
+        f"{text} (groups of nn.Conv2d). The weights are of another model, or the "
+        "settings give another number of groups: build the model of the checkpoint."
     )
 
 
@@ -177,12 +175,9 @@ def kernel_statement(rows: Sequence[Mismatch]) -> Statement | None:
     one = len(rows) == 1
     return Statement(
         f"{counted_noun(len(rows), 'convolution')} {'has' if one else 'have'} a kernel "
-        "of"
-        f" {here} in the checkpoint and of {there} in the model, and the same "
-        "channels: another"
-        " version of the program, or other settings of it. Build the model of the "
-        "checkpoint:"
-        " no reshaping makes one kernel of the other."
+        f"of {here} in the checkpoint and of {there} in the model, and the same "
+        "channels: another version of the program, or other settings of it. Build the "
+        "model of the checkpoint: no reshaping makes one kernel of the other."
     )
 
 
@@ -246,15 +241,12 @@ def shifted_statement(message: Message) -> Statement | None:
     layer = "a layer" if count == 1 else f"{count} layers"
     return Statement(
         f"Below {and_more([show(place, 80) for place in places], 3)} each layer has "
-        "the number"
-        f" of the other side's plus {count}: the {sides[0]} has {layer} without "
-        "weights before"
-        f" them, and the {sides[1]} has not (a pooling, an activation, a dropout). In a"
-        " downsample of a ResNet it is the pooling of ResNet-D. It is another variant "
-        "of the"
-        " model: build the one that was saved. Under other names the weights would "
-        "load, and"
-        " the model would not compute the same."
+        f"the number of the other side's plus {count}: the {sides[0]} has {layer} "
+        f"without weights before them, and the {sides[1]} has not (a pooling, an "
+        "activation, a dropout). In a downsample of a ResNet it is the pooling of "
+        "ResNet-D. It is another variant of the model: build the one that was saved. "
+        "Under other names the weights would load, and the model would not compute the "
+        "same."
     )
 
 
@@ -338,8 +330,8 @@ def compare_depths(
     what = _resnet_names(shapes, differing)
     yield Statement(
         f"The depth differs: {', '.join(counts)}.{what} Build the model with the depth "
-        "of the checkpoint: the blocks that the checkpoint"
-        " lacks would stay untrained, and those that the model lacks would be lost."
+        "of the checkpoint: the blocks that the checkpoint lacks would stay untrained, "
+        "and those that the model lacks would be lost."
     )
 
 
@@ -431,8 +423,8 @@ def input_statements(
         )
         yield Statement(
             f"{show(row.name, 120)} takes {here:,} channels in the checkpoint and "
-            f"{there:,} in the model: another kind of input.{likely}"
-            " Build the model for the input of the checkpoint."
+            f"{there:,} in the model: another kind of input.{likely} Build the model "
+            "for the input of the checkpoint."
         )
         if kinds is _PICTURES and (here, there) == (3, 1):
             name = show(row.name, 120)
@@ -521,9 +513,9 @@ def width_statement(wide: Sequence[Mismatch]) -> Statement:
     which = "narrower" if there < here else "wider"
     return Statement(
         f"The model is {which} than the checkpoint in {len(wide):,} of these tensors, "
-        f"by the same factor ({here:,} in the checkpoint and"
-        f" {there:,} in the model): another size of the same architecture.{likely} "
-        "Build the model in the size of the checkpoint."
+        f"by the same factor ({here:,} in the checkpoint and {there:,} in the model): "
+        f"another size of the same architecture.{likely} Build the model in the size "
+        "of the checkpoint."
     )
 
 
@@ -578,10 +570,9 @@ class Pair(NamedTuple):
         follows += ":" if is_alone else ", this renames it with the others:"
         return Statement(
             f"{show(self.new, 80)} is the only layer that is missing, and "
-            f"{show(self.old, 80)} the only one of this file without a"
-            " place: perhaps one layer, renamed. This is a guess, for the message has "
-            "no shapes of the model. In the file:"
-            f" {self.shapes}. {follows}",
+            f"{show(self.old, 80)} the only one of this file without a place: perhaps "
+            "one layer, renamed. This is a guess, for the message has no shapes of the "
+            f"model. In the file: {self.shapes}. {follows}",
             (),
             command,
         )

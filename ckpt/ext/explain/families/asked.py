@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ckpt.ext.explain.case import Case, Statement, load_statements
-from ckpt.ext.explain.families.keys import tied_name
+from ckpt.ext.explain.families.tied import tied_name
 from ckpt.ext.explain.origins import config_of
 from ckpt.model.names import natural_sort_key
 from ckpt.model.text import and_more, show

@@ -38,15 +38,14 @@ def nothing_loaded(case: Case) -> Iterator[Statement]:
         yield Statement(
             "The program has no layer of the names and shapes of this file. Its "
             f"{counted_noun(len(names), 'name')}{place} share no beginning: {shown} "
-            "and so"
-            " on. It is of another architecture, or in the names of another library."
+            "and so on. It is of another architecture, or in the names of another "
+            "library."
         )
     else:
         yield Statement(
             "No layer of the program has a name and a shape of this file. All "
             f"{len(names):,} names{place} begin with {show(beginning, 80)}: most often "
-            "that"
-            " is what differs."
+            "that is what differs."
         )
         rule = ("--sub", f"s/^{re.escape(beginning)}//")
         section = ("--section", chosen.name) if chosen.path else ()
@@ -128,8 +127,8 @@ def taken_part(load: str, beginning: str) -> str:
     return (
         f"state = {load}; "
         f"model.load_state_dict({{name.removeprefix({string_literal(beginning)}): "
-        "value for name, value in state.items()"
-        f" if name.startswith({string_literal(beginning)})}})"
+        "value for name, value in state.items() if "
+        f"name.startswith({string_literal(beginning)})}})"
     )
 
 

@@ -108,9 +108,9 @@ def another_class(
     """
     text = (
         f"The checkpoint is a model of type {show(own, 60)}, and the class that was "
-        f"built is of type {show(built, 60)}: another architecture, so"
-        " the names do not match, and a rename would fill it with weights that compute "
-        "something else."
+        f"built is of type {show(built, 60)}: another architecture, so the names do "
+        "not match, and a rename would fill it with weights that compute something "
+        "else."
     )
     if case is None or message is None or case.survey.load.model is None:
         return Statement(f"{text} Use the class that config.json names.")

@@ -26,13 +26,13 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.ext.explain.families.computed import computed_buffers, tied_to_shared
-from ckpt.ext.explain.families.keys import SCALE, tied_name
 from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.libraries import of_gguf_name
 from ckpt.ext.explain.families.loras import of_cut_name, of_older_names
 from ckpt.ext.explain.families.pipelines import part_of_name, parts_in
-from ckpt.ext.explain.families.quantized import built_by_quantizers
+from ckpt.ext.explain.families.quantized import SCALE, built_by_quantizers
 from ckpt.ext.explain.families.servers import SEEKS, of_object_for_path
+from ckpt.ext.explain.families.tied import tied_name
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.origins import first_words, name_origin, origin_opening
@@ -195,9 +195,8 @@ def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"This file holds pickled objects of {show(cls, 80)} without "
         f"{show(attribute, 80)}: "
-        f"{and_more([show(name, 120) or '(the root)' for name in lacking], 4)}."
-        " Its class got the attribute in a later version than the one that wrote the "
-        "file."
+        f"{and_more([show(name, 120) or '(the root)' for name in lacking], 4)}. Its "
+        "class got the attribute in a later version than the one that wrote the file."
     )
     way = case.plan(("weights",))
     if way.command is not None:
@@ -451,8 +450,8 @@ def _scheduler_statements(name: str, case: Case) -> Iterator[Statement]:
             continue
         yield Statement(
             f"{label} is the state of a {_SCHEDULERS[kind]} ({kind}), and "
-            f"{_ASKED[name]} asks for {name}. Build the scheduler"
-            " of the run that saved, or begin it anew."
+            f"{_ASKED[name]} asks for {name}. Build the scheduler of the run that "
+            "saved, or begin it anew."
         )
 
 
@@ -516,9 +515,8 @@ def _of_adapted_layer(name: str, case: Case) -> Statement | None:
         f"The file has the adapter of this layer ({show(held[0], 120)}) and not the "
         "layer itself: an adapter is saved without the weights of its base. They come "
         "from the base model, so the program has to load that first; a layer that "
-        "bitsandbytes has quantized takes its weight from a state dict, and none is "
-        "in this one. Load the base without quantization, or let PEFT load the "
-        "adapter."
+        "bitsandbytes has quantized takes its weight from a state dict, and none is in "
+        "this one. Load the base without quantization, or let PEFT load the adapter."
     )
 
 
@@ -600,9 +598,8 @@ def _of_own_file(name: str, case: Case) -> Iterator[Statement]:
     if case.is_folder and name in files:
         yield Statement(
             f"{show(name, 80)} is a file of its own in this folder, "
-            f"{show(files[name], 80)}, "
-            "and no key of another one: the program read one file of the folder as if "
-            "it had all in it."
+            f"{show(files[name], 80)}, and no key of another one: the program read one "
+            "file of the folder as if it had all in it."
         )
         yield from load_statements(case, "The weights load so:")
 
@@ -691,10 +688,9 @@ def _of_zero(name: str, case: Case) -> Iterator[Statement]:
         label = ".".join(map(str, zero.path))
         yield Statement(
             f"{show(label, 80) or 'This file'} is the state of an optimizer of "
-            "DeepSpeed ZeRO (base_optimizer_state holds that of the"
-            " optimizer below it), and no optimizer of torch takes it: resume in "
-            "DeepSpeed with as many ranks, or begin the optimizer anew"
-            " from the weights."
+            "DeepSpeed ZeRO (base_optimizer_state holds that of the optimizer below "
+            "it), and no optimizer of torch takes it: resume in DeepSpeed with as many "
+            "ranks, or begin the optimizer anew from the weights."
         )
         yield from load_statements(case)
 
@@ -797,9 +793,8 @@ def _of_sentences(case: Case) -> Iterator[Statement]:
         "sentence-transformers takes a plain model of transformers as its first "
         "module, and needs a pooling behind it:",
         (),
-        "from sentence_transformers import SentenceTransformer, models; "
-        f"first = models.Transformer({path}); "
-        "model = SentenceTransformer(modules=[first, "
+        "from sentence_transformers import SentenceTransformer, models; first = "
+        f"models.Transformer({path}); model = SentenceTransformer(modules=[first, "
         "models.Pooling(first.get_word_embedding_dimension())])",
     )
 
@@ -854,10 +849,9 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
     yield Statement(f"The keys of this file are {keys_text(case)}{none}.")
     if _VITS.issubset(keys) and name in ("config", "weight", "f0", "version"):
         yield Statement(
-            "A run of VITS, RVC or so-vits-svc goes on from such a file (the G_ "
-            "and D_"
-            " files of logs). The program wants the voice that is exported from it:"
-            " in RVC the file of weights/ without a number, with config and weight."
+            "A run of VITS, RVC or so-vits-svc goes on from such a file (the G_ and D_ "
+            "files of logs). The program wants the voice that is exported from it: in "
+            "RVC the file of weights/ without a number, with config and weight."
         )
     if name in _OF_MEGATRON and "checkpoint_version" in keys:
         yield Statement(
@@ -918,8 +912,8 @@ def _of_recoverables(name: str, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"{shown} is not among the objects of this folder, which are "
         f"{and_more([show(key, 60) for key in files], 8)}, in a file each: the run "
-        "that saved"
-        " had no such object, or its file was left out when the folder was published."
+        "that saved had no such object, or its file was left out when the folder was "
+        "published."
     )
     yield Statement(
         (
@@ -1013,8 +1007,8 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
         )
         yield Statement(
             f"Its {counted_noun(len(keys), 'blob')} are of a backbone{last}, and none "
-            "is of a detector: take the file of a trained"
-            " detector, or give this one as the weights that a training begins with."
+            "is of a detector: take the file of a trained detector, or give this one "
+            "as the weights that a training begins with."
         )
 
 
@@ -1072,12 +1066,10 @@ def _with_numbers(name: str, case: Case) -> Statement | None:
         return None
     return Statement(
         f"{show(name, 120)} stands for {counted_noun(len(found), 'tensor')} of this "
-        "file, with"
-        " a number in the braces: "
-        f"{and_more([show(other, 120) for other in found], 3)}. The"
-        " program looks it up in a table of names and has no row for it: it does not "
-        "know"
-        " these layers, which an adapter or another version of the model adds."
+        "file, with a number in the braces: "
+        f"{and_more([show(other, 120) for other in found], 3)}. The program looks it "
+        "up in a table of names and has no row for it: it does not know these layers, "
+        "which an adapter or another version of the model adds."
     )
 
 
@@ -1107,10 +1099,8 @@ def _file_with(name: str, case: Case) -> Statement | None:
             held = and_more([show(part, 80) for part in own], 3)
             text = (
                 f"{show(name, 120)} is a tensor of {shown}, which lies in this folder "
-                "beside"
-                f" the files of the model ({held}). A loader that takes every file "
-                "meets"
-                f" both: move {shown} out of the folder."
+                f"beside the files of the model ({held}). A loader that takes every "
+                f"file meets both: move {shown} out of the folder."
             )
             if file == _CONSOLIDATED:
                 text += (
@@ -1142,8 +1132,8 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
             return
         yield Statement(
             f"This file has a tensor of exactly this name{place}, so the dict that "
-            "lacks it is not of this file: it is that of the model which was built"
-            " (model.state_dict()[name]), or another file was loaded."
+            "lacks it is not of this file: it is that of the model which was built "
+            "(model.state_dict()[name]), or another file was loaded."
         )
         words = first_words(case.survey)
         first, _, inner = name.partition(".")
@@ -1158,8 +1148,8 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
             shown = and_more([show(word, 40) for word in words], 6)
             yield Statement(
                 f"Its names begin with {shown}: it holds a whole model. Where the "
-                f"program builds {show(first, 40)} alone, its names begin without"
-                f" {show(first, 40)}., and that part loads so:",
+                f"program builds {show(first, 40)} alone, its names begin without "
+                f"{show(first, 40)}., and that part loads so:",
                 (),
                 taken_part(load, f"{first}."),
             )
@@ -1188,9 +1178,9 @@ def _of_recorded_word(name: str, case: Case) -> Iterator[Statement]:
         f"{show(name, 80)} is no key of this file, and is a value of it, at {shown}. "
         "Where the program takes it from there, it looks it up in a list of its own, "
         "which lacks it: the file was written by another version of the program, or "
-        f"with code that is not imported here.{said}"
-        " Take the version that wrote it, or change the setting in the file to the "
-        "name that yours has for it (ckpt set), if it means the same there."
+        f"with code that is not imported here.{said} Take the version that wrote it, "
+        "or change the setting in the file to the name that yours has for it (ckpt "
+        "set), if it means the same there."
     )
     yield from load_statements(case)
 
@@ -1247,8 +1237,8 @@ def _not_averaged(name: str, case: Case) -> Statement | None:
             other = found[0]
             return Statement(
                 f"{show(other, 120)} is in this file, and no average of it is: no name "
-                f"begins with {show(beginning, 40)}. The run had no EMA hook, or the"
-                " averages are in their places already. There is nothing to swap: take "
+                f"begins with {show(beginning, 40)}. The run had no EMA hook, or the "
+                "averages are in their places already. There is nothing to swap: take "
                 "the weights as they are."
             )
     return None
@@ -1281,9 +1271,8 @@ def _of_part_of_diffusion(name: str, case: Case) -> Statement | None:
     if asked is None or not held or asked in held:
         return None
     return Statement(
-        f"{show(name, 80)} is of {asked}, and this file holds "
-        f"{and_more(held, 3)} alone: take a file with all parts, or load {asked} from "
-        "another one."
+        f"{show(name, 80)} is of {asked}, and this file holds {and_more(held, 3)} "
+        f"alone: take a file with all parts, or load {asked} from another one."
     )
 
 
@@ -1344,9 +1333,9 @@ def _name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
         )
         yield Statement(
             f"{count} {show(name, 120)} in the name, with dots or underscores between "
-            f"its parts: {and_more([show(row, 120) for row in alike], 4)}."
-            " The program asks for it by a part of the name, so it does not know these "
-            "names as they are."
+            f"its parts: {and_more([show(row, 120) for row in alike], 4)}. The program "
+            "asks for it by a part of the name, so it does not know these names as "
+            "they are."
         )
         return
     if _OF_AUTHORS.match(name) and any(
@@ -1363,9 +1352,8 @@ def _name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
     names = [show(entry.name, 120) for entry in case.survey.tensors[:3]]
     yield Statement(
         f"No tensor of this file has {show(name, 120)} in its name, with dots or "
-        "underscores: the program looks for another architecture, or for"
-        f" the names of another library. The names here are {and_more(names, 3)} and "
-        "so on."
+        "underscores: the program looks for another architecture, or for the names of "
+        f"another library. The names here are {and_more(names, 3)} and so on."
     )
 
 
@@ -1391,8 +1379,8 @@ def _where_optimizers_are(case: Case) -> Iterator[Statement]:
         return
     yield Statement(
         "No state of an optimizer is in this file. A run goes on from its weights "
-        "alone, with an optimizer that begins anew: leave the load"
-        " of its state out, or take a checkpoint that has one."
+        "alone, with an optimizer that begins anew: leave the load of its state out, "
+        "or take a checkpoint that has one."
     )
 
 
@@ -1438,8 +1426,8 @@ def of_attribute(found: re.Match[str], case: Case) -> Iterator[Statement]:
     path = ".".join(map(str, (*places[0].path, name)))
     yield Statement(
         f"This file holds dicts, which have keys and no attributes: {show(name, 80)} "
-        f"is one of them, at {show(path, 120)}. Ask for it as"
-        f" {literal_key(name)}, or build the module and load its weights into it."
+        f"is one of them, at {show(path, 120)}. Ask for it as {literal_key(name)}, or "
+        "build the module and load its weights into it."
     )
     yield from load_statements(case, "The file loads so:")
 
@@ -1497,9 +1485,8 @@ def _of_nothing(name: str, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"{origin_opening(origin)} {origin}. Newer versions of fairseq write their "
             "settings under cfg and leave args None, and an older one reads args "
-            "alone: install the version"
-            " that wrote it or a newer one, or build the model yourself and load the "
-            "weights alone."
+            "alone: install the version that wrote it or a newer one, or build the "
+            "model yourself and load the weights alone."
         )
     yield from load_statements(case)
 
@@ -1531,9 +1518,9 @@ def _of_optimizer(name: str, case: Case) -> Iterator[Statement]:
             continue
         yield Statement(
             f"{label}{family}: its groups and states have "
-            f"{and_more(sorted(fields), 12)}, and no {show(name, 60)}."
-            " The new run built another kind of optimizer, or another version of it. "
-            "Build the same one, or begin its state anew."
+            f"{and_more(sorted(fields), 12)}, and no {show(name, 60)}. The new run "
+            "built another kind of optimizer, or another version of it. Build the same "
+            "one, or begin its state anew."
         )
 
 
@@ -1609,8 +1596,8 @@ def _dict_like(message: Message, case: Case) -> Iterator[Statement]:
     if "NoneType" in message.text:
         yield Statement(
             "load_state_dict got None: the program had read no file. Its own reader "
-            "gives None where the file is refused or not there, and"
-            " says why above this error. This file is there."
+            "gives None where the file is refused or not there, and says why above "
+            "this error. This file is there."
         )
         yield from case.damage or finding_statements(case.at_least("warning"))
         yield from load_statements(case)
@@ -1655,8 +1642,7 @@ def _answer_arguments(message: Message, case: Case) -> Iterator[Statement]:
     if place is None:
         yield Statement(
             "This file holds no hyper_parameters: self.save_hyperparameters() was not "
-            "called when it was saved. Pass the"
-            f" arguments by name: {call}."
+            f"called when it was saved. Pass the arguments by name: {call}."
         )
         yield from load_statements(case, "The weights alone, for a model of yours:")
         return
@@ -1725,8 +1711,7 @@ def _answer_finished_run(message: Message, case: Case) -> Iterator[Statement]:
     elif planned and isinstance(planned[0], (int, float)) and planned[0] < 1:
         yield Statement(
             f"In this file train_args.epochs is {planned[0]}, and a resumed run takes "
-            "the number of its epochs from there: no option changes it."
-            f" {anew}"
+            f"the number of its epochs from there: no option changes it. {anew}"
         )
     elif (
         "train_args" not in root_keys(case) and "nothing to resume" not in message.text
@@ -1738,9 +1723,8 @@ def _answer_finished_run(message: Message, case: Case) -> Iterator[Statement]:
     elif epochs and "not found" in message.text:
         yield Statement(
             f"This file has train_args, and epoch is {epochs[0]}: it is not what "
-            "lacks. ultralytics found no file at the path, or could not load"
-            " it, and says so with the same words. The line that loads it shows the "
-            "cause:"
+            "lacks. ultralytics found no file at the path, or could not load it, and "
+            "says so with the same words. The line that loads it shows the cause:"
         )
         yield from load_statements(case)
     elif epochs:
@@ -1748,8 +1732,8 @@ def _answer_finished_run(message: Message, case: Case) -> Iterator[Statement]:
         held = "an" if case.optimizers else "no"
         yield Statement(
             f"In this file epoch is {epochs[0]}{of}, and it holds {held} optimizer: "
-            "the run reached the epochs that were asked for, or another"
-            " file was loaded."
+            "the run reached the epochs that were asked for, or another file was "
+            "loaded."
         )
 
 

@@ -126,8 +126,8 @@ def _answer_replicas(message: Message, case: Case) -> Iterator[Statement]:
         )
         yield Statement(
             f"The code of this program names {named} as a constant, which neither "
-            "map_location nor .to() changes."
-            " Trace the model on the device where it is used, or script it.",
+            "map_location nor .to() changes. Trace the model on the device where it is "
+            "used, or script it.",
             tuple(dict.fromkeys(places)),
         )
         return
@@ -137,9 +137,8 @@ def _answer_replicas(message: Message, case: Case) -> Iterator[Statement]:
     if _OPTIMIZER in message.names and case.optimizers:
         yield Statement(
             "The step of an optimizer stopped, so its state is on another device than "
-            "the parameters. Move the model"
-            " to its device first, build the optimizer from it, and then load the "
-            "state: load_state_dict moves it."
+            "the parameters. Move the model to its device first, build the optimizer "
+            "from it, and then load the state: load_state_dict moves it."
         )
     yield from finding_statements(case.found("list-modules"))
     if case.found("list-modules") or case.survey.checkpoint.traits.names_are_code:
@@ -184,10 +183,8 @@ def _tensors_of_groups(case: Case) -> Iterator[Statement]:
         named = and_more([show(key, 60) for key in dict.fromkeys(keys)], 6)
         yield Statement(
             f"The groups of {label} hold tensors: {named}. load_state_dict moves the "
-            "state of"
-            " each parameter to the parameter's device, and leaves what lies in the "
-            "groups"
-            " where torch.load put it. Move it after load_state_dict:",
+            "state of each parameter to the parameter's device, and leaves what lies "
+            "in the groups where torch.load put it. Move it after load_state_dict:",
             (),
             _LEFT,
         )
@@ -216,9 +213,9 @@ def _answer_meta(message: Message, case: Case) -> Iterator[Statement]:
         return
     yield Statement(
         "No tensor of this file is on the device meta: the model is. It was built "
-        "without values (low_cpu_mem_usage, device_map,"
-        " init_empty_weights), and no load has given it some. What this file lacks "
-        "must be made by model.to_empty() and initialized."
+        "without values (low_cpu_mem_usage, device_map, init_empty_weights), and no "
+        "load has given it some. What this file lacks must be made by model.to_empty() "
+        "and initialized."
     )
     load = case.survey.load
     if load.expression is not None:

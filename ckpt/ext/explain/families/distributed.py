@@ -58,8 +58,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
         )
         text = (
             "torch.distributed.checkpoint fills tensors of the shapes that were saved: "
-            "build the model as the run had it, or"
-            " load a part."
+            "build the model as the run had it, or load a part."
         )
         settings = list(settings_of(message.mismatched, case))
         rows = [
@@ -88,10 +87,10 @@ def _flat_statements(message: Message) -> Iterator[Statement]:
     for row in flat[:1]:
         yield Statement(
             f"The model hands {show(row.name, 120)} over in one dimension, with "
-            f"{row.model[0]:,} of its {prod(row.checkpoint):,}"
-            " elements: a flat parameter of FSDP 1. Take the state dict that saved: "
-            "torch's get_model_state_dict, or"
-            " FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)."
+            f"{row.model[0]:,} of its {prod(row.checkpoint):,} elements: a flat "
+            "parameter of FSDP 1. Take the state dict that saved: torch's "
+            "get_model_state_dict, or FSDP.set_state_dict_type(model, "
+            "StateDictType.SHARDED_STATE_DICT)."
         )
 
 
@@ -312,12 +311,11 @@ def _by_numbers(lost: str, names: Sequence[str], case: Case) -> Iterator[Stateme
     example = _example_state(lost, names)
     yield Statement(
         "The optimizer's state is here by the numbers of the parameters "
-        f"({show(example, 120)}), as optimizer.state_dict() gives it. The load"
-        " asks for names, as get_optimizer_state_dict gives them. Hand dcp.load what "
-        "optimizer.state_dict() gives, and its result to"
-        " optimizer.load_state_dict. A new optimizer has no state, and then dcp.load "
-        "fills none, without a word:"
-        " get_optimizer_state_dict(model, optimizer), called once before, makes it."
+        f"({show(example, 120)}), as optimizer.state_dict() gives it. The load asks "
+        "for names, as get_optimizer_state_dict gives them. Hand dcp.load what "
+        "optimizer.state_dict() gives, and its result to optimizer.load_state_dict. A "
+        "new optimizer has no state, and then dcp.load fills none, without a word: "
+        "get_optimizer_state_dict(model, optimizer), called once before, makes it."
     )
     words = ("convert", "--optimizer-keys", "names", "--format", "dcp")
     way = case.written(words, ".names", "")
@@ -331,12 +329,11 @@ def _by_names(lost: str, names: Sequence[str]) -> Statement:
     """Say that the state has names where the load asks for numbers."""
     return Statement(
         "The optimizer's state is here by the names of the parameters "
-        f"({show(_example_state(lost, names), 120)}), as get_optimizer_state_dict gives"
-        " it. The load asks for numbers, as optimizer.state_dict() gives them. Hand "
-        "dcp.load what"
-        " get_optimizer_state_dict(model, optimizer) of "
-        "torch.distributed.checkpoint.state_dict gives, and its result to"
-        " set_optimizer_state_dict(model, optimizer, state)."
+        f"({show(_example_state(lost, names), 120)}), as get_optimizer_state_dict "
+        "gives it. The load asks for numbers, as optimizer.state_dict() gives them. "
+        "Hand dcp.load what get_optimizer_state_dict(model, optimizer) of "
+        "torch.distributed.checkpoint.state_dict gives, and its result to "
+        "set_optimizer_state_dict(model, optimizer, state)."
     )
 
 
@@ -410,8 +407,8 @@ def _option_statements(
     for name, other in list(of_others.items())[:4]:
         yield Statement(
             f"It has {show(other, 120)}, and not {show(name, 120)}: the optimizer that "
-            "saved had other groups of parameters, or its state dict was"
-            " flattened in another way (flatten_optimizer_state_dict)."
+            "saved had other groups of parameters, or its state dict was flattened in "
+            "another way (flatten_optimizer_state_dict)."
         )
     lost = [name for name in lost if name not in of_others]
     if not lost:
@@ -430,8 +427,8 @@ def _option_statements(
     ]
     text = (
         f"{and_more([show(field, 60) for field in fields], 4)} "
-        f"{'is an option' if len(fields) == 1 else 'are options'} of a group of"
-        " parameters, and no state: a newer torch asks for it, and the one that saved "
+        f"{'is an option' if len(fields) == 1 else 'are options'} of a group of "
+        "parameters, and no state: a newer torch asks for it, and the one that saved "
         "did not have it."
     )
     if held:
@@ -496,8 +493,8 @@ def _ranked_statement(name: str, names: Sequence[str]) -> Statement:
     if _OF_RANK.search(name):
         text += (
             " The run that saved had another number of ranks, and such a key is the "
-            "state of one rank (a data loader, a"
-            " random generator): begin it anew, or resume with as many ranks."
+            "state of one rank (a data loader, a random generator): begin it anew, or "
+            "resume with as many ranks."
         )
     return Statement(text)
 
@@ -574,12 +571,10 @@ def _not_universal(label: str, case: Case) -> Iterator[Statement]:
         return
     yield Statement(
         f"This is a {label}, and its model states have no {_UNIVERSAL}. "
-        "Megatron-DeepSpeed"
-        " writes it, and a Trainer, Accelerate or a loop of your own does not: nothing "
-        "is lost."
-        " Where tensors are divided among data-parallel ranks alone, give "
-        "ds_to_universal.py --inject_missing_state (DeepSpeed 0.14.4 or newer), and "
-        "the folder of the step as --input_folder."
+        "Megatron-DeepSpeed writes it, and a Trainer, Accelerate or a loop of your own "
+        "does not: nothing is lost. Where tensors are divided among data-parallel "
+        "ranks alone, give ds_to_universal.py --inject_missing_state (DeepSpeed 0.14.4 "
+        "or newer), and the folder of the step as --input_folder."
     )
     way = case.written(("convert",), "", ".safetensors")
     if way.command is not None:
@@ -604,9 +599,9 @@ def _answer_zero(message: Message, case: Case) -> Iterator[Statement]:
     elif case.survey.checkpoint.traits.no_load:
         yield Statement(
             f"This is a {label}, and its optimizer states name no stage of ZeRO, as "
-            "BF16_Optimizer of DeepSpeed writes them (bf16 without ZeRO,"
-            " or with gradients in fp32). zero_to_fp32.py refuses such a folder, and "
-            "nothing is missing: ckpt puts the fp32 weights together."
+            "BF16_Optimizer of DeepSpeed writes them (bf16 without ZeRO, or with "
+            "gradients in fp32). zero_to_fp32.py refuses such a folder, and nothing is "
+            "missing: ckpt puts the fp32 weights together."
         )
     elif "ZeRO-0" in label:
         yield Statement(
@@ -668,9 +663,9 @@ def _without_optimizers(case: Case) -> Iterator[Statement]:
     yield Statement(
         "This folder has no *_optim_states.pt at all: it holds weights alone, as a "
         "conversion or a published model does. The number of ranks is not the cause. "
-        "An engine"
-        " with ZeRO looks for these files at each load_checkpoint: give the model its "
-        "weights before deepspeed.initialize, or load them into an engine without ZeRO."
+        "An engine with ZeRO looks for these files at each load_checkpoint: give the "
+        "model its weights before deepspeed.initialize, or load them into an engine "
+        "without ZeRO."
     )
     way = case.plan(("convert",))
     if way.command is not None:
@@ -717,8 +712,8 @@ def _answer_world_size(message: Message, case: Case) -> Iterator[Statement]:
             if "DeepSpeed" in _label(case):
                 yield Statement(
                     "DeepSpeed itself resumes from folders: make a universal "
-                    "checkpoint with its ds_to_universal.py to resume on"
-                    " another number of ranks."
+                    "checkpoint with its ds_to_universal.py to resume on another "
+                    "number of ranks."
                 )
             return
 

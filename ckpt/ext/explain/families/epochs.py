@@ -59,9 +59,8 @@ def of_resumed(found: re.Match[str], case: Case) -> Iterator[Statement]:
     yield Statement(
         f"{place} is {epoch} in this file{beside}: the program says what stands there. "
         f"{named[0]} is in its name alone. The file was renamed or copied over another "
-        "one,"
-        " or the run that saved counted its epochs from another start. If it should "
-        f"be of epoch {named[1]}, this is not it."
+        "one, or the run that saved counted its epochs from another start. If it "
+        f"should be of epoch {named[1]}, this is not it."
     )
 
 
@@ -93,6 +92,6 @@ def of_no_epoch(found: re.Match[str], case: Case) -> Iterator[Statement]:
     )
     yield Statement(
         f"{begin}. The loop over epochs never runs where none is left, so the variable "
-        f"has no value. Ask for more than {epoch + 1} epochs (--epochs), or begin a new"
-        " training from the weights, without --resume."
+        f"has no value. Ask for more than {epoch + 1} epochs (--epochs), or begin a "
+        "new training from the weights, without --resume."
     )

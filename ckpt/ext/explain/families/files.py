@@ -80,9 +80,8 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
     if "Ran out of input" in message.text and report is not None:
         yield Statement(
             "The reader found no byte, and this file has some: it was still empty "
-            "then, or the open file had been read to its end"
-            " (by torch.jit.load, or by another attempt). Pass the path, or call "
-            "f.seek(0) before."
+            "then, or the open file had been read to its end (by torch.jit.load, or by "
+            "another attempt). Pass the path, or call f.seek(0) before."
         )
         return
     if _BARE_END.search(message.text) and report is not None:
@@ -344,9 +343,9 @@ def _elsewhere_statements(
     where = f" ({show(place[1], 120)})" if place is not None else ""
     yield Statement(
         f"{show(name, 80)} is here, so the path of the message{where} is not this "
-        "folder: nothing lies there, as in a container"
-        " that does not mount it, or the loader took it for a name on the Hugging Face "
-        "Hub. Give the whole path of this folder."
+        "folder: nothing lies there, as in a container that does not mount it, or the "
+        "loader took it for a name on the Hugging Face Hub. Give the whole path of "
+        "this folder."
     )
     yield from _adapter_load_statements(case)
 
@@ -410,9 +409,9 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
     )
     yield Statement(
         f"The weights of an adapter are here ({counted_noun(len(layers), 'tensor')} of "
-        f"LoRA), {lacks}, which names the layers, the rank and alpha."
-        " Copy it from where the adapter was trained: no command makes it from the "
-        "weights alone, which do not have alpha."
+        f"LoRA), {lacks}, which names the layers, the rank and alpha. Copy it from "
+        "where the adapter was trained: no command makes it from the weights alone, "
+        "which do not have alpha."
     )
     yield from load_statements(case, "The tensors alone load so:")
 
@@ -436,8 +435,8 @@ def _no_resumable(case: Case) -> Iterator[Statement]:
     ):
         yield Statement(
             "The weights are here by names that Trainer knows. So the path of the "
-            "message is not this folder, or that version of transformers knows other"
-            " names: older ones look for pytorch_model.bin alone."
+            "message is not this folder, or that version of transformers knows other "
+            "names: older ones look for pytorch_model.bin alone."
         )
         yield from load_statements(case)
         return
@@ -456,9 +455,8 @@ def _no_settings(case: Case, names: list[str]) -> Iterator[Statement]:
     yield Statement(
         f"The weights are here ({label}), and "
         f"{and_more([show(name, 80) for name in names], 3)} is not among the files "
-        "that ckpt reads beside them:"
-        " settings, which no command makes from weights. Copy it from the model that "
-        "the training began with."
+        "that ckpt reads beside them: settings, which no command makes from weights. "
+        "Copy it from the model that the training began with."
     )
     yield from load_statements(case, "Without it the weights load so:")
 
@@ -482,8 +480,8 @@ def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         "Nothing is missing: this folder is a whole pipeline of diffusers "
         f"({pipeline_class(checkpoint)}), whose settings are in model_index.json, "
-        "which is here."
-        " A config.json belongs to each of its parts. The program asked for one model."
+        "which is here. A config.json belongs to each of its parts. The program asked "
+        "for one model."
     )
     line = pipeline_line(checkpoint, string_literal(case.survey.path))
     if line is not None:
@@ -641,8 +639,7 @@ def _answer_missing_member(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"The reader looks for {show(wanted[1], 60)}, which programs of "
             f"TorchScript have, and this file is none: {label}. torch.jit.load, "
-            "libtorch and what is built"
-            " on it take what torch.jit.save wrote."
+            "libtorch and what is built on it take what torch.jit.save wrote."
         )
         yield from load_statements(case, "It loads in Python so:")
         return
@@ -666,11 +663,10 @@ def _answer_missing_member(message: Message, case: Case) -> Iterator[Statement]:
     what = "any file" if "any files" in message.text else "the member that it looks for"
     yield Statement(
         f"The message is about reading: the program did not find {what} in an archive. "
-        f"This file is an archive{count}{checked}. So the reader of that program"
-        " is at fault, or it read another path: a second zip library in the same "
-        "program (miniz, minizip) whose functions have the same names, a libtorch that "
-        "is"
-        " older than the file, or a stream that was not opened as binary or had been "
+        f"This file is an archive{count}{checked}. So the reader of that program is at "
+        "fault, or it read another path: a second zip library in the same program "
+        "(miniz, minizip) whose functions have the same names, a libtorch that is "
+        "older than the file, or a stream that was not opened as binary or had been "
         "read to its end."
     )
     yield from load_statements(case, "In Python it loads so:")
@@ -697,14 +693,14 @@ def _answer_path(message: Message, case: Case) -> Iterator[Statement]:
     if found is None:
         yield Statement(
             "libtorch read no byte: the stream was not open, for no file is at the "
-            "path, or it had been read to its end. Give the whole path"
-            " of this file, which is here."
+            "path, or it had been read to its end. Give the whole path of this file, "
+            "which is here."
         )
         if not case.survey.checkpoint.traits.names_are_code:
             yield Statement(
                 "It would not load in C++ then either: torch::jit::load takes what "
-                "torch.jit.save wrote, and this is a"
-                f" {case.survey.checkpoint.traits.label}. Load it in Python, and write "
+                "torch.jit.save wrote, and this is a "
+                f"{case.survey.checkpoint.traits.label}. Load it in Python, and write "
                 "torch.jit.script(model).save(…)."
             )
         yield from finding_statements(case.at_least("error"))
@@ -737,8 +733,8 @@ def _answer_mount(message: Message, case: Case) -> Iterator[Statement]:
         state = " ckpt reads all bytes of this file now, and it is whole."
     yield Statement(
         "The file system gave no bytes, and the file is not the cause: a network "
-        f"drive, a cloud mount or its quota.{state}"
-        " Copy the file to a local disk, and load that."
+        f"drive, a cloud mount or its quota.{state} Copy the file to a local disk, and "
+        "load that."
     )
     yield from case.damage
 

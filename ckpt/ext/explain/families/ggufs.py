@@ -108,8 +108,8 @@ def _answer_gguf(message: Message, case: Case) -> Iterator[Statement]:
     checkpoint = case.survey.checkpoint
     if checkpoint.traits.label != _GGUF:
         yield Statement(
-            f"This file is {checkpoint.layout or checkpoint.traits.label}, and no GGUF:"
-            " another file was loaded."
+            f"This file is {checkpoint.layout or checkpoint.traits.label}, and no "
+            "GGUF: another file was loaded."
         )
         yield from load_statements(case)
         return
@@ -153,22 +153,20 @@ def _of_shape(found: re.Match[str], case: Case) -> Iterator[Statement]:
     ):
         yield Statement(
             f"{shown} is {list(shape)} in this file, which is neither size of the "
-            "message:"
-            " another file was loaded."
+            "message: another file was loaded."
         )
         return
     values = _metadata(case)
     architecture = show(str(values.get("general.architecture")), 60)
     size = _expected_size(name, values)
     begin = (
-        f"{shown} is {list(shape)} in this file, and the program expects"
-        f" {list(expected)} for a model of its metadata (architecture {architecture})."
+        f"{shown} is {list(shape)} in this file, and the program expects "
+        f"{list(expected)} for a model of its metadata (architecture {architecture})."
     )
     if size is None or size.dimension >= len(shape):
         yield Statement(
             f"{begin} The metadata of a GGUF are made from config.json: convert the "
-            "model"
-            f" again with the config of its weights. {_OLDER}"
+            f"model again with the config of its weights. {_OLDER}"
         )
         return
     held = and_more(
@@ -178,16 +176,15 @@ def _of_shape(found: re.Match[str], case: Case) -> Iterator[Statement]:
     if shape[size.dimension] == size.size:
         yield Statement(
             f"{begin} The metadata of this file give {size.size:,}, as the tensor has "
-            "it"
-            f" ({held}): the file agrees with itself. {_OLDER}"
+            f"it ({held}): the file agrees with itself. {_OLDER}"
         )
         return
     yield Statement(
-        f"{begin} The metadata give {size.size:,} ({held}), and the tensor has"
-        f" {shape[size.dimension]:,}: they contradict each other. The metadata are made"
-        " from config.json, and this one is of another model, or the converter set a"
-        " number of its own. Convert again with the config of the weights, by a newer"
-        " converter."
+        f"{begin} The metadata give {size.size:,} ({held}), and the tensor has "
+        f"{shape[size.dimension]:,}: they contradict each other. The metadata are made "
+        "from config.json, and this one is of another model, or the converter set a "
+        "number of its own. Convert again with the config of the weights, by a newer "
+        "converter."
     )
 
 
@@ -196,15 +193,13 @@ def _of_count(expected: int, got: int, case: Case) -> Iterator[Statement]:
     if len(names) != expected:
         yield Statement(
             f"This file has {counted_noun(len(names), 'tensor')}, and the message "
-            "counts"
-            f" {expected:,}: another file was loaded."
+            f"counts {expected:,}: another file was loaded."
         )
         return
     whole = "" if case.verified is None or case.damage else " It is whole."
     yield Statement(
         f"This file has {expected:,} tensors, as its header says.{whole} The program "
-        "made"
-        f" a model of {got:,} of them, and has no place for the other "
+        f"made a model of {got:,} of them, and has no place for the other "
         f"{expected - got:,}."
     )
     values = _metadata(case)
@@ -212,12 +207,10 @@ def _of_count(expected: int, got: int, case: Case) -> Iterator[Statement]:
     count = _number(values, "block_count")
     if blocks and count is not None and max(blocks) >= count:
         yield Statement(
-            f"block_count is {count:,} in the metadata, and the tensors are of"
-            f" {counted_noun(max(blocks) + 1, 'block')}: the blocks from {count} on "
-            "have no place."
-            " They are of another config.json, or blocks for multi-token prediction "
-            "that"
-            " a newer program counts apart."
+            f"block_count is {count:,} in the metadata, and the tensors are of "
+            f"{counted_noun(max(blocks) + 1, 'block')}: the blocks from {count} on "
+            "have no place. They are of another config.json, or blocks for multi-token "
+            "prediction that a newer program counts apart."
         )
     groups = Counter(name.partition(".")[0] for name in names)
     others = [word for word in groups if word in _PARTS]
@@ -231,8 +224,7 @@ def _of_count(expected: int, got: int, case: Case) -> Iterator[Statement]:
         )
         yield Statement(
             f"It holds {listed} beside the language model. llama.cpp takes such a part "
-            "as a"
-            " file of its own (--mmproj), and other programs keep both in one file."
+            "as a file of its own (--mmproj), and other programs keep both in one file."
         )
     yield Statement(_OLDER)
 
@@ -269,8 +261,8 @@ def _of_lacking(name: str, case: Case) -> Iterator[Statement]:
         return
     if name in shapes:
         yield Statement(
-            f"This file has the tensor {shown}: another file was loaded, or an older"
-            f" program looks for it elsewhere. {_OLDER}"
+            f"This file has the tensor {shown}: another file was loaded, or an older "
+            f"program looks for it elsewhere. {_OLDER}"
         )
         return
     values = _metadata(case)
@@ -280,8 +272,7 @@ def _of_lacking(name: str, case: Case) -> Iterator[Statement]:
     if kind in ("adapter", "mmproj", "vocab"):
         yield Statement(
             f"{text} general.type is {kind}: it is no model. Give the program the "
-            "model,"
-            " and this file by the option for it (--lora, --mmproj)."
+            "model, and this file by the option for it (--lora, --mmproj)."
         )
         return
     block = name.rpartition(".")[0].rpartition(".")[0]
@@ -304,8 +295,7 @@ def _of_lacking(name: str, case: Case) -> Iterator[Statement]:
         text += f" Its tensors are {and_more(first, 3, total=len(shapes))}."
     yield Statement(
         f"{text} The converter and the program have other layouts of this architecture "
-        "in"
-        f" mind: take both of one version. {_OLDER}"
+        f"in mind: take both of one version. {_OLDER}"
     )
 
 
@@ -320,8 +310,7 @@ def _of_architecture(name: str, case: Case) -> Iterator[Statement]:
         return
     yield Statement(
         f"The architecture of this file is {show(name, 60)}, and the program does not "
-        "know"
-        f" it. {_OLDER} Programs that are built on llama.cpp get it later."
+        f"know it. {_OLDER} Programs that are built on llama.cpp get it later."
     )
 
 

@@ -220,8 +220,7 @@ def _reason_statements(numbers: Numbers, found: Numbering) -> Iterator[Statement
     if numbers.kind == "twice":
         yield Statement(
             "Its gradient was ready twice: it is used outside of forward, in several "
-            "activation checkpoints, or in"
-            " several backward passes of one step."
+            "activation checkpoints, or in several backward passes of one step."
         )
         return
     had = {flag for row in found.rows for flag in row.had_gradient}

@@ -80,8 +80,8 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
         yield from load_statements(
             case,
             "This file is a TorchScript program, whose classes lie in the file itself. "
-            "torch.load of an old torch looks for them as modules;"
-            " torch.jit.load takes it:",
+            "torch.load of an old torch looks for them as modules; torch.jit.load "
+            "takes it:",
         )
         return
     here = False
@@ -109,9 +109,8 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
     if message.kind == "code" and not here and _of_another_unpickler(message):
         yield Statement(
             "dill writes such a name: it is the script that saved. A file of dill "
-            "loads with torch.load(…, pickle_module=dill), in a script"
-            " that defines what the other one did. torch.save without pickle_module "
-            "writes none."
+            "loads with torch.load(…, pickle_module=dill), in a script that defines "
+            "what the other one did. torch.save without pickle_module writes none."
         )
     elif message.kind == "code":
         yield from _another_version(message, case)
@@ -201,23 +200,21 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
             return
         yield Statement(
             "The class is of the repository of YOLOv5 or YOLOv7, which no package "
-            "installs: run the program in a clone of it, or put the"
-            " clone on sys.path."
+            "installs: run the program in a clone of it, or put the clone on sys.path."
         )
         return
     if any(module.startswith("dnnlib.tflib") for module in modules):
         yield Statement(
             "These are networks of StyleGAN for TensorFlow, and torch has no class for "
-            "them. legacy.py of NVIDIA's stylegan2-ada-pytorch or"
-            " stylegan3 writes them as networks of torch: python legacy.py "
-            "--source=FILE --dest=OUT."
+            "them. legacy.py of NVIDIA's stylegan2-ada-pytorch or stylegan3 writes "
+            "them as networks of torch: python legacy.py --source=FILE --dest=OUT."
         )
         return
     if any(module.startswith("torch_utils.persistence") for module in modules):
         yield Statement(
             "The file is of NVIDIA's StyleGAN for torch, whose classes lie in its "
-            "repository: run the program in a clone of it (dnnlib and"
-            " torch_utils), or put the clone on sys.path."
+            "repository: run the program in a clone of it (dnnlib and torch_utils), or "
+            "put the clone on sys.path."
         )
         return
     found = _ATTRIBUTE.search(message.text)
@@ -236,16 +233,15 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
             return
         yield Statement(
             f"The program loads it where {show(lacking[1], 120)} can be imported: in "
-            "an environment with the package, or with the root of the"
-            " repository that has it on PYTHONPATH."
+            "an environment with the package, or with the root of the repository that "
+            "has it on PYTHONPATH."
         )
         return
     if found is None or found[1] in ("__main__", "__mp_main__"):
         if found is not None:
             yield Statement(
                 "The class lay in the script that saved the file. Import it into the "
-                "script that loads before"
-                " torch.load, by the same name."
+                "script that loads before torch.load, by the same name."
             )
         return
     package = found[1].partition(".")[0]
@@ -259,8 +255,8 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         command = _install_command(package, versions)
         yield Statement(
             f"The file says {and_more(texts, _VERSIONS)}. Install the version of "
-            f"{show(package, 60)} that wrote it,"
-            f" or a newer one{'.' if command is None else ':'}",
+            f"{show(package, 60)} that wrote it, or a newer "
+            f"one{'.' if command is None else ':'}",
             (),
             command,
         )
@@ -335,11 +331,9 @@ def _of_older_layout(name: str, module: str, case: Case) -> Iterator[Statement]:
     package = module.partition(".")[0]
     yield Statement(
         f"{show(module, 120)} is installed, as one module, and the file names "
-        f"{show(name, 120)},"
-        f" a part of it: another version of {show(package, 60)} wrote the file. Most "
-        "likely a"
-        " newer one, for packages grow so; a file of your own by this name hides the "
-        "package, too."
+        f"{show(name, 120)}, a part of it: another version of {show(package, 60)} "
+        "wrote the file. Most likely a newer one, for packages grow so; a file of your "
+        "own by this name hides the package, too."
     )
     versions = [
         (row, text)
@@ -351,8 +345,8 @@ def _of_older_layout(name: str, module: str, case: Case) -> Iterator[Statement]:
         command = _install_command(package, versions)
         yield Statement(
             f"The file says {and_more(texts, _VERSIONS)}. Install the version of "
-            f"{show(package, 60)} that wrote it,"
-            f" or a newer one{'.' if command is None else ':'}",
+            f"{show(package, 60)} that wrote it, or a newer "
+            f"one{'.' if command is None else ':'}",
             (),
             command,
         )

@@ -105,9 +105,9 @@ def own_parts_statement(words: Sequence[str]) -> Statement:
     one = len(words) == 1
     return Statement(
         f"They are {'a whole module' if one else 'whole modules'} of the program that "
-        f"saved ({shown}), and this model was built without "
-        f"{'it' if one else 'them'}. A model that is only used may do without; a "
-        "training that goes on wants the options with which it began."
+        f"saved ({shown}), and this model was built without {'it' if one else 'them'}. "
+        "A model that is only used may do without; a training that goes on wants the "
+        "options with which it began."
     )
 
 

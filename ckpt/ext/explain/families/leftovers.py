@@ -62,11 +62,11 @@ def trained_scales_statement(names: Sequence[str], case: Case) -> Statement | No
     text = (
         f"{counted_noun(len(names), 'key')} of these "
         f"{'is a scale that was' if len(names) == 1 else 'are scales that were'} "
-        "trained"
-        f" ({and_more([show(word, 60) for word in words], 3)}{_range_of(numbers)}), in "
-        "blocks whose other tensors the model takes. With"
-        " strict=False it loads without them, and gives other results than the model "
-        "that was saved. Build the model that has them."
+        "trained "
+        f"({and_more([show(word, 60) for word in words], 3)}{_range_of(numbers)}), in "
+        "blocks whose other tensors the model takes. With strict=False it loads "
+        "without them, and gives other results than the model that was saved. Build "
+        "the model that has them."
     )
     released = _RELEASED.fullmatch(os.path.basename(case.survey.path))
     if released is not None:
@@ -112,12 +112,11 @@ def added_layers(absent: Sequence[str], names: Collection[str]) -> Statement | N
     return Statement(
         "The message names no unexpected key, so all "
         f"{counted_noun(len(names), 'tensor')} of the model in this file have their "
-        "place. The model asks for"
-        f" {len(absent):,} more, in blocks that the file has: {show(block, 100)} has "
-        f"{and_more([show(word, 40) for word in held], 4)} here, and no"
-        f" {show(wanted, 40)}. Most likely the program is of another version than the "
-        "one that saved, or was built with other options. Take that version:"
-        " what is loaded without these keys is random there."
+        f"place. The model asks for {len(absent):,} more, in blocks that the file has: "
+        f"{show(block, 100)} has {and_more([show(word, 40) for word in held], 4)} "
+        f"here, and no {show(wanted, 40)}. Most likely the program is of another "
+        "version than the one that saved, or was built with other options. Take that "
+        "version: what is loaded without these keys is random there."
     )
 
 
@@ -173,13 +172,11 @@ def tables_statements(absent: Sequence[str], survey: Survey) -> Iterator[Stateme
     it is.
     """
     text = (
-        f"{counted_noun(len(absent), 'missing key')} {be_verb(absent)} by"
-        f" {'its name a table' if len(absent) == 1 else 'their names tables'} that the "
-        "model"
-        " makes when it is built (positions, masks), and no trained weights. Some "
-        "versions"
-        " of a program save them, and others do not. strict=False leaves the model's "
-        "own:"
+        f"{counted_noun(len(absent), 'missing key')} {be_verb(absent)} by "
+        f"{'its name a table' if len(absent) == 1 else 'their names tables'} that the "
+        "model makes when it is built (positions, masks), and no trained weights. Some "
+        "versions of a program save them, and others do not. strict=False leaves the "
+        "model's own:"
     )
     load = survey.load.expression
     if load is None or len(survey.candidates) != 1:
@@ -207,10 +204,9 @@ def parts_statement(
     held = list(dict.fromkeys(show(name.partition(".")[0], 40) for name in names))
     text = (
         "No tensor of this file is of "
-        f"{and_more([show(part, 40) for part in parts], 4)}: the"
-        f" whole part is not in it. It has {and_more(held, 6)}. Exports leave out what "
-        "only"
-        " the training needs; else the file is of a model without it."
+        f"{and_more([show(part, 40) for part in parts], 4)}: the whole part is not in "
+        f"it. It has {and_more(held, 6)}. Exports leave out what only the training "
+        "needs; else the file is of a model without it."
     )
     if "_IncompatibleKeys" in message.text and not message.unexpected:
         text += (
@@ -233,21 +229,17 @@ def form_of_blocks(absent: Sequence[str], left: Sequence[str]) -> Statement | No
     if absent and left and _are_all(absent, _FUSED) and not _have_any(left, _FUSED):
         return Statement(
             "The model was built for inference, with one layer in the place of the "
-            "branches of"
-            " each block, and this file has the branches, as they are trained. Build "
-            "the model"
-            " for training (deploy=False), load, and let its code put the branches "
-            "together"
-            " then (switch_to_deploy, reparameterize_model)."
+            "branches of each block, and this file has the branches, as they are "
+            "trained. Build the model for training (deploy=False), load, and let its "
+            "code put the branches together then (switch_to_deploy, "
+            "reparameterize_model)."
         )
     if absent and left and _are_all(left, _FUSED) and not _have_any(absent, _FUSED):
         return Statement(
             "This file was converted for inference: one layer stands in the place of "
-            "the"
-            " branches of each block, and the model was built with branches. Build it "
-            "for"
-            " inference (deploy=True). To train, take the checkpoint from before it was"
-            " converted, for no tool takes the sum apart again."
+            "the branches of each block, and the model was built with branches. Build "
+            "it for inference (deploy=True). To train, take the checkpoint from before "
+            "it was converted, for no tool takes the sum apart again."
         )
     return None
 
@@ -299,8 +291,8 @@ def layout_of_experts(
     ):
         return Statement(
             "This file has a layer of its own for each expert (local_experts), and the "
-            "model was built for grouped GEMM, with the experts of a layer"
-            f" together.{said} Load it without --moe-grouped-gemm. No renaming makes "
+            "model was built for grouped GEMM, with the experts of a layer "
+            f"together.{said} Load it without --moe-grouped-gemm. No renaming makes "
             "the one of the other."
         )
     if (
@@ -310,9 +302,8 @@ def layout_of_experts(
     ):
         return Statement(
             "This file has the experts of a layer together, for grouped GEMM, and the "
-            "model was built with a layer of its own for each (local_experts)."
-            f"{said} Load it with --moe-grouped-gemm. No renaming makes the one of the "
-            "other."
+            f"model was built with a layer of its own for each (local_experts).{said} "
+            "Load it with --moe-grouped-gemm. No renaming makes the one of the other."
         )
     return None
 

@@ -142,10 +142,9 @@ def _answer_not_renamed(message: Message, case: Case) -> Iterator[Statement]:
             f"{counted_noun(count, 'tensor')} of this adapter "
             f"{'is' if count == 1 else 'are'} {what}, and the loader of diffusers has "
             "no place for them: it knows lora_down, lora_up and alpha. Loaded without "
-            "them the layers are others. "
-            "Use the adapter in the programs of its trainer (ComfyUI, the web UI, "
-            "sd-scripts with LyCORIS), or merge it into its base model there and load "
-            "the result."
+            "them the layers are others. Use the adapter in the programs of its "
+            "trainer (ComfyUI, the web UI, sd-scripts with LyCORIS), or merge it into "
+            "its base model there and load the result."
         )
         return
     found = _NOT_RENAMED.search(message.text)

@@ -17,10 +17,10 @@ that are not there.
 """
 OF_MAPS = (
     "The system stops a program with a bus error where it reads bytes of a mapped file "
-    "that are no longer there. A file that was loaded with mmap=True, and is"
-    " then saved under the same name, is cut under the tensors that still read it. "
-    "Load with mmap=False before such a save, or save under another"
-    " name. Where no file was mapped, /dev/shm may be full (workers of a DataLoader)."
+    "that are no longer there. A file that was loaded with mmap=True, and is then "
+    "saved under the same name, is cut under the tensors that still read it. Load with "
+    "mmap=False before such a save, or save under another name. Where no file was "
+    "mapped, /dev/shm may be full (workers of a DataLoader)."
 )
 
 
@@ -93,8 +93,7 @@ def of_frameworks(found: re.Match[str], case: Case) -> Iterator[Statement]:
     yield Statement(
         "This folder has weights of PyTorch "
         f"({and_more([show(name, 80) for name in weights], 3)}), and the loader looks "
-        f"for {and_more(asked, 3)}:"
-        f" weights of {_OTHERS[wanted]}. Leave that out."
+        f"for {and_more(asked, 3)}: weights of {_OTHERS[wanted]}. Leave that out."
     )
     if case.survey.load.model is not None:
         yield Statement("As a model it loads so:", (), case.survey.load.model)

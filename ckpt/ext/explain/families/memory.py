@@ -35,15 +35,14 @@ def _answer_memory(message: Message, case: Case) -> Iterator[Statement]:
         and not checkpoint.parts
     ):
         yield Statement(
-            f"This file has {checkpoint.nbytes:,} bytes, and the message maps"
-            f" {int(mapped[1]):,}: another file was loaded."
+            f"This file has {checkpoint.nbytes:,} bytes, and the message maps "
+            f"{int(mapped[1]):,}: another file was loaded."
         )
         return
     yield Statement(
-        f"The tensors of this {'folder' if checkpoint.parts else 'file'} take"
-        f" {size_text(held)}, and a load needs as much memory of the CPU, beside the "
-        "model"
-        " that was built."
+        f"The tensors of this {'folder' if checkpoint.parts else 'file'} take "
+        f"{size_text(held)}, and a load needs as much memory of the CPU, beside the "
+        "model that was built."
     )
     asked = _ASKED.search(message.text)
     if asked is not None:
@@ -51,26 +50,21 @@ def _answer_memory(message: Message, case: Case) -> Iterator[Statement]:
     if mapped is not None:
         yield Statement(
             "The system refused to map the file, and nothing is wrong with it: a limit "
-            "of the"
-            " address space (ulimit -v), of a container, or of what the kernel lets a "
-            "process"
-            " ask for beyond the memory (vm.overcommit_memory). torch maps a file as "
-            "one"
-            " private range that it may write to, which counts as memory for the last "
-            "of them."
+            "of the address space (ulimit -v), of a container, or of what the kernel "
+            "lets a process ask for beyond the memory (vm.overcommit_memory). torch "
+            "maps a file as one private range that it may write to, which counts as "
+            "memory for the last of them."
         )
     elif _PAGING.search(message.text):
         yield Statement(
             "Windows counts a mapped file against its memory and its paging file: make "
-            "the"
-            " paging file larger (on a drive with room), or close other programs."
+            "the paging file larger (on a drive with room), or close other programs."
         )
     optimizer = sum(section.nbytes for section in case.optimizers)
     if _HEAVY * optimizer > held:
         yield from command_statements(
             f"{size_text(optimizer)} of it are the state of an optimizer, which no "
-            "inference"
-            " needs. The weights alone:",
+            "inference needs. The weights alone:",
             case.plan(("smaller",)),
         )
     if (
@@ -103,14 +97,12 @@ def _of_allocation(nbytes: int, case: Case) -> Iterator[Statement]:
         listed = and_more([show(name, 120) for name in names], 3)
         yield Statement(
             f"The {nbytes:,} bytes that it could not get are those of {listed}: the "
-            "memory"
-            " ran out while this file was loaded, or a copy of it was made."
+            "memory ran out while this file was loaded, or a copy of it was made."
         )
     else:
         yield Statement(
             f"No tensor of this file has {nbytes:,} bytes: the program asked for them "
-            "for"
-            " something else (a batch, activations, a copy in another dtype)."
+            "for something else (a batch, activations, a copy in another dtype)."
         )
 
 

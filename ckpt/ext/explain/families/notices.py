@@ -46,8 +46,8 @@ def _answer_notice(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"{notice} This {what} has the state of a scheduler "
             f"({and_more(schedulers, 3)}), and none of an optimizer: a run that goes "
-            "on from it begins"
-            " its optimizer anew, at the learning rate of the scheduler."
+            "on from it begins its optimizer anew, at the learning rate of the "
+            "scheduler."
         )
     else:
         yield Statement(
@@ -65,8 +65,8 @@ def _of_sources(case: Case) -> Iterator[Statement]:
         return
     yield Statement(
         "This file holds a whole pickled module, and old versions of torch put the "
-        "source code of its class beside it. Yours has changed since: the load goes on"
-        " with your class. If the class does the same, nothing is lost."
+        "source code of its class beside it. Yours has changed since: the load goes on "
+        "with your class. If the class does the same, nothing is lost."
     )
     way = case.plan(("weights",))
     if way.command is not None:
@@ -87,8 +87,8 @@ def _of_random_states(case: Case) -> Iterator[Statement]:
     shown = and_more([show(name, 60) for name in held], 4)
     yield Statement(
         f"This {what} has the random numbers of {shown}. Another process finds none, "
-        "for the run that saved had fewer of them, and goes on with new ones."
-        " Weights and optimizer are not touched by it."
+        "for the run that saved had fewer of them, and goes on with new ones. Weights "
+        "and optimizer are not touched by it."
         if held
         else (
             f"This {what} has no state of random numbers: the run goes on with new "

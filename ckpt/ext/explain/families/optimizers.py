@@ -98,9 +98,8 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
     rows = [
         Statement(
             "If the step of an optimizer stopped, its state is that of other "
-            "parameters: the optimizer got them in another"
-            " order, or a layer has another size. load_state_dict compares counts "
-            "alone, and no shapes."
+            "parameters: the optimizer got them in another order, or a layer has "
+            "another size. load_state_dict compares counts alone, and no shapes."
         )
     ]
     for section in case.optimizers:
@@ -108,8 +107,8 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
     rows.append(
         Statement(
             "The shapes of this file do not tell which: the states fit the order of "
-            "the model's parameters."
-            " Compare with the order in which the new run hands its parameters over."
+            "the model's parameters. Compare with the order in which the new run hands "
+            "its parameters over."
         )
     )
     return Answer(path, tuple(rows))
@@ -119,8 +118,8 @@ def _answer_capturable(message: Message, case: Case) -> Iterator[Statement]:
     del message
     yield Statement(
         "torch 1.12.0 moves the step of Adam and AdamW to the GPU when it loads their "
-        "state, and then refuses it. torch 1.12.1"
-        " and newer do not: this file is not the cause."
+        "state, and then refuses it. torch 1.12.1 and newer do not: this file is not "
+        "the cause."
     )
     for name, node in case.finds_value(("capturable",)):
         if node is True:
@@ -146,8 +145,8 @@ def _answer_scaler(message: Message, case: Case) -> Iterator[Statement]:
         shown = and_more([show(name, 80) for name in empty], 4)
         yield Statement(
             f"{shown} {be_verb(empty)} empty: the run that saved had no mixed "
-            "precision in float16 (GradScaler(enabled=False)). Nothing is lost: leave"
-            " the load of the scaler out, or build it with enabled=False as that run "
+            "precision in float16 (GradScaler(enabled=False)). Nothing is lost: leave "
+            "the load of the scaler out, or build it with enabled=False as that run "
             "did."
         )
     elif rows:
@@ -210,12 +209,10 @@ def _answer_stateless(message: Message, case: Case) -> Iterator[Statement]:
         if empty:
             yield Statement(
                 "The batches of that run never used this part of the model (a vision "
-                "tower"
-                " that saw no picture), or it was frozen. FSDP makes one parameter of "
-                "all of"
-                " them, and wants a state for it. Freeze them in the new run, too, or "
-                "wrap"
-                " the model with use_orig_params=True, which needs no state for them."
+                "tower that saw no picture), or it was frozen. FSDP makes one "
+                "parameter of all of them, and wants a state for it. Freeze them in "
+                "the new run, too, or wrap the model with use_orig_params=True, which "
+                "needs no state for them."
             )
 
 

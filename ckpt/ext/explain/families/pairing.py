@@ -238,12 +238,11 @@ class Repeated(NamedTuple):
         news = and_more([show(new, 60) for new in self.modules], 4)
         held = and_more([show(old, 60) for old in olds], 3)
         text = (
-            f"The model asks for the layers of {held} "
-            f"once more, under {news}, with the same names below. A program that "
-            "shares one module under several names, or copies it when it is built (a "
-            "target, a teacher), saves it again since some version: the values are "
-            "in this file under the one name. Take the version that saved, or give "
-            "each name the same values:"
+            f"The model asks for the layers of {held} once more, under {news}, with "
+            "the same names below. A program that shares one module under several "
+            "names, or copies it when it is built (a target, a teacher), saves it "
+            "again since some version: the values are in this file under the one name. "
+            "Take the version that saved, or give each name the same values:"
         )
         names = [*self.modules, *olds]
         if load is None or not all(SAFE_NAME.fullmatch(name) for name in names):
@@ -733,10 +732,9 @@ def placed_statement(
     if placed.is_guess:
         text = (
             f"{begin} {verb} perhaps there by other names: in their order the layers "
-            "that "
-            "are left of both lists are one for one, with the same tensors in each: "
-            f"{and_more(moved, 6)}. That is by their places and kinds alone, for the "
-            "message has no shapes of the model. Load the result with strict=True, "
+            "that are left of both lists are one for one, with the same tensors in "
+            f"each: {and_more(moved, 6)}. That is by their places and kinds alone, for "
+            "the message has no shapes of the model. Load the result with strict=True, "
             "which compares the shapes, and then compare one output:"
         )
     else:

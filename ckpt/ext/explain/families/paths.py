@@ -68,17 +68,16 @@ def of_counted(found: re.Match[str], case: Case) -> Iterator[Statement]:
         yield Statement(
             f"accelerate counts each name with custom_checkpoint in it, and {strays} "
             f"is one: {counted:,} names, for {registered:,} registered. It then skips "
-            "all of"
-            f" them, so {held} was not loaded, although it is here. Move {strays} out "
-            "of this folder, and load again."
+            f"all of them, so {held} was not loaded, although it is here. Move "
+            f"{strays} out of this folder, and load again."
         )
     elif own and counted in (len(own), len(names)):
         yield Statement(
             f"This folder has the states of {counted_noun(len(own), 'custom object')} "
             f"({held}), and the program registered {registered:,}. accelerate then "
-            "loads none of them: schedulers and"
-            " other objects begin anew. Register as many as the run that saved "
-            "(register_for_checkpointing), in its order, before load_state."
+            "loads none of them: schedulers and other objects begin anew. Register as "
+            "many as the run that saved (register_for_checkpointing), in its order, "
+            "before load_state."
         )
     elif not names:
         yield Statement(
@@ -88,9 +87,8 @@ def of_counted(found: re.Match[str], case: Case) -> Iterator[Statement]:
             )
             if counted
             else (
-                "This folder has no file of a custom object "
-                "(custom_checkpoint_0.pkl), and the program registered "
-                f"{registered:,}: they begin anew."
+                "This folder has no file of a custom object (custom_checkpoint_0.pkl), "
+                f"and the program registered {registered:,}: they begin anew."
             )
         )
     else:
@@ -347,12 +345,11 @@ def _answer_lacking_file(
             f"{show(name, 80)} is not in this folder, and "
             f"{and_more([show(other, 80) for other in alike], 4)} "
             f"{'is' if len(alike) == 1 else 'are'}: each process of a run writes its "
-            "own, and"
-            " no other did. The save was called in the main process alone, or the run "
-            "had fewer of them. Weights and"
-            " optimizer are not in such a file: resume with as many processes, or copy "
-            "the file of process 0 to the name that lacks; its random numbers"
-            " are then those of process 0. Call save_state in all processes."
+            "own, and no other did. The save was called in the main process alone, or "
+            "the run had fewer of them. Weights and optimizer are not in such a file: "
+            "resume with as many processes, or copy the file of process 0 to the name "
+            "that lacks; its random numbers are then those of process 0. Call "
+            "save_state in all processes."
         )
         return
     if alike:
@@ -571,9 +568,8 @@ def _use_of(name: str, case: Case) -> Iterator[Statement]:
         )
         yield Statement(
             "Trainer keeps the step, the epoch and the best metric in it, and resumes "
-            f"from no folder without it.{where} Copy it from where the run wrote"
-            " it, or begin a new run from these weights (from_pretrained of this "
-            "folder)."
+            f"from no folder without it.{where} Copy it from where the run wrote it, "
+            "or begin a new run from these weights (from_pretrained of this folder)."
         )
     elif name in ("optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin"):
         yield Statement(
@@ -594,7 +590,7 @@ def _answer_other_path(path: str, shown: str, case: Case) -> Iterator[Statement]
     yield Statement(
         f"The program opens another path than this {what}: nothing is at "
         f"{shown}.{_relative_path_note(path)} {_whole_text(case)} Put the file that it "
-        "asks for there, or give"
-        " the program the path of yours, where an option takes one.".replace("  ", " ")
+        "asks for there, or give the program the path of yours, where an option takes "
+        "one.".replace("  ", " ")
     )
     yield from _damage_statements(case)

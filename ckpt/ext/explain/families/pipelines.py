@@ -115,9 +115,8 @@ def _of_component(cls: str, parts: list[str]) -> Iterator[Statement]:
     lacks = f"a {cls}" if asked is None else f"{asked} ({cls})"
     yield Statement(
         f"This file holds {held}, and no name of {lacks}. from_single_file of a "
-        "pipeline wants"
-        f" all parts in one file: load {cls} from the folder of the base model, and "
-        "hand it over."
+        f"pipeline wants all parts in one file: load {cls} from the folder of the base "
+        "model, and hand it over."
     )
     if len(parts) == 1 and parts[0] in _PLACES:
         yield Statement(
@@ -146,16 +145,14 @@ def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
     if asked is not None and any(part == asked for part, _ in parts):
         yield Statement(
             f"This file holds {asked}: another file was loaded, or the loader does not "
-            "know"
-            " its names. A newer version of the program may."
+            "know its names. A newer version of the program may."
         )
         return
     if asked is not None and len(parts) > 1:
         held = " and ".join(part for part, _ in parts[::-1])
         yield Statement(
             f"This file holds {held}, and no name of {asked}: load {asked} from a file "
-            "of its"
-            f" own, by the node {_loader_of(asked)}."
+            f"of its own, by the node {_loader_of(asked)}."
         )
         return
     if not parts:
@@ -168,14 +165,13 @@ def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
         node, _, folder = loader.partition(", ")
         yield Statement(
             f"This file holds {part} alone, and a loader of checkpoints wants a "
-            "diffusion model, a VAE and a text encoder in one file."
-            f" ComfyUI takes it by the node {node}, from {folder}."
+            "diffusion model, a VAE and a text encoder in one file. ComfyUI takes it "
+            f"by the node {node}, from {folder}."
         )
         if asked is not None and asked != part:
             yield Statement(
                 f"{asked[:1].upper()}{asked[1:]} comes from a file of its own, by the "
-                "node"
-                f" {_loader_of(asked)}."
+                f"node {_loader_of(asked)}."
             )
     else:
         *first, last = [part for part, _ in parts][::-1]

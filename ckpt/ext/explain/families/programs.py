@@ -53,14 +53,14 @@ def _answer_fairseq(message: Message, case: Case) -> Iterator[Statement]:
         )
         yield Statement(
             f"{text} fairseq knows a task once the code that registers it was "
-            "imported: give the folder of the project that defines it"
-            " (--user-dir), or take the version of fairseq that has it."
+            "imported: give the folder of the project that defines it (--user-dir), or "
+            "take the version of fairseq that has it."
         )
     elif "cfg" in keys and tasks:
         yield Statement(
             f"This file has its settings under cfg (task {tasks[0]}), and args is "
-            "None, as fairseq 0.12 and its repository write them. An older"
-            " fairseq reads args alone: install a newer one."
+            "None, as fairseq 0.12 and its repository write them. An older fairseq "
+            "reads args alone: install a newer one."
         )
     elif tasks:
         yield Statement(
@@ -70,8 +70,8 @@ def _answer_fairseq(message: Message, case: Case) -> Iterator[Statement]:
     else:
         yield Statement(
             "This file records no task, under args or under cfg: fairseq cannot build "
-            "the model from it. Build it with your own settings, and"
-            " load the weights alone."
+            "the model from it. Build it with your own settings, and load the weights "
+            "alone."
         )
     yield from load_statements(case)
 
@@ -300,8 +300,8 @@ def _loaded_twice(message: Message, case: Case) -> Iterator[Statement]:
         return
     yield Statement(
         "A program loads the file itself, and got a dict that was loaded already: hand "
-        "over the path. load_from_checkpoint of Lightning is a"
-        " method of the class, takes the path, and returns the model."
+        "over the path. load_from_checkpoint of Lightning is a method of the class, "
+        "takes the path, and returns the model."
     )
     yield from load_statements(case, "For a model that is built already:")
 
@@ -362,9 +362,9 @@ def _answer_compiled(message: Message, case: Case) -> Iterator[Statement]:
         return
     yield Statement(
         "This archive holds a program of torch.export (an ExportedProgram, which "
-        "torch.export.save writes) and no compiled code. AOTIModelPackageLoader and"
-        " load_package take what AOTInductor has compiled. Compile it on a machine "
-        "with the device and the libraries of the target:",
+        "torch.export.save writes) and no compiled code. AOTIModelPackageLoader and "
+        "load_package take what AOTInductor has compiled. Compile it on a machine with "
+        "the device and the libraries of the target:",
         (),
         f"torch._inductor.aoti_compile_and_package(torch.export.load({string_literal(case.survey.path)}))",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 
 from ckpt.bytes.far import is_url
@@ -39,6 +40,11 @@ _OF_PACKED = (
     "weight_zero_point",
     "scale",
     "zero_point",
+)
+
+SCALE = re.compile(
+    r"(?:^|[._])(?:scales?|scale_inv|qzeros|g_idx|absmax|quant_map|SCB|zero_point"
+    r"|quant_state|bitsandbytes__)"
 )
 
 
@@ -79,16 +85,16 @@ def packed_and_plain(
     if is_saved:
         text = (
             f"This file is quantized {where}, and the model was built for plain "
-            "weights: build it for the quantization of the file, or take the"
-            " checkpoint from before it."
+            "weights: build it for the quantization of the file, or take the "
+            "checkpoint from before it."
         )
     else:
         same = "layer" if len(layers) == 1 else "layers"
         text = (
             f"The model was built for quantized weights {where}, and this file is not "
-            f"quantized: it has weight in the same {same}. Build the model"
-            " without quantization, or quantize this checkpoint first with the tool of "
-            "that program, and load what it writes."
+            f"quantized: it has weight in the same {same}. Build the model without "
+            "quantization, or quantize this checkpoint first with the tool of that "
+            "program, and load what it writes."
         )
     return frozenset(names), text
 
@@ -140,8 +146,8 @@ def built_by_quantizers(case: Case) -> Iterator[Statement]:
     elif is_folder and not has_config:
         yield Statement(
             f"{text} Loaders build them by quantization_config, and config.json has no "
-            "quantization_config: take config.json from where the"
-            " weights were quantized."
+            "quantization_config: take config.json from where the weights were "
+            "quantized."
         )
     else:
         yield Statement(
@@ -203,8 +209,7 @@ def before_converters(case: Case) -> Iterator[Statement]:
     """Say what converters to GGUF take in the place of weights with scales."""
     yield Statement(
         "Converters to GGUF take weights that were not quantized: convert the original "
-        "model, and quantize the GGUF"
-        " (llama-quantize)."
+        "model, and quantize the GGUF (llama-quantize)."
     )
     yield from command_statements(
         (
@@ -225,33 +230,30 @@ def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
         if "into non-quantized" in message.text:
             yield Statement(
                 "bitsandbytes quantizes a layer when it moves to the GPU, and takes "
-                "saved"
-                " codes only after that: model.cuda() before load_state_dict."
+                "saved codes only after that: model.cuda() before load_state_dict."
             )
         elif "only supports 16/32-bit floats" in message.text:
             yield Statement(
                 "A loader that quantizes got codes, and cannot quantize them again: "
-                "leave"
-                " load_in_4bit or load_in_8bit out."
+                "leave load_in_4bit or load_in_8bit out."
             )
         yield from built_by_quantizers(case)
         return
     methods = [str(node) for _, node in case.finds_value(("quant_method",))]
     if methods:
         yield Statement(
-            "config.json has a quantization_config "
-            f"({show(methods[0], 60)}), and no weight of this file is quantized: the "
-            "loader builds quantized layers and finds plain weights, without codes "
-            "and scales. They were saved after a merge or a conversion to floats, or "
-            "config.json is of another folder. Take quantization_config out of "
-            "config.json, and the weights load as they are."
+            f"config.json has a quantization_config ({show(methods[0], 60)}), and no "
+            "weight of this file is quantized: the loader builds quantized layers and "
+            "finds plain weights, without codes and scales. They were saved after a "
+            "merge or a conversion to floats, or config.json is of another folder. "
+            "Take quantization_config out of config.json, and the weights load as they "
+            "are."
         )
         yield from load_statements(case)
         return
     yield Statement(
         "No weight of this file is quantized in a way that ckpt knows: load it into "
-        "plain"
-        " layers, or let the loader quantize it (quantization_config of "
+        "plain layers, or let the loader quantize it (quantization_config of "
         "from_pretrained)."
     )
     yield from load_statements(case)

@@ -60,8 +60,7 @@ def _answer_program(message: Message, case: Case) -> Iterator[Statement]:
     yield from load_statements(case, "It loads in Python so:")
     yield Statement(
         "torch.jit.load, libtorch, DJL and other C++ programs take what torch.jit.save "
-        "wrote: load the weights into the model"
-        " in Python, then write it so:",
+        "wrote: load the weights into the model in Python, then write it so:",
         (),
         'torch.jit.script(model).save("model.pt")',
     )
@@ -111,8 +110,8 @@ def _answer_operator(message: Message, case: Case) -> Iterator[Statement]:
     if space in _OF_TORCH:
         yield Statement(
             f"{show(name, 120)} is of torch itself: a newer torch wrote the program, "
-            "and yours lacks it. With the torch that wrote it, or"
-            " a newer one, it loads so:",
+            "and yours lacks it. With the torch that wrote it, or a newer one, it "
+            "loads so:",
             (),
             case.survey.load.expression,
         )
@@ -128,8 +127,7 @@ def _answer_operator(message: Message, case: Case) -> Iterator[Statement]:
     )
     yield Statement(
         f"{show(name, 120)} is of a library, and not of torch. Load the library first: "
-        f"{how}. A program in C++ links it. Then it loads"
-        " so:",
+        f"{how}. A program in C++ links it. Then it loads so:",
         (),
         case.survey.load.expression,
     )

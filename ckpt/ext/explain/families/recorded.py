@@ -56,8 +56,7 @@ def settings_of(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
     yield Statement(
         f"{ours:,} stands among the settings of this checkpoint: "
         f"{and_more([show(name, 120) for name in named], _MOST)}. Build the model with "
-        "it, in place"
-        f" of {theirs:,}."
+        f"it, in place of {theirs:,}."
     )
 
 

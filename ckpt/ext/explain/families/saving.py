@@ -89,8 +89,7 @@ def _file_name(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         "No file is the cause: Windows takes no "
         f"{' and no '.join(held) or 'such character'} in the name of a file. Give the "
-        "save another name"
-        " (a time without colons: %H-%M-%S)."
+        "save another name (a time without colons: %H-%M-%S)."
     )
 
 
@@ -128,12 +127,11 @@ def _answer_flat_weights(case: Case) -> Iterator[Statement]:
     """
     yield Statement(
         "The message is about the live model: some of its tensors are parts of one "
-        "memory, as the weights of nn.GRU, nn.LSTM and nn.RNN are on"
-        " a GPU, and none has all of it. safetensors keeps no such parts. Clone them "
-        "before the save (value.clone() for each value of the state"
-        " dict), or write no safetensors (safe_serialization=False). load_model of "
-        "safetensors looks at the model first, and stops so too:"
-        " load_file and load_state_dict do not."
+        "memory, as the weights of nn.GRU, nn.LSTM and nn.RNN are on a GPU, and none "
+        "has all of it. safetensors keeps no such parts. Clone them before the save "
+        "(value.clone() for each value of the state dict), or write no safetensors "
+        "(safe_serialization=False). load_model of safetensors looks at the model "
+        "first, and stops so too: load_file and load_state_dict do not."
     )
     lost = lost_of_recurrent([entry.name for entry in case.survey.tensors], case)
     if lost:
@@ -147,8 +145,8 @@ def _answer_contiguous(message: Message, case: Case) -> Iterator[Statement]:
     del message
     yield Statement(
         "safetensors writes tensors whose elements lie in order, and this one is a "
-        "view of others: transposed, sliced or channels_last."
-        " Call .contiguous() on it before the save."
+        "view of others: transposed, sliced or channels_last. Call .contiguous() on it "
+        "before the save."
     )
     for words in (("convert",), ("slim",)):
         way = case.written(words, "", ".safetensors")

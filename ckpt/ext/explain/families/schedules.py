@@ -35,33 +35,28 @@ def _answer_schedule(message: Message, case: Case) -> Iterator[Statement]:
         if steps != total:
             yield Statement(
                 f"{label} is the state of a OneCycleLR of {steps:,} steps, and the "
-                "message"
-                f" is of another one ({total:,})."
+                f"message is of another one ({total:,})."
             )
             continue
         done = "all are done" if last + 1 >= steps else f"{last:,} are done"
         yield Statement(
-            f"{label} is the state of a OneCycleLR of {steps:,} steps, of which {done}"
-            f" (last_epoch {last:,}). load_state_dict of a scheduler takes total_steps "
-            "and"
-            " the phases from the checkpoint, whatever the new scheduler was built "
-            "with:"
-            " a longer run ends at the same step."
+            f"{label} is the state of a OneCycleLR of {steps:,} steps, of which {done} "
+            f"(last_epoch {last:,}). load_state_dict of a scheduler takes total_steps "
+            "and the phases from the checkpoint, whatever the new scheduler was built "
+            "with: a longer run ends at the same step."
         )
     if any(row["total_steps"] == total for row in cycles.values()):
         yield Statement(
             "To train longer, leave the load of its state out and build a new schedule "
-            "for"
-            " the steps that are to come: the optimizer keeps its own state. To end as"
-            " planned, step the scheduler once for each batch, and not after the last "
-            "one."
+            "for the steps that are to come: the optimizer keeps its own state. To end "
+            "as planned, step the scheduler once for each batch, and not after the "
+            "last one."
         )
     elif not cycles:
         yield Statement(
-            "No state of a OneCycleLR is in this file: the program built it for too few"
-            " steps. total_steps is the number of epochs times the number of batches, "
-            "of"
-            " the whole run, and each call of step counts."
+            "No state of a OneCycleLR is in this file: the program built it for too "
+            "few steps. total_steps is the number of epochs times the number of "
+            "batches, of the whole run, and each call of step counts."
         )
     yield from load_statements(case)
 

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement, load_statements
-from ckpt.ext.explain.families.keys import SCALE, tied_name
+from ckpt.ext.explain.families.quantized import SCALE
+from ckpt.ext.explain.families.tied import tied_name
 from ckpt.ext.explain.origins import config_of
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -256,10 +257,9 @@ def of_needed_value(found: re.Match[str], case: Case) -> Iterator[Statement]:
     if len(names) > len(firsts):
         shown = and_more([show(word, 40) for word in firsts], 4)
         yield Statement(
-            f"The names of this file begin with {shown}. "
-            "A model of another class than the one that saved has other names "
-            "(AutoModel has no model. before them, AutoModelForCausalLM has): build "
-            "the class of the file."
+            f"The names of this file begin with {shown}. A model of another class than "
+            "the one that saved has other names (AutoModel has no model. before them, "
+            "AutoModelForCausalLM has): build the class of the file."
         )
     tied = tied_name(["lm_head.weight"], names, case)
     if tied is not None and "lm_head.weight" not in names:

@@ -67,8 +67,8 @@ def cut_statement(
     met = sum(name in names for name in missing)
     text = (
         f"Each unexpected key is a name of this file without {cut}: the program cuts "
-        f"them off{reason}. The names of this file have no"
-        " such prefix: load them as they are."
+        f"them off{reason}. The names of this file have no such prefix: load them as "
+        "they are."
     )
     if missing and met == len(missing):
         text += " All missing keys are among them."
@@ -201,9 +201,9 @@ def averages_statement(found: Sequence[str]) -> Statement:
     """Say what keys of averages are for."""
     return Statement(
         f"{counted_noun(len(found), 'key')} of this file {be_verb(found)} running "
-        f"averages of its weights ({_AVERAGED}…, of the EMA hook of mmcv and"
-        " mmdet). A model without that hook has no place for them and loses nothing "
-        "else: the load has the weights, and not their averages."
+        f"averages of its weights ({_AVERAGED}…, of the EMA hook of mmcv and mmdet). A "
+        "model without that hook has no place for them and loses nothing else: the "
+        "load has the weights, and not their averages."
     )
 
 
@@ -363,10 +363,9 @@ def merged_layers(
     yield Statement(
         f"{counted_noun(len(parts), 'tensor')} lora_B of this adapter "
         f"{'has' if len(parts) == 1 else 'have'} three axes beside a lora_A of two: "
-        "the merged layers"
-        f" of PEFT 0.2 (enable_lora).{stacked if is_stacked else ''} PEFT 0.3 and "
-        "newer have no such layer, so no value of r fits. Load it with peft 0.2.0, or"
-        " train the adapter anew."
+        f"the merged layers of PEFT 0.2 (enable_lora).{stacked if is_stacked else ''} "
+        "PEFT 0.3 and newer have no such layer, so no value of r fits. Load it with "
+        "peft 0.2.0, or train the adapter anew."
     )
 
 
@@ -388,10 +387,9 @@ def not_trained_statement(
     there = list(dict.fromkeys(_LORA.split(name)[0] for name in absent))
     return Statement(
         f"The adapter has {counted_noun(len(here), 'layer')} of LoRA, and none at "
-        f"{and_more([show(name, 120) for name in there], 4)}. PEFT builds layers"
-        " where target_modules of adapter_config.json match, and that is at more "
-        "places than the run that saved had trained. "
-        f"{_after_not_trained(message)}"
+        f"{and_more([show(name, 120) for name in there], 4)}. PEFT builds layers where "
+        "target_modules of adapter_config.json match, and that is at more places than "
+        f"the run that saved had trained. {_after_not_trained(message)}"
     )
 
 
@@ -442,17 +440,17 @@ def base_of_adapter(
     if base:
         yield Statement(
             f"{counted_noun(len(base), 'missing key')} {be_verb(base)} of the base "
-            "model. The file of an adapter has none of its weights: expected, for they"
-            " stay as the base model was loaded.",
+            "model. The file of an adapter has none of its weights: expected, for they "
+            "stay as the base model was loaded.",
         )
     layers = {_LORA.split(name)[0] for name in shapes if _LORA.search(name)}
     same = [name for name in others if _LORA.split(name)[0] in layers]
     if same:
         yield Statement(
             f"{counted_noun(len(same), 'missing key')} {be_verb(same)} of an adapter "
-            "at layers that this file has: the load gave this file to an adapter of"
-            " another name, and that one is complete, or it gave no tensor of it to "
-            "the model.",
+            "at layers that this file has: the load gave this file to an adapter of "
+            "another name, and that one is complete, or it gave no tensor of it to the "
+            "model.",
             tuple(same),
         )
     elif not others:
@@ -506,12 +504,12 @@ def recurrent_statement(lost: Mapping[str, str]) -> Statement:
     held = list(dict.fromkeys(lost.values()))
     return Statement(
         "A recurrent layer (nn.GRU, nn.LSTM, nn.RNN) keeps its weights in one memory "
-        f"on a GPU. The save kept {and_more([show(name, 120) for name in held], 3)}"
-        " of it and left the others out: their values are not in this file "
-        f"({and_more([show(name, 120) for name in lost], 3)}). Take another save,"
-        " or train these layers anew. For the next save, clone them (value.clone() for "
-        "each value of the state dict), or write no safetensors"
-        " (safe_serialization=False in accelerate)."
+        f"on a GPU. The save kept {and_more([show(name, 120) for name in held], 3)} of "
+        "it and left the others out: their values are not in this file "
+        f"({and_more([show(name, 120) for name in lost], 3)}). Take another save, or "
+        "train these layers anew. For the next save, clone them (value.clone() for "
+        "each value of the state dict), or write no safetensors "
+        "(safe_serialization=False in accelerate)."
     )
 
 
@@ -540,8 +538,8 @@ def older_leaves_statement(older: Sequence[str], case: Case) -> Statement:
     count = sum(entry.name.rpartition(".")[2] in olds for entry in case.survey.tensors)
     text = (
         f"{show(older[0], 120)} is a norm in its old spelling, of TensorFlow: gamma is "
-        f"weight, and beta is bias, and {counted_noun(count, 'tensor')} of this file"
-        f" {'has' if count == 1 else 'have'} it. from_pretrained of transformers takes "
+        f"weight, and beta is bias, and {counted_noun(count, 'tensor')} of this file "
+        f"{'has' if count == 1 else 'have'} it. from_pretrained of transformers takes "
         "both; other programs take the new one."
     )
     rules = [word for old, new in LEAVES for word in ("--sub", rf"s/\.{old}$/.{new}/")]

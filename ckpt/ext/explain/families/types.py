@@ -45,8 +45,8 @@ def _answer_types(message: Message, case: Case) -> Iterator[Statement]:
         (only,) = counts
         yield Statement(
             "A model that was built in float32 stays float32 when load_state_dict "
-            f"copies into it. One that is {only} needs inputs"
-            f" of {only}: model.float(), or input.to(torch.{only})."
+            f"copies into it. One that is {only} needs inputs of {only}: "
+            f"model.float(), or input.to(torch.{only})."
         )
     if "Half" in message.text and "not implemented" in message.text:
         yield Statement(
@@ -75,18 +75,16 @@ def _answer_unscaled(message: Message, case: Case) -> Iterator[Statement]:
     )
     if not halves:
         yield Statement(
-            f"{text} No weight of this file is float16: the program cast the model"
-            " (torch_dtype=float16, model.half()). Load it in float32, or train in "
-            "bfloat16,"
-            " which needs no GradScaler."
+            f"{text} No weight of this file is float16: the program cast the model "
+            "(torch_dtype=float16, model.half()). Load it in float32, or train in "
+            "bfloat16, which needs no GradScaler."
         )
         return
     yield Statement(
-        f"{text} {counted_noun(len(halves), 'tensor')} of this file"
-        f" {be_verb(halves)} float16, and a loader that keeps their type makes such"
-        " parameters, as the adapters of a run that goes on are. Cast those that are "
-        "trained"
-        " after the load (param.data = param.data.float())."
+        f"{text} {counted_noun(len(halves), 'tensor')} of this file {be_verb(halves)} "
+        "float16, and a loader that keeps their type makes such parameters, as the "
+        "adapters of a run that goes on are. Cast those that are trained after the "
+        "load (param.data = param.data.float())."
     )
     way = case.plan(("convert", "--dtype", "float32"))
     if way.command is not None:
@@ -133,8 +131,7 @@ def _answer_float64(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"{counted_noun(len(names), 'tensor')} of this file {be_verb(names)} "
         f"{' or '.join(sorted(set(wide.values())))}, which the GPUs of Apple do not "
-        "have:"
-        f" {and_more([show(name, 120) for name in names], 4)}."
+        f"have: {and_more([show(name, 120) for name in names], 4)}."
     )
     way = case.plan(("convert", "--dtype", "float32"))
     if way.command is not None and "complex128" not in wide.values():
@@ -172,15 +169,13 @@ def _sizes_of_states(states: dict[str, int]) -> Iterator[Statement]:
         rows.append(f"{show(name, 120)} has {nbytes:,} bytes{of}")
     yield Statement(
         f"In this file {and_more(rows, _STATES, '; ', total=len(states))}. A generator "
-        "takes the state of its own"
-        " kind and version alone: that of the CPU goes to torch.set_rng_state, that of "
-        "a GPU"
-        " to torch.cuda.set_rng_state of a torch that writes as many bytes."
+        "takes the state of its own kind and version alone: that of the CPU goes to "
+        "torch.set_rng_state, that of a GPU to torch.cuda.set_rng_state of a torch "
+        "that writes as many bytes."
     )
     yield Statement(
         "Weights and optimizer do not need it: leave the load of the random states "
-        "out, and"
-        " the run goes on with other random numbers."
+        "out, and the run goes on with other random numbers."
     )
 
 

@@ -111,9 +111,8 @@ def of_subscript(found: re.Match[str], case: Case) -> Iterator[Statement]:
         ):
             yield Statement(
                 f"This file holds a whole pickled module ({show(root.type, 80)}), and "
-                "no dict of parts: the program asks it for a key. Its state_dict() "
-                "has the"
-                " weights by their names."
+                "no dict of parts: the program asks it for a key. Its state_dict() has "
+                "the weights by their names."
             )
             way = case.plan(("weights",))
             if way.command is not None:

@@ -365,8 +365,8 @@ def measures_statement(absent: Sequence[str]) -> Statement | None:
         f"{counted_noun(len(absent), 'missing key')} "
         f"{'is' if len(absent) == 1 else 'are'} by the name of a metric or a loss, "
         "which counts or weighs while a model is trained, and no weight of the model: "
-        "newer versions of a program save them, or older ones did. strict=False "
-        "leaves the model's own, and nothing is lost.",
+        "newer versions of a program save them, or older ones did. strict=False leaves "
+        "the model's own, and nothing is lost.",
         tuple(absent),
     )
 

@@ -78,7 +78,6 @@ def _merged(case: Case) -> Iterator[Statement]:
     base = f" BASE is {show(named[0], 120)} on your disk." if named else ""
     if path is not None:
         yield Statement(
-            "Merged into its base with all that it holds, no adapter is left: "
-            f"ckpt merge BASE {path} -o merged --with-config."
-            f"{base}"
+            "Merged into its base with all that it holds, no adapter is left: ckpt "
+            f"merge BASE {path} -o merged --with-config.{base}"
         )

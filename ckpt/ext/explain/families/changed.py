@@ -1,0 +1,141 @@
+"""Changes of a model that its names show: pruned, observed, quantized."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ckpt.ext.explain.case import Case, be_verb
+from ckpt.ext.explain.families.quantized import packed_and_plain
+from ckpt.ext.explain.message import Message
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import counted_noun
+
+
+class Changed(NamedTuple):
+    """The names that a change of the model explains: pruning, quantization, a norm.
+    `code` loads them, where it can.
+    """
+
+    names: frozenset[str]
+    text: str = ""
+    code: str | None = None
+
+    def line(self, case: Case) -> str | None:
+        """The line of Python that loads the file into the model, where one does."""
+        load = case.survey.load.expression
+        if self.code is None or load is None or len(case.survey.candidates) > 1:
+            return None
+        return f"state = {load}; {self.code}"
+
+
+_MASKED = (
+    'state.update((name[:-5], state[name] * state[name[:-5] + "_mask"]) for name in '
+    'list(state) if name.endswith("_orig"));'
+    " model.load_state_dict({name: value for name, value in state.items() if not "
+    'name.endswith(("_orig", "_mask"))})'
+)
+
+_OBSERVED = re.compile(
+    r"(?:^|\.)(?:activation_post_process|weight_fake_quant)\.|(?:^|\.)(?:fake_quant"
+    r"|observer)_enabled$"
+)
+
+
+def find_change(
+    message: Message, absent: Sequence[str], here: set[str], names: Mapping[str, object]
+) -> Changed:
+    """Find a change of the model, before the save or the load, that gave its tensors
+    other names. `names` are all of the file.
+    """
+    masked = [
+        name for name in absent if f"{name}_orig" in here and f"{name}_mask" in here
+    ]
+    if masked:
+        ours = [f"{name}{end}" for name in masked for end in ("", "_orig", "_mask")]
+        text = (
+            f"{counted_noun(len(masked), 'parameter')} {be_verb(masked)} kept by "
+            "torch.nn.utils.prune as weight_orig and weight_mask, and the weight"
+            " is their product. So they load into a model that is not pruned:"
+        )
+        return Changed(frozenset(ours), text, _MASKED)
+    lost = set(absent)
+    bare = [name for name in here if f"{name}_orig" in lost and f"{name}_mask" in lost]
+    if bare:
+        ours = [f"{name}{end}" for name in bare for end in ("", "_orig", "_mask")]
+        return Changed(
+            frozenset(ours),
+            (
+                "The model was pruned before the load: load first, and prune then "
+                "(torch.nn.utils.prune)."
+            ),
+        )
+    older = [name for name in absent if f"{name}_v" in here and f"{name}_orig" in names]
+    if older:
+        return Changed(
+            frozenset(f"{name}{end}" for name in older for end in ("", "_v")),
+            "Both have spectral norm, of two versions of torch: the file has "
+            "weight_orig, weight_u and weight_v, as torch 1.0 and newer write it, and "
+            "the model asks for weight beside the others, as torch 0.4 does. Take "
+            "torch 1.0 or newer, which reads both forms.",
+        )
+    normed = [name for name in absent if f"{name}_orig" in here and f"{name}_u" in here]
+    if normed:
+        ours = [f"{name}{end}" for name in normed for end in ("", "_orig", "_u", "_v")]
+        return Changed(
+            frozenset(ours),
+            "The file has spectral norm: weight_orig, weight_u and weight_v. Apply "
+            "torch.nn.utils.spectral_norm to the same layers of"
+            " the model before the load.",
+        )
+    return _find_quantization(message, absent, here)
+
+
+def _find_quantization(
+    message: Message, absent: Sequence[str], here: set[str]
+) -> Changed:
+    """As `find_change`, for the quantization of torch."""
+    theirs = set(message.unexpected)
+    layers = {
+        name.removesuffix(".zero_point")
+        for name in theirs
+        if name.endswith(".zero_point")
+        and f"{name.removesuffix('zero_point')}scale" in theirs
+    }
+    if layers and any("._packed_params" in name for name in theirs):
+        ours = {
+            name
+            for name in (*absent, *here)
+            if name.rpartition(".")[0].partition("._packed")[0] in layers
+        }
+        return Changed(
+            frozenset(ours),
+            "The model was quantized by torch when it was saved: its weights are "
+            "packed integers with a scale and a zero_point. Quantize the"
+            " model in the same way before the load (quantize_dynamic, or prepare and "
+            "convert).",
+        )
+    packed = packed_and_plain(absent, here) or packed_and_plain(
+        here, absent, is_saved=True
+    )
+    if packed is not None:
+        return Changed(*packed)
+    saved = {name for name in here if _OBSERVED.search(name)}
+    asked = {name for name in absent if _OBSERVED.search(name)}
+    if saved:
+        return Changed(
+            frozenset(saved),
+            (
+                "The model was prepared for quantization when it was saved, and has "
+                "observers: prepare the model in the same way before the load."
+            ),
+        )
+    if asked:
+        return Changed(
+            frozenset(asked),
+            (
+                "The model was prepared for quantization before the load, and the file "
+                "has no observers: load first, and prepare then."
+            ),
+        )
+    return Changed(frozenset())

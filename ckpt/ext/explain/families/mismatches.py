@@ -1,0 +1,668 @@
+"""Tensors whose shapes differ between a file and a model, and the reasons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from math import isqrt
+
+from ckpt.evidence.pretrained import base_of_adapter as pretrained_base
+from ckpt.ext.explain.case import Case, Shapes, Statement, be_verb, command_statements
+from ckpt.ext.explain.families.architectures import (
+    compare_depths,
+    groups_statement,
+    input_statements,
+    kernel_statement,
+    name_architectures,
+    scaled_rows,
+    shifted_statement,
+    width_statement,
+)
+from ckpt.ext.explain.families.beginnings import load_into_statement
+from ckpt.ext.explain.families.computed import (
+    computed_buffers,
+    computed_shapes,
+    swin_downsample,
+)
+from ckpt.ext.explain.families.heads import HEAD_WORDS, is_head
+from ckpt.ext.explain.families.layers import (
+    heads_statement,
+    one_size_statement,
+    renumbered_blocks,
+)
+from ckpt.ext.explain.families.quantized import SCALE
+from ckpt.ext.explain.families.recorded import settings_of, settings_places
+from ckpt.ext.explain.families.recurrent import (
+    axes_statements,
+    dimensions_statement,
+    gates_statement,
+    of_recurrent,
+)
+from ckpt.ext.explain.families.replaced import (
+    Replaced,
+    agent_statement,
+    anchors_statement,
+    is_of_anchors,
+    replaced_parts,
+)
+from ckpt.ext.explain.families.spellings import adapter_rank, is_adapter, merged_layers
+from ckpt.ext.explain.families.verdicts import (
+    inputs_statement,
+    longer_lists,
+    variant_statement,
+    vocabulary_statement,
+)
+from ckpt.ext.explain.message import Message, Mismatch
+from ckpt.model.text import and_more, counted_noun, show
+
+_VOCABULARY = re.compile(
+    r"(?:^|\.)(?:embed_tokens|word_embeddings|tok_embeddings|token_embedding|wte"
+    r"|lm_head|shared|embed_out)(?:\.|$)"
+)
+
+_TABLE = re.compile(
+    r"(?:^|[._])(?:embeddings?|embed|emb|codebook)(?:_[a-z]{1,3})?\d{0,3}\.weight$"
+    r"|_emb(?:edding)?\.weight$"
+)
+"""The name of a table of rows that a number chooses: of words, codes or classes."""
+
+_POSITIONS = re.compile(
+    r"(?:^|[._])(?:pos_embed|embed_positions|position_embeddings?|positional_embedding"
+    r"|wpe|relative_position)"
+)
+
+_MOST_RANKS = 64
+
+ADDED = re.compile(
+    r"\.(?:modules_to_save\.[^.]+|base_layer)(?=\.)|(?<=lora_[AB])\.[^.]+(?=\.weight$)"
+    r"|(?<=lora_embedding_[AB])\.[^.]+$|(?<=lora_magnitude_vector)\.[^.]+(?=\.|$)"
+)
+"""Parts that PEFT puts into the names of a model, and leaves out of the file of an
+adapter.
+"""
+
+CONVERTED = "input_blocks.0.0.weight"
+"""The first convolution of a UNet in the names of its authors."""
+
+
+def is_converted(name: str, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether a name is the one that diffusers gives the first convolution of a
+    file in the names of the authors.
+    """
+    is_first = name in ("conv_in.weight", "unet.conv_in.weight")
+    return (
+        is_first
+        and name not in shapes
+        and any(other.endswith(CONVERTED) for other in shapes)
+    )
+
+
+def mismatch_statements(
+    message: Message,
+    case: Case,
+    rows: Sequence[Shapes],
+    shapes: dict[str, tuple[int, ...]],
+) -> Iterator[Statement]:
+    said = {row.name: row.checkpoint for row in message.mismatched}
+    other = [
+        row.name for row in rows if row.file is not None and row.file != said[row.name]
+    ]
+    lost = [row.name for row in rows if row.file is None]
+    if other:
+        yield Statement(
+            f"{counted_noun(len(other), 'tensor')} "
+            f"{'has' if len(other) == 1 else 'have'} another shape in this file than "
+            "in the"
+            " message. Is it the file that was loaded?",
+            tuple(other),
+        )
+    if lost:
+        yield Statement(
+            f"{counted_noun(len(lost), 'tensor')} {be_verb(lost)} not in this file.",
+            tuple(lost),
+        )
+    same = [row for row in message.mismatched if row.name not in other]
+    is_built_otherwise = False
+    packed = [
+        row
+        for row in same
+        if any(f"{row.name}.{part}" in shapes for part in ("absmax", "quant_map"))
+    ]
+    if packed and not case.is_useless:
+        yield Statement(
+            f"{counted_noun(len(packed), 'weight')} of this file "
+            f"{'is' if len(packed) == 1 else 'are'} packed by bitsandbytes: "
+            f"{show(packed[0].name, 100)} is a row of codes, beside its absmax and "
+            "quant_map, and the program built plain layers. It takes a loader that "
+            "knows them (ComfyUI: the node of ComfyUI_bitsandbytes_NF4 in place of "
+            "Load Checkpoint or Load Diffusion Model), or a file that is not packed."
+        )
+        yield from command_statements(
+            "The floats that the codes stand for, for plain layers:",
+            case.plan(("dequantized",)),
+        )
+        return
+    if same and not case.is_useless:
+        told = [
+            *_of_quantizers(same, shapes),
+            *merged_layers(message, shapes, case),
+            *name_architectures(message, shapes),
+            *adapter_rank(message, case),
+        ]
+        if told:
+            yield from told
+            return
+        if "your network:" in message.text:
+            yield Statement(
+                "nnU-Net builds a network by the plans of its dataset, and these were "
+                "made from other plans (patch size, spacing): kernels and"
+                " strides differ. Give both the same plans: "
+                "nnUNetv2_move_plans_between_datasets copies those of the target to "
+                "the dataset of the"
+                " pretraining, which is then preprocessed and trained with them."
+            )
+        yield from computed_shapes(same, message, case)
+        moved = swin_downsample(message, shapes, case)
+        renumbered = frozenset() if moved is None else moved[0]
+        buffers = set(computed_buffers([row.name for row in same]))
+        same = [
+            row
+            for row in same
+            if row.name not in buffers and row.name not in renumbered
+        ]
+        if not same:
+            return
+        gates = gates_statement(same)
+        if gates is not None:
+            yield gates
+            same = [row for row in same if not of_recurrent(row.name)]
+        if not same:
+            return
+        is_sole = len(case.survey.candidates) == 1
+        turned = list(
+            axes_statements(same, case.survey.load.expression if is_sole else None)
+        )
+        if turned and not message.missing:
+            yield from turned
+            return
+        dimensions = dimensions_statement(same)
+        if dimensions is not None and not all(_is_reshaped(row) for row in same):
+            yield dimensions
+            return
+        is_longer = longer_lists(message, message.missing, message.unexpected, shapes)
+        kernels = (
+            None
+            if is_longer or all(_is_reshaped(row) for row in same)
+            else kernel_statement(same)
+        )
+        if kernels is not None:
+            yield kernels
+        inputs = inputs_statement(message)
+        variant = variant_statement(message, shapes)
+        is_named = any(_VOCABULARY.search(row.name) for row in same)
+        words = None if is_named else vocabulary_statement(same)
+        told_first = [row for row in (variant, inputs, words) if row is not None]
+        is_whole = inputs is not None or words is not None
+        by_settings = list(settings_of(same, case))
+        heads = heads_statement(same, shapes)
+        if heads is not None:
+            by_settings.insert(0, heads)
+        reasons = [
+            *told_first,
+            *([] if is_whole else _shape_reasons(same, shapes, message)),
+            *by_settings,
+            *_recorded_settings(message, case),
+        ]
+        yield from reasons
+        is_built_otherwise = bool(by_settings) and not message.missing
+        is_told = kernels is not None or reasons or is_longer
+        if not is_told and not all(map(_is_reshaped, same)):
+            yield from one_size_statement(same)
+        if all(_is_reshaped(row) for row in same):
+            yield from _reshape_statements(same, case)
+            return
+    if case.found("tensor-parallel") or any(ADDED.search(row.name) for row in rows):
+        return
+    if any(is_converted(row.name, shapes) for row in rows):
+        return
+    # An adapter is less than a tenth of its model, which load_into refuses.
+    if is_adapter(shapes) or pretrained_base(case.survey.checkpoint) is not None:
+        return
+    if not _is_enough(message, shapes) or is_built_otherwise:
+        return
+    if same and all(_is_own_table(row) for row in same):
+        return
+    if len(same) == 1 and same[0].name.rpartition("img_in.")[2] == "weight":
+        return
+    if longer_lists(message, message.missing, message.unexpected, shapes):
+        return
+    if _replaced_in(message, shapes) or anchors_statement(same) is not None:
+        return
+    if shifted_statement(message) is not None or groups_statement(same) is not None:
+        return
+    if (
+        not case.is_useless
+        and not _is_of_a_rank(same)
+        and not any(_is_empty(row) for row in same)
+    ):
+        yield load_into_statement(
+            case.survey, "Load what fits, and keep the model's own values elsewhere:"
+        )
+
+
+_MOST_TABLES = 1
+"""Sizes of tables that have a sentence of their own."""
+
+
+def _is_own_table(row: Mismatch) -> bool:
+    """Tell whether a tensor is a table of symbols, speakers or classes, which a model
+    needs whole, and of which only the rows differ.
+    """
+    return (
+        bool(_TABLE.search(row.name))
+        and not _VOCABULARY.search(row.name)
+        and not HEAD_WORDS.search(row.name.rpartition(".")[0])
+        and row.checkpoint[1:] == row.model[1:]
+    )
+
+
+def _is_enough(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether more fits than what load_into refuses: a tenth of the parameters of
+    the model.
+    """
+    differing = {row.name for row in message.mismatched}
+    left_over = differing.union(message.unexpected)
+    fitting = sum(
+        _shape_numel(shape) for name, shape in shapes.items() if name not in left_over
+    )
+    others = sum(_shape_numel(row.model) for row in message.mismatched)
+    return 0 < fitting + others <= 10 * fitting
+
+
+def _recorded_settings(message: Message, case: Case) -> Iterator[Statement]:
+    """Say where the settings of the run are in the file, for a model that lacks whole
+    layers of it and has other sizes.
+    """
+    if not message.unexpected:
+        return
+    places = [show(place, 80) for place in settings_places(case)]
+    if places:
+        yield Statement(
+            "Layers that the model lacks, beside other sizes, are of another version "
+            "or config of it. The settings of the run that saved are in"
+            f" this checkpoint, at {and_more(places, 3)}: build the model from them, "
+            "with a version of its code that knows them."
+        )
+
+
+def _shape_reasons(
+    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]], message: Message
+) -> Iterator[Statement]:
+    """The reasons that the shapes themselves show."""
+    empty = [
+        row
+        for row in rows
+        if _shape_numel(row.checkpoint) < _shape_numel(row.model)
+        and row.checkpoint in ((0,), (1,))
+    ]
+    # ZeRO-3 leaves small parameters as they are, and empties the large ones.
+    largest = max(map(_shape_numel, shapes.values()), default=0)
+    if empty and (
+        any(row.checkpoint == (0,) for row in empty)
+        or max(_shape_numel(row.model) for row in empty) >= largest
+    ):
+        yield Statement(
+            f"{counted_noun(len(empty), 'tensor')} of the checkpoint "
+            f"{'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3"
+            " leaves parameters whose values lie with all ranks. The weights are "
+            "elsewhere."
+        )
+        return
+    groups = groups_statement(rows)
+    if groups is not None:
+        yield groups
+        return
+    if _is_of_a_rank(rows):
+        yield Statement(
+            f"Each has one dimension that is 1/{_rank_count(rows[0])} of the model's: "
+            "this is the file of one rank of"
+            f" {_rank_count(rows[0])} of tensor parallelism, and no model by itself."
+        )
+        return
+    wide = scaled_rows(rows)
+    if wide:
+        yield width_statement(wide)
+    rows = [row for row in rows if row not in wide]
+    agent = agent_statement(rows)
+    if agent is not None:
+        yield agent
+        return
+    anchors = anchors_statement(rows)
+    if anchors is not None:
+        yield anchors
+        rows = [row for row in rows if not is_of_anchors(row)]
+    words = [
+        row
+        for row in rows
+        if _VOCABULARY.search(row.name) and row.checkpoint[1:] == row.model[1:]
+    ]
+    if words and len({(row.checkpoint[:1], row.model[:1]) for row in words}) == 1:
+        row = words[0]
+        yield Statement(
+            f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and "
+            f"{row.model[0]:,} in the model: another"
+            " tokenizer, dictionary or config.json, or tokens that were added. In "
+            "transformers model.resize_token_embeddings"
+            f"({row.checkpoint[0]}) before the load makes room."
+        )
+    vocabularies = {(row.checkpoint[:1], row.model[:1]) for row in words}
+    tabled = [
+        row
+        for row in rows
+        if not _VOCABULARY.search(row.name)
+        and _TABLE.search(row.name)
+        and not HEAD_WORDS.search(row.name.rpartition(".")[0])
+    ]
+    tables = {
+        (row.checkpoint[:1], row.model[:1])
+        for row in tabled
+        if row.checkpoint[1:] == row.model[1:]
+    }
+    others = [
+        row
+        for row in rows
+        if (row.checkpoint[:1], row.model[:1]) not in vocabularies
+        and not _POSITIONS.search(row.name)
+    ]
+    heads = [
+        row
+        for row in others
+        if (row.checkpoint[:1], row.model[:1]) not in tables
+        and is_head(row, rows, shapes)
+    ]
+    if wide:  # the outputs of inner layers are another width too
+        heads = [row for row in heads if HEAD_WORDS.search(row.name.rpartition(".")[0])]
+    replaced = _replaced_in(message, shapes)
+    is_longer = not replaced and longer_lists(
+        message, message.missing, message.unexpected, shapes
+    )
+    is_moved = renumbered_blocks(message.missing, message.unexpected)
+    if heads and not is_moved and not is_longer:
+        row = heads[0]
+        # With other layers that differ, lack or are left over, the models are not one
+        # but for the last layer.
+        # A table of labels has one row more, for no class.
+        one_more = ((row.checkpoint[0] + 1,), (row.model[0] + 1,))
+        rest = [other for other in others if other not in heads]
+        is_alone = (
+            all((other.checkpoint[:1], other.model[:1]) == one_more for other in rest)
+            and not message.missing
+            and not message.unexpected
+        )
+        is_deeper = not is_alone and any(True for _ in compare_depths(message, shapes))
+        layers = {head.name.rpartition(".")[0] for head in heads}
+        which = (
+            "The last layer" if len(layers) == 1 else f"These {len(layers):,} layers"
+        )
+        maps = max((len(head.model) for head in heads), default=0) > 2
+        noun = (
+            "classes"
+            if not maps or any(_OF_CLASSES.search(head.name) for head in heads)
+            else "outputs, as of classes, joints or maps"
+        )
+        alone = (
+            f": another number of {noun}. {which} cannot be loaded, and the others can."
+            if is_alone
+            else ": another number of classes, too."
+            if is_deeper or replaced
+            else f" ({show(row.name, 120)})."
+        )
+        yield Statement(
+            _bins_text(row)
+            or f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
+            f"{row.model[0]:,}{alone}"
+        )
+    if len(tables) > _MOST_TABLES:
+        listed = [
+            f"{show(row.name, 100)} ({row.checkpoint[0]:,} and {row.model[0]:,})"
+            for row in tabled
+            if row.checkpoint[1:] == row.model[1:]
+        ]
+        yield Statement(
+            f"{counted_noun(len(listed), 'table')} "
+            f"have other numbers of rows in the checkpoint and in the model: "
+            f"{and_more(listed, 4)}. A number of rows is that of a vocabulary: "
+            "symbols, words or names that were counted in the data of the training. "
+            "Take the vocabularies that were saved with it, for those of other data "
+            "give each row another meaning."
+        )
+        tables = set()
+    for here, there in sorted(tables):
+        same = [
+            row.name
+            for row in others
+            if (row.checkpoint[:1], row.model[:1]) == (here, there)
+        ]
+        if not same:
+            continue
+        named = and_more([show(name, 120) for name in same], 3)
+        yield Statement(
+            f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the "
+            f"checkpoint and {there[0]:,} in the model: a size that the settings of a"
+            " model give, as the number of its symbols, speakers or classes. Build it "
+            f"with {here[0]:,}: the settings, and the list of the symbols or names, "
+            "are those of the run that saved. A load of what fits leaves the whole "
+            "table untrained."
+        )
+    windows = [
+        row
+        for row in rows
+        if _WINDOW.search(row.name) and len(row.checkpoint) == len(row.model) == 1
+    ]
+    for row in windows[:1]:
+        yield Statement(
+            f"{show(row.name, 100)} is the window of a spectrum, by its name: "
+            f"{row.checkpoint[0]:,} samples in the checkpoint and {row.model[0]:,} in "
+            "the model. Settings of the sound give it (win_length, n_fft, block_size): "
+            "take those that go with the checkpoint, or the checkpoint that goes with "
+            "these settings. What has other outputs beside may follow from it."
+        )
+    turned = [
+        row
+        for row in rows
+        if len(row.checkpoint) == 2 and row.checkpoint == row.model[::-1]
+    ]
+    if turned and len(turned) == len(rows):
+        yield Statement(
+            "Each is the transpose of the model's. Another library wrote it "
+            "(TensorFlow, JAX), or a Conv1D of GPT-2"
+            " stands where the model has a Linear."
+        )
+    for row in [
+        row
+        for row in rows
+        if _POSITIONS.search(row.name)
+        and _count_positions(row.checkpoint) != _count_positions(row.model)
+    ][:1]:
+        counts = " and ".join(
+            f"{_positions_text(shape)} in the {side}"
+            for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
+        )
+        yield Statement(
+            f"Position embeddings differ: {counts}. Build the model with the image "
+            "size, or the greatest length, of the checkpoint,"
+            " or interpolate them. A load of what fits leaves them untrained."
+        )
+    yield from input_statements(rows, shapes)
+
+
+def _replaced_in(
+    message: Message, shapes: dict[str, tuple[int, ...]]
+) -> list[Replaced]:
+    """The parts that are another network in the file than in the model."""
+    here = [name for name in message.unexpected if name in shapes]
+    absent = [name for name in message.missing if name not in shapes]
+    return replaced_parts(absent, here, shapes)
+
+
+def _of_quantizers(
+    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]
+) -> Iterator[Statement]:
+    """Say that scales and zero points differ, which a quantizer writes beside its codes
+    for each group of inputs.
+    """
+    parts = [row.name.rpartition(".") for row in rows]
+    if not all(
+        SCALE.search(last) and f"{layer}.qweight" in shapes for layer, _, last in parts
+    ):
+        return
+    groups = {
+        (row.checkpoint[0], row.model[0])
+        for row in rows
+        if len(row.checkpoint) == len(row.model) == 2
+    }
+    if all(row.checkpoint == row.model[::-1] for row in rows):
+        yield Statement(
+            "Each is the transpose of the model's: an older layout of GPTQ. Take the "
+            "program of the time, or quantize anew."
+        )
+    elif len(groups) == 1:
+        ((here, there),) = groups
+        yield Statement(
+            "They are scales of a quantizer, and the groups of inputs that share one "
+            f"differ: {here:,} in the checkpoint and {there:,} in"
+            " the model. Build the model with the group size of the checkpoint (1 "
+            "group: group_size=-1)."
+        )
+    else:
+        yield Statement(
+            "They are scales of a quantizer: build the model with the settings that "
+            "the checkpoint was quantized with."
+        )
+
+
+def _is_reshaped(row: Mismatch) -> bool:
+    """Tell whether two shapes hold the same elements in the same order, but for
+    dimensions of 1.
+    """
+    return [size for size in row.checkpoint if size != 1] == [
+        size for size in row.model if size != 1
+    ]
+
+
+def _reshape_statements(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
+    """Print the line that gives each tensor the shape of the model's."""
+    text = (
+        f"{counted_noun(len(rows), 'tensor')} {'has' if len(rows) == 1 else 'have'} "
+        "the same elements in another shape: dimensions of 1 alone"
+        " differ."
+    )
+    load = case.survey.load.expression
+    if load is None or len(case.survey.candidates) > 1:
+        yield Statement(text)
+        return
+    shaped = (
+        "state.update((name, state[name].reshape(value.shape)) for name, value in "
+        "model.state_dict().items() if name in state)"
+    )
+    yield Statement(
+        f"{text} So they load with their values:",
+        (),
+        f"state = {load}; {shaped}; model.load_state_dict(state)",
+    )
+
+
+def _is_empty(row: Mismatch) -> bool:
+    """Tell whether a tensor has nothing, as ZeRO-3 leaves it: shape [0], or [1] in
+    older releases.
+    """
+    return row.checkpoint in ((0,), (1,)) and _shape_numel(
+        row.checkpoint
+    ) < _shape_numel(row.model)
+
+
+def _positions_text(shape: Sequence[int]) -> str:
+    """The number of positions of an embedding, and the square of patches that it is:
+    `257 (16 x 16 and 1 more)`.
+    """
+    count = _count_positions(shape)
+    for more in (0, 1, 2, 5):
+        side = isqrt(max(0, count - more))
+        if side > 2 and side * side == count - more:
+            return f"{count:,} ({side} x {side}{f' and {more} more' if more else ''})"
+    return f"{count:,}"
+
+
+def _count_positions(shape: Sequence[int]) -> int:
+    """The number of positions of an embedding: a table of rows, or a grid of them."""
+    if len(shape) == 4 and shape[0] == 1 and shape[1] == shape[2]:
+        return shape[1] * shape[2]
+    return shape[-2] if len(shape) > 1 else 0
+
+
+def _shape_numel(shape: Sequence[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def _rank_count(row: Mismatch) -> int:
+    """The number of ranks among which the only dimension that differs is
+    divided, or 0.
+    """
+    pairs = [
+        (one, two)
+        for one, two in zip(row.checkpoint, row.model, strict=False)
+        if one != two
+    ]
+    if len(row.checkpoint) != len(row.model) or len(pairs) != 1:
+        return 0
+    one, two = pairs[0]
+    return two // one if one and two % one == 0 and two > one else 0
+
+
+def _is_of_a_rank(rows: Sequence[Mismatch]) -> bool:
+    """Tell whether all differ by the same number of ranks, along more than one
+    dimension or in many layers.
+    """
+    counts = {_rank_count(row) for row in rows}
+    if (
+        len(counts) != 1
+        or not 1 < max(counts) <= _MOST_RANKS
+        or len(rows) < _LEAST_DIVIDED
+    ):
+        return False
+    return len({row.name.rpartition(".")[0].rpartition(".")[2] for row in rows}) > 1
+
+
+_LEAST_DIVIDED = 3
+"""Tensors that must all be divided alike: a model of half the width has the same shapes
+in a few.
+"""
+
+
+def _bins_text(row: Mismatch) -> str:
+    """The sentence for outputs that are the bins of a spectrum on both sides, one more
+    than half of a transform, or an empty text.
+    """
+    here, there = (2 * (shape[0] - 1) for shape in (row.checkpoint, row.model))
+    if here not in _TRANSFORMS or there not in _TRANSFORMS:
+        return ""
+    return (
+        f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
+        f"{row.model[0]:,} ({show(row.name, 120)}): by their numbers the bins of a "
+        f"spectrum, of a transform of {here:,} and of {there:,} samples. Where the "
+        f"model is one of sound, set n_fft (filter_length) to {here:,}, as the run "
+        "that saved had it."
+    )
+
+
+_TRANSFORMS = (256, 512, 1024, 2048, 4096)
+"""Lengths of a Fourier transform that programs for sound use."""
+
+_OF_CLASSES = re.compile(r"(?i)cls|class|logit|score|seg|fc|out[._]?conv|predict")
+"""Words in the name of a convolution that has a map for each class."""
+
+_WINDOW = re.compile(r"(?:^|[._])window$")
+"""The name of the window of a transform, a buffer."""

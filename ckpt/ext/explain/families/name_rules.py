@@ -1,0 +1,126 @@
+"""The mapping of names in a file to names of a model, and the sentences about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt.evidence.mapping import Match, match
+from ckpt.evidence.sections import Section
+from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.beginnings import load_into_statement, taken_part
+from ckpt.ext.explain.families.forms import Form
+from ckpt.model.text import and_more, counted_noun
+
+LEAST_TAKEN = 4
+"""Names that must have lost the same beginning."""
+
+
+def without_forms(
+    forms: Sequence[Form], missing: Sequence[str], held: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Both lists without the names that another form of a layer explains."""
+    asked = frozenset().union(*(form.missing for form in forms))
+    had = frozenset().union(*(form.held for form in forms))
+    return (
+        [name for name in missing if name not in asked],
+        [name for name in held if name not in had],
+    )
+
+
+def match_names(
+    here: Sequence[str], missing: Sequence[str], keep: Sequence[str] = ()
+) -> Match:
+    """The mapping of names in a file to names of a model: the shapes of the model are
+    unknown, so names alone decide.
+
+    No rule changes a name of `keep`, which has its place already.
+    """
+    return match(
+        dict.fromkeys(here, ()), dict.fromkeys(missing, ()), layouts=False, keep=keep
+    )
+
+
+def renames_text(rules: Match, missing: int) -> str:
+    met = len(rules.partners)
+    texts = [rule.label for rule in rules.renames]
+    text = (
+        f"{met:,} of the {counted_noun(missing, 'missing key')} "
+        f"{'is' if met == 1 else 'are'} there by other names"
+    )
+    return f"{text}: {and_more(texts, 4)}." if texts else f"{text}."
+
+
+def are_beginnings(rules: Match) -> bool:
+    """Tell whether the rules take something away from the beginning of names, or put
+    something before them.
+    """
+    return all(
+        old.endswith(f".{new}") or new.endswith(f".{old}")
+        for new, old in rules.partners.items()
+        if new != old
+    )
+
+
+def rename_statement(
+    case: Case, chosen: Section, rules: Match, missing: int, others: Sequence[str]
+) -> Statement:
+    """The command after which the missing keys are there. `others` have no place in the
+    model, and keep their names.
+    """
+    survey, plan = case.survey, case.plan
+    text = renames_text(rules, missing)
+    stripped = plan(("stripped", chosen.name)) if is_wrapper(rules) else None
+    if stripped is not None and stripped.command is not None:
+        return Statement(text, (), stripped.command)
+    if rules.renames and all(rule.is_plain for rule in rules.renames):
+        words = [
+            word for rule in rules.renames for word in ("--sub", rule.substitution)
+        ]
+        if len(survey.candidates) > 1:
+            words += ["--section", chosen.name]
+        way = plan(("rename", *words))
+        if way.command is not None:
+            if others and are_beginnings(rules):
+                text += (
+                    " They are a part of this file. The command keeps its other "
+                    f"{counted_noun(len(others), 'key')}, so load its result with "
+                    "strict=False:"
+                )
+            return Statement(text, (), way.command)
+    return Statement(text, (), load_into_statement(survey, "").command)
+
+
+def without_beginning(
+    case: Case, rules: Match, here: Sequence[str]
+) -> Iterator[Statement]:
+    """Print the line that takes one part of a larger model, whose names begin with the
+    place of the part.
+    """
+    beginnings = {old.removesuffix(new) for new, old in rules.partners.items()}
+    load = case.survey.load.expression
+    if (
+        len(beginnings) != 1
+        or load is None
+        or len(case.survey.candidates) > 1
+        or is_wrapper(rules)
+    ):
+        return
+    (beginning,) = beginnings
+    others = [name for name in here if not name.startswith(beginning)]
+    if not beginning.endswith(".") or not others:
+        return
+    yield Statement(
+        (
+            f"The other {counted_noun(len(others), 'key')} of this file "
+            f"{'belongs' if len(others) == 1 else 'belong'} to the rest of its model. "
+            "So the part loads alone:"
+        ),
+        (),
+        taken_part(load, beginning),
+    )
+
+
+def is_wrapper(rules: Match) -> bool:
+    """Tell whether the only rule takes the prefix of a wrapper away."""
+    return all(unwrapped_name(old) == new for new, old in rules.partners.items())
