@@ -100,7 +100,9 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
                 f"The file names {show(f'{row.module}.{row.name}', 120)}{at}.{runs}"
             )
         if not rows and not inside:
-            yield Statement(f"The file does not name {show(name, 120)}.")
+            yield Statement(
+                f"The file does not name {show(name, 120)}.", refutes=not here
+            )
     for finding in inside:
         if finding.code == "pickles-inside":
             yield Statement(f"In this archive {finding.message}")

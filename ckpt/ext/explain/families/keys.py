@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isqrt
 
 from ckpt.evidence.mapping import Match, match
@@ -307,10 +307,12 @@ def _by_names(
 def _renames_text(rules: Match, missing: int) -> str:
     met = len(rules.partners)
     texts = [rule.label for rule in rules.renames]
-    text = (
-        f"{met:,} of the {counted_noun(missing, 'missing key')} "
-        f"{'is' if met == 1 else 'are'} there by other names"
-    )
+    text = "The missing key is there by another name"
+    if missing > 1:
+        text = (
+            f"{met:,} of the {counted_noun(missing, 'missing key')} "
+            f"{'is' if met == 1 else 'are'} there by other names"
+        )
     return f"{text}: {and_more(texts, 4)}." if texts else f"{text}."
 
 
@@ -793,6 +795,8 @@ class _Lists:
         self.rules, self.heads = settled.rules, settled.heads
         if self.here and not all(rule.is_plain for rule in self.rules.renames):
             self._prefer_modules(left)
+        if not self.rules.partners and (self.here or not self.unexpected):
+            self.rules = _by_wrapper(self.shapes, self.missing)
         self.met = self.rules.partners
 
     def _prefer_modules(self, left: Sequence[str]) -> None:
@@ -1789,6 +1793,21 @@ def _without_beginning(
         (),
         taken_part(load, beginning),
     )
+
+
+def _by_wrapper(here: Iterable[str], missing: Sequence[str]) -> Match:
+    """The mapping that takes the prefix of a wrapper off the names of a file, or an
+    empty one where that makes none of the missing keys.
+
+    One key is enough: what stands behind the prefix is the whole name.
+    """
+    wrapped = {unwrapped_name(name): name for name in here}
+    wrapped = {plain: name for plain, name in wrapped.items() if plain != name}
+    met = {name: wrapped[name] for name in missing if name in wrapped}
+    if not met:
+        return Match({})
+    every = _by_names(list(wrapped.values()), list(wrapped))
+    return every._replace(partners=met) if _is_wrapper(every) else Match({})
 
 
 def _is_wrapper(rules: Match) -> bool:
