@@ -118,12 +118,12 @@ def _by_state(
         if match is None:
             follows = UNLESS_FROZEN
             if not by_order(survey.checkpoint, use.match).isdisjoint(never):
-                is_grouped = use.match.groups > 1
-                ordered = (
-                    f"each group of {which} has its parameters in the order of the model"
-                    if is_grouped
-                    else f"{which} got model.parameters()"
-                )
+                ordered = f"{which} got model.parameters()"
+                if use.match.groups > 1:
+                    ordered = (
+                        f"each group of {which} has its parameters in the order of "
+                        "the model"
+                    )
                 message = f"If {ordered}, {text} never had a gradient."
         else:
             follows, level = f"{UNUSED} {STOPS}", "warning"

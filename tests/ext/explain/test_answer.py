@@ -603,3 +603,17 @@ def test_a_text_without_an_error_is_called_none(tmp_path: Path) -> None:
         assert done.code == 0 and done.lines[0].startswith(begin), text
     done = ckpt("explain", "KeyError: 'lr'", "a.pth", cwd=tmp_path)
     assert "No error" not in done.lines[0]
+
+
+def test_a_file_that_needs_other_code_has_the_title(tmp_path: Path) -> None:
+    rewriting.saved({"a": argparse.Namespace(lr=0.1)}, tmp_path / "a.pth")
+
+    done = ckpt(
+        "explain",
+        "Unsupported global: GLOBAL __main__.Args was not",
+        "a.pth",
+        cwd=tmp_path,
+    )
+
+    assert done.lines[0].startswith("a.pth: ")
+    assert done.lines[2] == "The file does not name __main__.Args."

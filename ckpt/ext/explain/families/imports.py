@@ -85,6 +85,9 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
         )
         return
     here = False
+    is_refuted = not _needs_code(case) and not any(
+        rows_of(survey.checkpoint, name) for name in message.names
+    )
     inside = case.found(*_INSIDE)
     for name in message.names:
         rows = rows_of(survey.checkpoint, name)
@@ -101,7 +104,8 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
             )
         if not rows and not inside:
             yield Statement(
-                f"The file does not name {show(name, 120)}.", refutes=not here
+                f"The file does not name {show(name, 120)}.",
+                refutes=is_refuted,
             )
     for finding in inside:
         if finding.code == "pickles-inside":
@@ -156,6 +160,12 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(f"{text}:", (), way.command)
     elif way.reason is not None:
         yield Statement(f"No command makes it loadable: {way.reason}.")
+
+
+def _needs_code(case: Case) -> bool:
+    """Tell whether a load of the file asks for code that torch does not bring."""
+    refusals = case.survey.checkpoint.weights_only
+    return bool(case.survey.checkpoint.imports) if refusals is None else bool(refusals)
 
 
 def _of_files(case: Case, files: list[str]) -> Iterator[Statement]:
