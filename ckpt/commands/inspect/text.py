@@ -218,8 +218,8 @@ def headline_lines(
 ) -> list[Line]:
     """The first line: what the file is; broken to fit `width`.
 
-    Parameters and dtypes are those of the weights, of which a quantised one is no more
-    than its parts. `listed` has the tensors of the table, whose number is told.
+    It counts the parameters and dtypes of whole weights, where some are quantised.
+    `listed` has the tensors of the table, whose number is told.
     """
     quantised = report.quantised
     report = _with_whole_weights(report)
