@@ -43,6 +43,9 @@ _NO_FIRST = "no parameter got its first gradient in that step"
 _IN_OPTIMIZER = "each parameter that requires a gradient is in the optimizer"
 _NEVER = "no parameter with a gradient in an earlier step is among the numbers"
 _IN_ORDER = "the optimizer got model.parameters()"
+_IN_ORDER_OF_GROUPS = (
+    "each group of the optimizer has its parameters in the order of the model"
+)
 _EXACT = "the numbers are the parameters that never had a gradient"
 """Both: none got its first gradient in that step, and none with an earlier gradient is
 among the numbers.
@@ -253,7 +256,7 @@ def _numbered_by_file(survey: Survey, asked: Numbers, section: str | None) -> Nu
     for candidates in solved.candidates.values():
         if len(candidates) == 1:
             sure.add(candidates[0])
-    is_ordered = count.unordered is None or _IN_ORDER in (assumes or "")
+    is_ordered = count.unordered is None or count.ordered in (assumes or "")
     had = _had_gradients(survey, model, None if is_ordered else sure)
     rows = [
         _numbered_row(survey, asked, number, solved.candidates[number], had)
@@ -482,6 +485,8 @@ class _Count(NamedTuple):
     stateless: int = 0
     slots: Sequence[_Place] | None = None
     unordered: Sequence[_Place] | None = None
+    ordered: str = _IN_ORDER
+    """The assumption that the order of the optimizer is the model's."""
 
     def bounds(self, asked: Numbers, rules: _Rules) -> tuple[int, int]:
         """Return the least and the greatest number of parameters that DDP counts."""
@@ -536,7 +541,7 @@ class _Rules(NamedTuple):
             if not self.never_only:
                 assumed.append(_NO_FIRST)
         if self.in_order and count.unordered is not None:
-            assumed.append(_IN_ORDER)
+            assumed.append(count.ordered)
         if self.in_optimizer and any(place.outside for place in count.places):
             assumed.append(_IN_OPTIMIZER)
         if self.never_only:
@@ -1018,6 +1023,11 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
         for index in order
     ]
     why = f"the optimizer holds {held} of the model's {len(order)} parameters"
+    if any(survey.roles[index].role == "buffer" for index in order):
+        why = (
+            f"the optimizer holds {held} of {len(order)} tensors of the model that may "
+            "be parameters"
+        )
     if is_exact:
         why = f"the optimizer holds as many parameters as the model ({held})"
     if without:
@@ -1035,6 +1045,8 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
     if is_ordered:
         unordered = [_without_order(place) for place in places]
         count = count._replace(unordered=unordered)
+        if any(use.match.groups > 1 for use in mine):
+            count = count._replace(ordered=_IN_ORDER_OF_GROUPS)
     return count
 
 

@@ -475,6 +475,7 @@ def test_the_errors_of_the_page_are_torchs() -> None:
         "newly initialized",
         "_IncompatibleKeys",
         "have a file named config.json",
+        "'runs/best.pth'",
     )
     for block in blocks:
         if not any(word in block for word in elsewhere):

@@ -900,3 +900,35 @@ def test_how_many_count() -> None:
     assert count.bounds(asked, _Rules(True, True, False, False)) == (2, 3)
     assert count.bounds(asked, _Rules(True, True, True, False)) == (3, 3)
     assert count.bounds(asked, _Rules(True, False, True, False)) == (2, 5)
+
+
+def test_groups_and_buffers_are_called_so(tmp_path: Path) -> None:
+    """Weights and biases in groups of their own, and a mask that no file tells from a
+    parameter.
+    """
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    net.register_buffer("mask", torch.ones(4))
+    groups = [
+        {"params": [row for row in net.parameters() if row.ndim == 2]},
+        {"params": [row for row in net.parameters() if row.ndim == 1]},
+    ]
+    optimizer = torch.optim.Adam(groups)
+    net[1](net[0](torch.ones(1, 3))).sum().backward()
+    optimizer.step()
+    path = tmp_path / "a.pt"
+
+    found = numbered(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path, [4, 5]
+    )
+
+    said = f"{found.assumes}. {found.why}"
+    assert "got model.parameters()" not in said
+    assert "each group of the optimizer has its parameters in the order" in said
+    assert "7 parameters" not in said
+    assert "6 of 7 tensors of the model that may be parameters" in said
+    state = net.state_dict()
+    del state["mask"]
+    rewriting.saved({"model": state, "optimizer": optimizer.state_dict()}, path)
+    shown = ckpt("inspect", path).out.decode()
+    assert "got model.parameters()" not in shown
+    assert "If each group of the optimizer has its parameters in the order" in shown

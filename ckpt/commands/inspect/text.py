@@ -53,6 +53,7 @@ from ckpt.surface.text.lines import (
     pasted_line,
     safe_sentence,
     shorten_name,
+    whole,
 )
 from ckpt.tree.find import REGISTERED, is_metadata
 from ckpt.tree.literals import scalar_text
@@ -124,11 +125,7 @@ def inspect_lines(
     """The report as a person reads it. The table is cut to the rows left on a screen of
     `height` rows.
     """
-    shown = (
-        report
-        if everything or report.quantised is None
-        else report.quantised.shown or report
-    )
+    shown = report if everything else _with_whole_weights(report)
     out = [
         *call_lines(report, width),
         *headline_lines(report, width, shown),
@@ -209,15 +206,25 @@ def call_lines(report: Inspection, width: int | None = None) -> list[Line]:
     return out
 
 
+def _with_whole_weights(report: Inspection) -> Inspection:
+    """The report in which each quantised weight is one tensor, where there are some."""
+    if report.quantised is None:
+        return report
+    return report.quantised.shown or report
+
+
 def headline_lines(
-    report: Inspection, width: int | None = None, shown: Inspection | None = None
+    report: Inspection, width: int | None = None, listed: Inspection | None = None
 ) -> list[Line]:
-    """The first line: what the file is; broken to fit `width`. `shown` has other
-    tensors, which are counted.
+    """The first line: what the file is; broken to fit `width`.
+
+    It counts the parameters and dtypes of whole weights, where some are quantised.
+    `listed` has the tensors of the table, whose number is told.
     """
     quantised = report.quantised
-    report = shown or report
+    report = _with_whole_weights(report)
     checkpoint, rows = report.checkpoint, report.entries
+    entries = rows if listed is None else listed.entries
     text = checkpoint.layout or checkpoint.traits.label
     if checkpoint.parts:
         part = "member" if checkpoint.traits.is_archive else "file"
@@ -234,11 +241,11 @@ def headline_lines(
             [index for index in indices if index in here]
             for indices in (chosen, unknown)
         )
-        pieces.append(f"{counted_noun(len(rows), 'tensor')} selected")
+        pieces.append(f"{counted_noun(len(entries), 'tensor')} selected")
     else:
         pieces.append(size_text(checkpoint.nbytes))
         if not any(part.path for part in report.sections) or not rows:
-            pieces.append(counted_noun(len(rows), "tensor"))
+            pieces.append(counted_noun(len(entries), "tensor"))
     if chosen:
         pieces.append(_counted_noun(report.survey.count_elements(chosen), "parameter"))
         count = report.survey.count_elements(unknown)
@@ -344,7 +351,7 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     """
     sections = [] if report.selected else _section_rows(report)
     labels = [
-        shorten_name(show(name, None), _LABEL) for name, _, _ in sections[:_SECTIONS]
+        shorten_name(show(name, None), _LABEL) for name, _ in sections[:_SECTIONS]
     ]
     sharded = _sharding_text(report)
     metadata = _metadata_texts(report)
@@ -360,9 +367,8 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
         return [(f"  {label}{' ' * (size - cells(label))}  ", "name")]
 
     out = _loading_lines(report, head("loads"), width)
-    for label, (_, text, short) in zip(labels, sections, strict=False):
-        fits = width is None or cells(text) + size + 4 <= width
-        out += hanging_lines(head(label), text if fits else short, width)
+    for label, (_, text) in zip(labels, sections, strict=False):
+        out += hanging_lines(head(label), text, width)
     if len(sections) > _SECTIONS:
         out.append([(f"  … {len(sections) - _SECTIONS:,} more (--json)", "dim")])
     if sharded:
@@ -594,9 +600,9 @@ def _verdict_text(report: Inspection) -> str:
     return "with"
 
 
-def _section_rows(report: Inspection) -> list[tuple[str, str, str]]:
-    """The name of each section below the root, what it holds, and the same without the
-    steps of an optimizer; loose tensors under one key are one.
+def _section_rows(report: Inspection) -> list[tuple[str, str]]:
+    """The name of each section below the root, and what it holds; loose tensors under
+    one key are one.
     """
     groups: dict[tuple[str, str], list[Section]] = {}
     loose = any(part.path for part in report.sections) and not report.checkpoint.members
@@ -609,7 +615,7 @@ def _section_rows(report: Inspection) -> list[tuple[str, str, str]]:
     for prefix in report.prefixes:
         prefixes.setdefault(prefix.section, []).append(prefix)
     lost = [name for name, _ in report.checkpoint.account.left_out]
-    out: list[tuple[str, str, str]] = []
+    out: list[tuple[str, str]] = []
     empty = []
     for (name, kind), parts in groups.items():
         if kind in _STATES and not any(part.tensors for part in parts):
@@ -624,16 +630,13 @@ def _section_rows(report: Inspection) -> list[tuple[str, str, str]]:
         ]
         use = uses[0] if uses and uses[0].steps else None
         if record is not None:
-            long = short = _snapshot_text(record)
+            text = _snapshot_text(record)
         else:
-            of_name = prefixes.get(name, [])
-            long = _part_text(parts, of_name, use, lost)
-            kept = use if use is not None and use.is_before else None
-            short = _part_text(parts, of_name, kept, lost)
-        out.append((name, label + long, label + short))
+            text = _part_text(parts, prefixes.get(name, []), use, lost)
+        out.append((name, label + text))
     if empty:
         also = f"{show_names(empty, 6, 40)} (no tensors)"
-        out.append(("also", also, also))
+        out.append(("also", also))
     return out
 
 
@@ -676,11 +679,12 @@ def _part_text(
             text = f"SGD without momentum, which keeps no state, {count}"
         text += f", {size_text(nbytes)}" if nbytes else ""
         if use is not None and not use.is_before:
-            text += f", {use.steps:,.0f} step{'' if use.steps == 1 else 's'}"
+            steps = f"{use.steps:,.0f} step{'' if use.steps == 1 else 's'}"
+            text += f", {whole(steps)}"
         rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
         if "lr" in gone:
             rates = f"{rates} and others, which are lost" if rates else "lost"
-        text += f", lr {rates}" if rates else ""
+        text += f", {whole(f'lr {rates}')}" if rates else ""
         is_over = (
             facts.rates == (0,)
             and "lr" not in gone

@@ -118,9 +118,13 @@ def _by_state(
         if match is None:
             follows = UNLESS_FROZEN
             if not by_order(survey.checkpoint, use.match).isdisjoint(never):
-                message = (
-                    f"If {which} got model.parameters(), {text} never had a gradient."
-                )
+                ordered = f"{which} got model.parameters()"
+                if use.match.groups > 1:
+                    ordered = (
+                        f"each group of {which} has its parameters in the order of "
+                        "the model"
+                    )
+                message = f"If {ordered}, {text} never had a gradient."
         else:
             follows, level = f"{UNUSED} {STOPS}", "warning"
         yield Finding("unused", message, names, raised=level, consequence=follows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from ckpt.commands.rewriting.report import RewriteReport, with_own_option
@@ -10,6 +11,7 @@ from ckpt.formats import save
 from ckpt.hooks import load_hook
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
+from ckpt.surface.api.config_files import with_folder_hint
 from ckpt.surface.api.keywords import Texts, globs_of, keyword_texts, text_only
 from ckpt.surface.api.opening import Input
 from ckpt.surface.api.rewriting import rewrite_checkpoint
@@ -105,4 +107,6 @@ def slim(
             return report
         return as_format_of(report, options.format, limits)
 
-    return rewrite_checkpoint(source, make, options)
+    is_folder = isinstance(source, str) and os.path.isdir(source)
+    with with_folder_hint(str(source) if is_folder else None, options.out):
+        return rewrite_checkpoint(source, make, options)

@@ -74,7 +74,8 @@ class VerifyReport(NamedTuple):
         return EXIT_CODES[self.verdict]
 
     def __repr__(self) -> str:
-        return f"<ckpt.VerifyReport {show(self.path)}: {self.verdict}>"
+        why = "" if self.error is None else f", {show(self.error.message, 120)}"
+        return f"<ckpt.VerifyReport {show(self.path)}: {self.verdict}{why}>"
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.verify`; docs/json.md is its contract."""

@@ -365,7 +365,11 @@ def _refuse_adapters(models: Sequence[_Model], chosen: Checkpoint) -> None:
     )
     # Where only some tensors are factors, --exclude leaves them out.
     if len(factors) == len(names):
-        raise UsageError(what, path=models[-1].path)
+        raise UsageError(
+            what,
+            path=models[-1].path,
+            hint="ckpt merge adds each to its base; then the results can be averaged",
+        )
     raise _MisfitError(what, models[-1].path, factors)
 
 

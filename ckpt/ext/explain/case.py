@@ -32,6 +32,8 @@ class Statement(NamedTuple):
     text: str
     names: tuple[str, ...] = ()
     command: str | None = None
+    refutes: bool = False
+    """True where the file cannot have caused the error, or another one was loaded."""
 
 
 class Shapes(NamedTuple):

@@ -52,6 +52,8 @@ def answer_from_statements(
 
     def answer(message: Message, case: Case) -> Answer:
         rows = tuple(make(message, case))
-        return Answer(case.survey.path, rows) if rows else looked_at(case)
+        if not rows:
+            return looked_at(case)
+        return Answer(case.survey.path, rows, explains=not rows[0].refutes)
 
     return answer

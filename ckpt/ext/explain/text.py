@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ckpt.commands.inspect.numbering import numbering_lines
-from ckpt.ext.explain import Explanation, Page
+from ckpt.ext.explain import Explanation, Page, has_error, has_warning
 from ckpt.ext.explain.case import Answer, Shapes, Statement
 from ckpt.model.text import and_more, show
 from ckpt.surface.text.lines import (
@@ -23,6 +23,7 @@ _PIPE = 80
 _MOST_NAMES = 12
 """Names below a statement that are shown."""
 _NO_PAGE = "No page knows this error. The file itself says:"
+_NO_ERROR = "No error in this text that a page knows. The file itself says:"
 
 
 def page_lines(page: Page, width: int | None) -> list[Line]:
@@ -84,14 +85,22 @@ def answer_lines(found: Explanation, width: int | None) -> list[Line]:
     answer = found.answer
     assert answer is not None
     narrow = min(width or _PIPE, _WIDEST)
-    head = f"{answer.path}: " if answer.path else ""
-    title = _NO_PAGE if found.page is None else found.page.title
-    out: list[Line] = [[(f"{show(head, None)}{title}", "head")]]
+    head = show(f"{answer.path}: ", None) if answer.path else ""
+    is_error = has_error(found.text) or has_warning(found.text)
+    title = _NO_PAGE if is_error else _NO_ERROR
+    if found.page is not None:
+        title = found.page.title
+    rows = answer.statements
+    if found.page is not None and rows and rows[0].refutes:
+        # The title says what the error means, which is not so of this file.
+        rows = (rows[0]._replace(text=f"{head}{rows[0].text}"), *rows[1:])
+        head = ""
+    out: list[Line] = [[(f"{head}{title}", "head")]]
     if answer.numbering is not None:
         out += [[], *numbering_lines(answer.numbering, width)]
     if answer.shapes:
         out += [[], *_shape_lines(answer, width)]
-    for statement in answer.statements:
+    for statement in rows:
         out += [[], *_statement_lines(statement, narrow, width)]
     if found.page is not None and found.page.code is None:
         has_own = bool(answer.path) or any(row.command for row in answer.statements)

@@ -218,9 +218,12 @@ class LintReport(NamedTuple):
     exit_zero: bool = False
 
     def __repr__(self) -> str:
+        read = [row for row in self.files if row.was_read]
+        unread = sum(row.error is not None for row in self.files)
+        more = f", {unread:,} unreadable" if unread else ""
         return (
             f"<ckpt.LintReport: {counted_noun(len(self.findings), 'finding')} in "
-            f"{counted_noun(len(self.files), 'file')}>"
+            f"{counted_noun(len(read), 'file')}{more}>"
         )
 
     @property

@@ -272,7 +272,11 @@ def with_folder_hint(path: str | None, out: str | None) -> Iterator[None]:
         yield
     except UsageError as error:
         is_about_out = (
-            error.path is not None and out is not None and error.hint is not None
+            error.path is not None
+            and out is not None
+            and error.hint is not None
+            and error.path.rstrip("/") == out.rstrip("/")
+            and not os.path.lexists(out)
         )
         if (
             is_about_out

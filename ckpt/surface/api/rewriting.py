@@ -171,11 +171,15 @@ class WriteOptions(NamedTuple):
     @property
     def is_folder(self) -> bool:
         """Tell whether `out` is a folder that takes the result. A URL says so with a
-        slash at its end.
+        slash at its end, and so does a folder that `parents` makes.
         """
         if self.out is None or self.in_folder:
             return self.in_folder
-        return self.out.endswith("/") if is_url(self.out) else os.path.isdir(self.out)
+        has_slash = self.out.endswith("/")
+        if is_url(self.out):
+            return has_slash
+        is_made = self.parents and has_slash and not os.path.lexists(self.out[:-1])
+        return is_made or os.path.isdir(self.out)
 
 
 def check(options: WriteOptions, *inputs: object) -> None:

@@ -158,6 +158,8 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
     places = options.places
     items = items_of(paths, options)
     several = len(items) > 1 or options.recursive
+    if several and places.parents and _is_folder_to_make(places.out):
+        places = places._replace(in_folder=True)
     if places.out is None and not places.in_place and not places.dry_run and several:
         raise _where_to_write(items, places)
     if several and places.with_config:
@@ -253,12 +255,20 @@ def _may_be_folder(out: str) -> bool:
     return os.path.isdir(out) or not os.path.lexists(out)
 
 
+def _is_folder_to_make(out: str | None) -> bool:
+    """Tell whether OUT can be a folder that is not there yet: no name of a file, and
+    the name of nothing else.
+    """
+    if out is None or is_url(out) or os.path.splitext(out.rstrip("/"))[1]:
+        return False
+    return not os.path.lexists(out.rstrip("/"))
+
+
 def _folder_hint(out: str) -> str | None:
     """The command that makes the folder for several results, or None for the name of a
     file, where something has that name, and where nobody can paste it.
     """
-    is_file_name = bool(os.path.splitext(out)[1])
-    if is_file_name or is_url(out) or os.path.lexists(out.rstrip("/")):
+    if not _is_folder_to_make(out):
         return None
     folder = pasted_path(out.rstrip("/"))
     return None if folder is None else f"mkdir -p {folder}"

@@ -22,7 +22,8 @@ train_cuda.pth   PyTorch zip · 80.3 KiB · 3.96 K parameters · float32
              or, only if you trust its author, with weights_only=False:
   torch.load("train_cuda.pth", map_location="cpu", weights_only=False)["model"]
   model      46 tensors, 16.0 KiB, names begin with module.
-  optimizer  Adam-like, 23 of 25 parameters have state, 30.4 KiB, lr 0.001
+  optimizer  Adam-like, 23 of 25 parameters have state, 30.4 KiB, 12 steps,
+             lr 0.001
   also       scaler, scheduler (no tensors)
   values     epoch 12 · best_acc 0.7615 · args argparse.Namespace, 12 fields
              args.device = torch.device cuda:0: map_location does not change it

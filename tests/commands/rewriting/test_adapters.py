@@ -254,6 +254,7 @@ def test_adapters_have_no_mean(tmp_path: Path) -> None:
     done = ckpt("average", one.name, two.name, "-o", "mean.pth", cwd=tmp_path)
 
     assert done.code == 2 and b"holds an adapter (LoRA): a layer gets B" in done.err
+    assert b"(ckpt merge adds each to its base; " in done.err
     assert not (tmp_path / "mean.pth").exists()
     base = {f"layers.{layer}.q.weight": torch.ones(8, 8) for layer in range(2)}
     runs = [

@@ -5,6 +5,7 @@ kept alive.
 from __future__ import annotations
 
 import argparse
+import os
 import zipfile
 from collections import OrderedDict
 from contextlib import nullcontext
@@ -768,3 +769,25 @@ def test_an_attribute_that_holds_its_own_tensor_is_lost_only_when_asked(
     found = torch.load(tmp_path / "b.pth", weights_only=True)
     assert torch.equal(found["w"], tensor)
     assert not hasattr(found["w"], "holder")
+
+
+def test_a_folder_with_a_config_is_told_the_way_to_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    safetensors.torch.save_file(
+        {"a.weight": torch.ones(2, 2)}, folder / "model.safetensors"
+    )
+    (folder / "config.json").write_text('{"model_type": "x"}')
+
+    done = ckpt("slim", "model", "-o", "small", cwd=tmp_path)
+
+    check_error(done, "-o small/ --with-config, or -o small.pth")
+    done = ckpt("slim", "model", "-o", "small/", "--with-config", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert sorted(os.listdir(tmp_path / "small")) == [
+        "config.json",
+        "model.safetensors",
+    ]
+    (tmp_path / "there.pth").touch()
+    done = ckpt("slim", "model", "-o", "there.pth", cwd=tmp_path)
+    assert "--with-config" not in check_error(done, "already exists")

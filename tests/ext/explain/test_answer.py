@@ -539,3 +539,82 @@ def test_numbers_are_words_where_they_are_none_or_one(
     assert (
         f"The weights are in model, which has {said}." in statements(text, source)[0][0]
     )
+
+
+@pytest.mark.parametrize(
+    "unexpected",
+    [
+        "",
+        ' Unexpected key(s) in state_dict: "module.head.weight".',
+        ' Unexpected key(s) in state_dict: "module.head.weight", "module.head.bias".',
+    ],
+)
+@pytest.mark.parametrize("others", ["", ', "tail.weight"', ', "crf.start", "crf.end"'])
+def test_one_key_behind_a_wrapper_is_there(
+    unexpected: str, others: str, tmp_path: Path
+) -> None:
+    source = rewriting.saved(nn.DataParallel(Net()).state_dict(), tmp_path / "a.pth")
+    text = f'Missing key(s) in state_dict: "head.weight"{others}.{unexpected}'
+
+    rows = statements(text, source)
+
+    said, command = rows[0]
+    few = "The missing key is there by another name: "
+    some = f"1 of the {1 + others.count('.')} missing keys is there by other names: "
+    assert said.startswith(some if others else few)
+    run(command, tmp_path)
+    written = torch.load(tmp_path / "a.stripped.pth", weights_only=True)
+    assert "head.weight" in written
+    lacking = [row["names"] for row in answered(text, source)["answer"]["statements"]]
+    assert not any("head.weight" in names for names in lacking)
+
+
+def test_a_key_that_no_wrapper_hides_is_missing(tmp_path: Path) -> None:
+    source = rewriting.saved(nn.DataParallel(Net()).state_dict(), tmp_path / "a.pth")
+    rows = statements('Missing key(s) in state_dict: "tail.weight".', source)
+    assert rows[0][0].startswith("1 missing key is not in this file")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("CUDA out of memory. Tried to allocate 20.00 MiB.", "No tensor of this file"),
+        ("Unsupported global: GLOBAL __main__.Args was not", "The file does not name"),
+        ("cannot instantiate 'PosixPath' on your system", "The file holds no path"),
+    ],
+)
+def test_a_file_that_is_not_the_cause_does_not_have_the_title(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    rewriting.saved(Net().state_dict(), tmp_path / "a.pth")
+
+    done = ckpt("explain", text, "a.pth", cwd=tmp_path)
+
+    assert done.code == 0
+    assert not done.lines[0].startswith("a.pth")
+    assert done.lines[2].startswith(f"a.pth: {said}")
+    assert not answered(text, tmp_path / "a.pth")["answer"]["explains"]
+
+
+def test_a_text_without_an_error_is_called_none(tmp_path: Path) -> None:
+    rewriting.saved(nn.DataParallel(Net()).state_dict(), tmp_path / "a.pth")
+    begin = "a.pth: No error in this text that a page knows."
+    for text in ("0", "epoch 3, loss 0.2", "done"):
+        done = ckpt("explain", "-", "a.pth", input=text.encode(), cwd=tmp_path)
+        assert done.code == 0 and done.lines[0].startswith(begin), text
+    done = ckpt("explain", "KeyError: 'lr'", "a.pth", cwd=tmp_path)
+    assert "No error" not in done.lines[0]
+
+
+def test_a_file_that_needs_other_code_has_the_title(tmp_path: Path) -> None:
+    rewriting.saved({"a": argparse.Namespace(lr=0.1)}, tmp_path / "a.pth")
+
+    done = ckpt(
+        "explain",
+        "Unsupported global: GLOBAL __main__.Args was not",
+        "a.pth",
+        cwd=tmp_path,
+    )
+
+    assert done.lines[0].startswith("a.pth: ")
+    assert done.lines[2] == "The file does not name __main__.Args."

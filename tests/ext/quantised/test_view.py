@@ -67,6 +67,23 @@ def test_parameters_are_counted_as_weights(ckpt: Run, tmp_path: Path) -> None:
     assert weight.numel() == 128 * 256
 
 
+@pytest.mark.parametrize("options", [["--all"], ["--bars"], ["--storages"]])
+def test_every_view_counts_weights(
+    ckpt: Run, tmp_path: Path, options: list[str]
+) -> None:
+    tensors, weight = layers.gptq(rows=128, columns=256, group=64)
+    path = tmp_path / "q.safetensors"
+    save_file({f"a.{key}": tensor for key, tensor in tensors.items()}, path)
+    plain = ckpt("inspect", path).stdout.splitlines()[0]
+
+    head = ckpt("inspect", path, *options).stdout.splitlines()[0]
+
+    assert "32.8 K parameters" in plain and weight.numel() == 32_768
+    count = len(tensors) if options == ["--all"] else 1
+    assert f" · {count} tensor" in head
+    assert head.split(" · ")[3:] == plain.split(" · ")[3:]
+
+
 def test_what_is_not_quantised_has_no_such_field(tmp_path: Path) -> None:
     save_file(
         {"a.weight": torch.ones(3, 3), "a.scale": torch.ones(3)},

@@ -529,7 +529,9 @@ def test_reports_are_short_to_look_at(tmp_path: Path) -> None:
         shown = [
             repr(ckpt.stats("llama_bf16.pth")),
             repr(ckpt.verify("truncated.pth")),
+            repr(ckpt.verify("html_page.pth")),
             repr(ckpt.lint("hostile.pth")),
+            repr(ckpt.lint(["hostile.pth", "html_page.pth"])),
             repr(ckpt.ls("hostile.pth")),
             repr(ckpt.sum("llama_bf16.pth")),
             repr(ckpt.sum("llama_bf16.pth", recorded=True)),
@@ -542,7 +544,9 @@ def test_reports_are_short_to_look_at(tmp_path: Path) -> None:
     assert shown == [
         "<ckpt.StatsReport llama_bf16.pth: 57 tensors, 0 findings>",
         "<ckpt.VerifyReport truncated.pth: damaged>",
+        "<ckpt.VerifyReport html_page.pth: unreadable, not a checkpoint: an HTML page>",
         "<ckpt.LintReport: 2 findings in 1 file>",
+        "<ckpt.LintReport: 2 findings in 1 file, 1 unreadable>",
         "<ckpt.LsReport: 1 checkpoint>",
         "<ckpt.SumReport llama_bf16.pth: 57 sums>",
         "<ckpt.SumReport llama_bf16.pth: 1 file>",

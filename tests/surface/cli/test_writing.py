@@ -88,6 +88,43 @@ def test_several_files_need_a_folder(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_parents_makes_the_folder_of_results(command: str, tmp_path: Path) -> None:
+    options = {
+        "rename": ["--sub", "s/weight/w/"],
+        "convert": ["--format", "safetensors"],
+    }.get(command, [])
+    for name in ("a.pth", "b.pth"):
+        cuda(tmp_path / name)
+    ending = "safetensors" if command == "convert" else "pth"
+
+    for out in ("one/two", "three/"):
+        done = ckpt(
+            command, "a.pth", "b.pth", *options, "-o", out, "--parents", cwd=tmp_path
+        )
+        assert done.code == 0, done.err
+        made = sorted(os.listdir(tmp_path / out))
+        assert made == [f"a.{ending}", f"b.{ending}"]
+    done = ckpt(command, "a.pth", *options, "-o", "four/", "--parents", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert os.listdir(tmp_path / "four") == [f"a.{ending}"]
+    (tmp_path / "taken").touch()
+    for out in (f"c.{ending}", "taken"):
+        check_error(
+            ckpt(
+                command,
+                "a.pth",
+                "b.pth",
+                *options,
+                "-o",
+                out,
+                "--parents",
+                cwd=tmp_path,
+            ),
+            "not a folder, and there are several",
+        )
+
+
 @pytest.mark.parametrize(
     "options",
     [["--in-place", "-o", "x.pth"], ["--copy"], ["--verify", "md5", "-o", "x.pth"]],

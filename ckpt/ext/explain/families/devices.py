@@ -58,7 +58,8 @@ def _answer_device(message: Message, case: Case) -> Iterator[Statement]:
     if not others:
         yield Statement(
             "No tensor of this file is saved on a GPU: it is not the file that was "
-            "loaded, or not the reason."
+            "loaded, or not the reason.",
+            refutes=True,
         )
         return
     for tag, (count, nbytes) in others.items():

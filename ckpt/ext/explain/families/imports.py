@@ -85,6 +85,9 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
         )
         return
     here = False
+    is_refuted = not _needs_code(case) and not any(
+        rows_of(survey.checkpoint, name) for name in message.names
+    )
     inside = case.found(*_INSIDE)
     for name in message.names:
         rows = rows_of(survey.checkpoint, name)
@@ -100,7 +103,10 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
                 f"The file names {show(f'{row.module}.{row.name}', 120)}{at}.{runs}"
             )
         if not rows and not inside:
-            yield Statement(f"The file does not name {show(name, 120)}.")
+            yield Statement(
+                f"The file does not name {show(name, 120)}.",
+                refutes=is_refuted,
+            )
     for finding in inside:
         if finding.code == "pickles-inside":
             yield Statement(f"In this archive {finding.message}")
@@ -153,6 +159,12 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(f"{text}:", (), way.command)
     elif way.reason is not None:
         yield Statement(f"No command makes it loadable: {way.reason}.")
+
+
+def _needs_code(case: Case) -> bool:
+    """Tell whether a load of the file asks for code that torch does not bring."""
+    refusals = case.survey.checkpoint.weights_only
+    return bool(case.survey.checkpoint.imports) if refusals is None else bool(refusals)
 
 
 def _of_files(case: Case, files: list[str]) -> Iterator[Statement]:

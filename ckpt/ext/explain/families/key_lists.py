@@ -58,6 +58,7 @@ from ckpt.ext.explain.families.name_rules import (
     are_beginnings,
     is_wrapper,
     match_names,
+    match_wrapped,
     rename_statement,
     without_beginning,
     without_forms,
@@ -329,6 +330,8 @@ class KeyLists:
         self.rules, self.heads = settled.rules, settled.heads
         if self.here and not all(rule.is_plain for rule in self.rules.renames):
             self._prefer_modules(left)
+        if not self.rules.partners and (self.here or not self.unexpected):
+            self.rules = match_wrapped(self.shapes, self.missing)
         self.met = self.rules.partners
 
     def _prefer_modules(self, left: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt.evidence.mapping import Match, match
 from ckpt.evidence.sections import Section
@@ -44,10 +44,12 @@ def match_names(
 def renames_text(rules: Match, missing: int) -> str:
     met = len(rules.partners)
     texts = [rule.label for rule in rules.renames]
-    text = (
-        f"{met:,} of the {counted_noun(missing, 'missing key')} "
-        f"{'is' if met == 1 else 'are'} there by other names"
-    )
+    text = "The missing key is there by another name"
+    if missing > 1:
+        text = (
+            f"{met:,} of the {counted_noun(missing, 'missing key')} "
+            f"{'is' if met == 1 else 'are'} there by other names"
+        )
     return f"{text}: {and_more(texts, 4)}." if texts else f"{text}."
 
 
@@ -119,6 +121,21 @@ def without_beginning(
         (),
         taken_part(load, beginning),
     )
+
+
+def match_wrapped(here: Iterable[str], missing: Sequence[str]) -> Match:
+    """The mapping that takes the prefix of a wrapper off the names of a file, or an
+    empty one where that makes none of the missing keys.
+
+    One key is enough: what stands behind the prefix is the whole name.
+    """
+    wrapped = {unwrapped_name(name): name for name in here}
+    wrapped = {plain: name for plain, name in wrapped.items() if plain != name}
+    met = {name: wrapped[name] for name in missing if name in wrapped}
+    if not met:
+        return Match({})
+    every = match_names(list(wrapped.values()), list(wrapped))
+    return every._replace(partners=met) if is_wrapper(every) else Match({})
 
 
 def is_wrapper(rules: Match) -> bool:

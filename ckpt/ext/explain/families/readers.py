@@ -220,7 +220,8 @@ def _newer_torch(message: Message, case: Case) -> Iterator[Statement]:
         )
     if not rows:
         yield Statement(
-            f"The file does not name {show(name, 80)}: another file was loaded."
+            f"The file does not name {show(name, 80)}: another file was loaded.",
+            refutes=True,
         )
     yield from _plain_copy_statements(
         case, "Read it with a newer torch, or make a copy without such calls:"
@@ -252,7 +253,9 @@ def _answer_numpy(message: Message, case: Case) -> Iterator[Statement]:
         yield from lost_spaces(case)
         return
     if not rows:
-        yield Statement("The file names nothing of numpy: another file was loaded.")
+        yield Statement(
+            "The file names nothing of numpy: another file was loaded.", refutes=True
+        )
         return
     is_new = any(row.module.startswith(_NUMPY_2) for row in rows)
     places = list(dict.fromkeys(place for row in rows for place in row.where))
@@ -280,7 +283,9 @@ def _answer_system(message: Message, case: Case) -> Iterator[Statement]:
         if row.module.startswith(_PATHS) and "Path" in row.name
     ]
     if not rows:
-        yield Statement("The file holds no path of pathlib: another file was loaded.")
+        yield Statement(
+            "The file holds no path of pathlib: another file was loaded.", refutes=True
+        )
         return
     named = and_more(list(dict.fromkeys(f"{row.module}.{row.name}" for row in rows)), 3)
     places = list(dict.fromkeys(place for row in rows for place in row.where))
@@ -308,7 +313,8 @@ def _answer_upgrade(message: Message, case: Case) -> Iterator[Statement]:
     if not case.survey.checkpoint.traits.is_pickle:
         yield Statement(
             f"This file is {case.survey.checkpoint.traits.label}, which needs no newer "
-            "torch. Another file was loaded."
+            "torch. Another file was loaded.",
+            refutes=True,
         )
         return
     yield Statement(
