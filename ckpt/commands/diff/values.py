@@ -43,6 +43,7 @@ def differing_values(
             _section_values(after, pair.after),
         )
         parts = pair.before, pair.after
+        # A pickled module beside a state dict: its attributes have no counterpart.
         modules = [part.is_module for part in parts]
         for side, checkpoint in enumerate((before, after)):
             if modules[side] and not modules[1 - side]:
@@ -60,6 +61,7 @@ def differing_values(
             rows += _differing_values(before, after, ours, theirs)
     if not outside:
         return rows, lonely
+    # A place that is a section in one file belongs to no value of the other.
     sections = (*first.sections, *second.sections)
     taken = {part.path for part in sections if part.path}
     with_metadata = before.traits.has_own_metadata and after.traits.has_own_metadata
@@ -192,6 +194,7 @@ def _parent_paths(checkpoint: Checkpoint, *, theirs_of: _Values) -> set[Path]:
     """The places above values and tensors: a dict that is empty on the other side has
     things in it here.
     """
+    # Paths inside of a section are shorter by the path of the section.
     skip = 0
     for path, value in theirs_of.items():
         skip = len(value.path) - len(path)
@@ -270,6 +273,7 @@ def same_node(one: Node, two: Node) -> bool:
             continue
         if views[0].kind in ("tensor", "storage"):
             continue
+        # A pair that was begun is not begun again: cycles end here.
         seen.add((id(left), id(right)))
         pairs = _child_pairs(*views)
         if pairs is None:
@@ -280,6 +284,7 @@ def same_node(one: Node, two: Node) -> bool:
 
 def _same_scalar(one: object, two: object) -> bool:
     if isinstance(one, float) and isinstance(two, float):
+        # By their bits 0.0 and -0.0 differ.
         return struct.pack("<d", one) == struct.pack("<d", two) or (
             one != one and two != two
         )
@@ -294,6 +299,8 @@ def _child_pairs(one: View, two: View) -> list[tuple[Node, Node]] | None:
         return None
     if one.kind == "sequence":
         if one.type.endswith("set"):
+            # Sets have no order, and their elements may not be comparable with each
+            # other.
             ordered = [sorted(view.children, key=_sort_text) for view in (one, two)]
             return list(zip(*ordered, strict=True))
         return list(zip(one.children, two.children, strict=True))

@@ -71,6 +71,7 @@ def textconv_lines(report: Inspection, digests: Sequence[str | None]) -> list[st
     """The format, the findings, the values, the imports and the tensors of a file; no
     path, which is git's own.
     """
+    # One fact per line, in an order that does not change: git compares the lines.
     lines = [f"format {report.checkpoint.format}"]
     lines += [
         f"finding {row.code}: {show_literal(row.message)}" for row in report.findings
@@ -155,11 +156,13 @@ def inspect_lines(
 def _finding_lines(report: Inspection, width: int | None) -> list[Line]:
     counts: dict[str, int] = {}
     shown: list[Finding] = []
+    # The commands that the lines above everything else have given already.
     ways = {
         finding.hint
         for finding in report.findings
         if finding.code in _RUNS and finding.hint is not None
     }
+    # The lines about loading give this command with the reasons of weights_only.
     command = (
         None
         if report.load.expression is None or report.way is None
@@ -201,6 +204,7 @@ def call_lines(report: Inspection, width: int | None = None) -> list[Line]:
         danger, text = text.startswith("DANGER: "), text.removeprefix("DANGER: ")
         word = "DANGER" if danger else f"! {finding.code}"
         out += hanging_lines([(f"{word}  ", "error")], text, width, 8, "error")
+        # One command mends all of them: it stands below the last.
         if number < len(dangers):
             finding = finding._replace(hint=None)
             if danger:
@@ -230,6 +234,7 @@ def headline_lines(
     chosen, unknown = report.survey.parameters, report.survey.unknown
     if report.selected:
         here = {row.position for row in report.rows}
+        # Only parameters that are among the selected tensors are counted.
         chosen, unknown = (
             [index for index in indices if index in here]
             for indices in (chosen, unknown)
@@ -343,6 +348,8 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     The parts have lines only where there is more than the weights.
     """
     sections = [] if report.selected else _section_rows(report)
+    # All labels are known before the first line, so that their texts begin in one
+    # column.
     labels = [
         shorten_name(show(name, None), _LABEL) for name, _, _ in sections[:_SECTIONS]
     ]
@@ -438,10 +445,12 @@ def _pieces_text(report: Inspection) -> str:
     if not pieces:
         return _shards_text(report)
     ranks = {piece.rank for piece in pieces}
+    # `2 × 4`: the sizes of the dimensions of the mesh, as DTensor writes them.
     meshes = list(dict.fromkeys(" × ".join(map(str, piece.mesh)) for piece in pieces))
     rank = next(iter(ranks)) if len(ranks) == 1 else None
     whose = f"{rank} of a mesh" if rank is not None else "not recorded; a mesh"
     mesh = f"{and_more(meshes, 3)} {'rank' if meshes == ['1'] else 'ranks'}"
+    # How often each way to cut occurs, such as Shard(0).
     cut: dict[str, int] = {}
     for piece in pieces:
         if piece.is_cut:
@@ -467,6 +476,7 @@ def _shards_text(report: Inspection) -> str:
     ]
     if not shards:
         return ""
+    # Shards of several ranks in one file name no rank that wrote it.
     ranks = {(shard.rank, shard.world) for shard in shards}
     rank, world = next(iter(ranks)) if len(ranks) == 1 else (None, None)
     if rank is None:
@@ -484,6 +494,7 @@ def _sharding_text(report: Inspection) -> str:
     """Return how many tensors are cut, along which dimensions, and into how
     many parts.
     """
+    # Few files are cut, and only places that several parts make have a grid.
     places = [storage.place for storage in set(row_looks(report.checkpoint.storages))]
     if not any(place.grid for place in places if place is not None):
         return ""
@@ -512,6 +523,7 @@ def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Li
     Where torch must trust the file, the command that makes a file without code comes
     first.
     """
+    # What stands below the label is indented as far.
     load, indent = report.load, sum(cells(text) for text, _ in head)
     way = report.way
     if load.expression is not None and way is not None and way.command is not None:
@@ -584,6 +596,7 @@ def _verdict_text(report: Inspection) -> str:
             f"a {checkpoint.traits.label} program, which "
             f"{checkpoint.traits.load.partition('(')[0]} reads"
         )
+    # Documents beside the weights do not decide how the weights load.
     opened = [
         member.checkpoint for member in checkpoint.members if member.is_model
     ] or [checkpoint]
@@ -598,6 +611,7 @@ def _section_rows(report: Inspection) -> list[tuple[str, str, str]]:
     """The name of each section below the root, what it holds, and the same without the
     steps of an optimizer; loose tensors under one key are one.
     """
+    # Loose tensors below one key are sections of one name and kind.
     groups: dict[tuple[str, str], list[Section]] = {}
     loose = any(part.path for part in report.sections) and not report.checkpoint.members
     for part in report.sections:
@@ -657,6 +671,7 @@ def _part_text(
             kind = facts.family or "with state"
         verb = "has" if facts.parameters == 1 else "have"
         below = f"{part.name}.param_groups." if part.name else "param_groups."
+        # The fields of param_groups that a damaged file lacks.
         gone = {name.rpartition(".")[2] for name in lost if name.startswith(below)}
         count = counted_noun(facts.parameters, "parameter")
         if "params" in gone:
@@ -719,6 +734,7 @@ def _snapshot_text(record: ModelRecord) -> str:
     if record.wrappers:
         wrappers = [wrapper.rpartition(".")[2] for wrapper in record.wrappers]
         text += f" in {show(', '.join(wrappers), 80)}"
+    # In the order of the model, each once.
     devices = dict.fromkeys(tensor.device for tensor in record.tensors.values())
     text += f" on {show(', '.join(devices), 60)}" if devices else ""
     if record.world_size > 1:
@@ -772,6 +788,8 @@ def _value_texts(report: Inspection) -> list[str]:
         return []
     containers = report.checkpoint.containers
     is_module = bool(containers) and containers[0].is_module and not containers[0].path
+    # A value below a section belongs to it; few depths occur, so that few slices are
+    # made.
     covered = {part.path for part in report.sections if part.path}
     depths = {len(path) for path in covered}
     groups: dict[object, list[Value]] = {}

@@ -74,6 +74,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
             text = _LOST_NAMES.sub("", reason) if report.lost else reason
             if text:
                 out.append([(f"  {show_literal(text)}", "")])
+    # The first words of all rows are known before the first line: they are one column.
     changes = _folded_changes(report.changes)
     rows = [
         (_arrow_text(change), _change_text(change)) for change in changes[:_CHANGES]
@@ -84,6 +85,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
             [(head + " " * (max(size - cells(head), 0) + 3), "name"), (what, "")]
         )
     if len(changes) > _CHANGES:
+        # Folded renames stand for many tensors, other changes for one row each.
         further = sum(change.number for change in changes[_CHANGES:])
         if all(change.kind != "name" for change in changes):
             further = len(changes) - _CHANGES
@@ -92,6 +94,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
         out.append([(f"{whole(show(report.source.path, None))}: {report.nothing}", "")])
     for fill in report.filled:
         out.append([(f"filled: {show_names(fill.names, _LEFT)}", "")])
+    # Only what safetensors hold once; a pickle holds both names.
     tied = [
         f"{show(name, 80)} is {show(first, 80)}" for name, first in report.tied.items()
     ]
@@ -108,6 +111,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
         "left alone",
         _merge_leftovers(report.left_alone) if report.sources else report.left_alone,
     )
+    # Counted while the file was written: a dry run does not know them.
     overflowed = 0 if saved is None else saved.overflowed
     if overflowed:
         names = " and ".join(
@@ -204,6 +208,7 @@ def _folded_changes(changes: Sequence[Change]) -> Sequence[Change]:
 
 def _changed_part(before: str, after: str) -> tuple[str, str]:
     """Two names with `*` for the parts that both end and begin with."""
+    # The common end first: `model.layer.weight` and `layer.weight` end alike.
     old, new = before.split("."), after.split(".")
     end = _common_length(old[::-1], new[::-1])
     start = _common_length(old[: len(old) - end], new[: len(new) - end])
@@ -224,6 +229,7 @@ def _common_length(one: Sequence[str], two: Sequence[str]) -> int:
 
 def _fold_leftovers(rows: tuple[Leftover, ...]) -> tuple[Leftover, ...]:
     """Return the rows, as one row where texts are equal and names are alike."""
+    # Beyond this number the rows stand one by one.
     looks = [(row.name, (row.what, row.hint, row.is_value)) for row in rows[:_FOLDED]]
     folded: list[Leftover] = []
     for name, indices in merge_alike_rows(looks):
@@ -296,6 +302,7 @@ def _leftover_lines(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
             [(f"{title}: {show_names([row.name for row in unset], 6)} = None", "")]
         )
     for row in rows[:_LEFT]:
+        # Values have no size of their own.
         size = f", {size_text(row.nbytes)}" if row.nbytes else ""
         hint = f"  ({row.hint})" if row.hint else ""
         what = show_literal(row.what)
@@ -322,6 +329,7 @@ def _saved_lines(
         if name in ("crc", "torch")
     )
     if saved.relisted:
+        # The list of the items comes first, then the files of changed items.
         list_of_items, *new = saved.relisted
         text = f"rewrote {list_of_items} of {path} in place"
         if new:
@@ -331,6 +339,7 @@ def _saved_lines(
         return [[(text, "")]]
     if saved.appended is not None:
         name = pasted_path(saved.path)
+        # The file only grew: the old bytes stay in front.
         before = saved.nbytes - saved.appended
         text = (
             f"rewrote {path} in place: {size_text(saved.appended)} added to "
@@ -353,6 +362,7 @@ def _saved_lines(
         out_of_shards = []
     if saved.files is not None:
         path += f" with {counted_noun(saved.files, 'file')}"
+    # Other commands have another aim than a smaller file.
     won = report.source.nbytes - saved.nbytes if report.command == "slim" else 0
     less = f", {size_text(won)} less" if won > 0 else ""
     return [
@@ -415,6 +425,7 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
             f"{percent_text(loaded, whole)} of the model"
         )
     ]
+    # Tensors that are loaded, but not as they are.
     in_part = (
         ("cast", coverage.of("cast")),
         ("in part", coverage.of("sliced")),
@@ -436,6 +447,7 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     kept = "left out" if coverage.absent else "kept"
     parts += [f"{len(coverage.of('kept')):,} {kept}"] if coverage.of("kept") else []
     statuses: tuple[Status, ...] = ("missing", "unexpected")
+    # Counters, masks and tables of positions, which code makes anew.
     light = {status: coverage.without_weights(status) for status in statuses}
     rest = {
         status: _pairings_without(coverage.of(status), light[status])
@@ -459,6 +471,7 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         out += hanging_lines(
             [], f"aligned: {', '.join(aligned)}{count}", width, 2, "dim"
         )
+    # A renamed start of the names stands in the line above.
     rules = [rename for rename in coverage.renames if rename.kind != "start"]
     for rename in rules[:_RULES]:
         evidence = ", by shape and order" if rename.kind == "shape" else ""
@@ -472,6 +485,7 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         out += hanging_lines(
             [], f"{rename.advice} {rename.option}", width, 2, "warning"
         )
+    # A head for another task is expected not to fit; a body is not.
     body, head = coverage.halves()
     if coverage.head and tensors < of:
         names = show_folded_names(
