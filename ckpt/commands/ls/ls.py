@@ -139,6 +139,7 @@ def _by_values(rows: list[LsRow]) -> list[LsRow]:
     numbered: list[tuple[tuple[float, float], LsRow]] = []
     named: list[tuple[tuple[float, float], LsRow]] = []
     for row in rows:
+        # `step_100.pth` is in its place by its name already.
         is_numbered = re.search("[0-9]", os.path.basename(row.path)) is not None
         if row.reached is not None:
             alike = numbered if is_numbered else named
@@ -226,6 +227,7 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
     if report.quantised is not None and report.quantised.shown is not None:
         # Parameters are counted as weights, and not as the codes that hold them.
         survey = report.quantised.shown.survey
+    # Without a model all tensors are counted.
     indices = list(chain.from_iterable(section.indices for section in survey.main))
     parameters = survey.parameters
     tensors = looks_of(survey.tensors)
@@ -279,6 +281,7 @@ def _loading_word(survey: Survey) -> str:
     unknown = [
         row for row in checkpoint.imports if row.group != "known" and not row.is_script
     ]
+    # The worst answer first: a load that runs code.
     for row in unknown:
         if row.group == "called" and (is_own(row.module) or not row.calls):
             return RUNS_CODE  # whichever file of a folder does

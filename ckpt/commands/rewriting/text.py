@@ -447,7 +447,7 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     kept = "left out" if coverage.absent else "kept"
     parts += [f"{len(coverage.of('kept')):,} {kept}"] if coverage.of("kept") else []
     statuses: tuple[Status, ...] = ("missing", "unexpected")
-    # Counters, masks and tables of positions, which code makes anew.
+    # Counters of profilers, and what is computed when the model is built.
     light = {status: coverage.without_weights(status) for status in statuses}
     rest = {
         status: _pairings_without(coverage.of(status), light[status])

@@ -59,6 +59,7 @@ def stats_lines(
     """
     count = counted_noun(len(report.rows), "tensor")
     section = f" of {show(report.section.name, 60)}" if report.section.name else ""
+    # Said once above the table, and left out of each row.
     prefix = common_begin([row.label for row in report.rows])
     pieces = [f"{count}{section}"] + (
         [f"names begin with {show(prefix, None)}"] if prefix else []
@@ -68,6 +69,7 @@ def stats_lines(
     )
     out.append([])
     with_channels = report.threshold is not None
+    # Columns for NaN and Inf appear only where there are any.
     bad = [
         any(row.found is not None and getter(row) for row in report.rows)
         for getter in (_count_nan, _count_inf)
@@ -183,6 +185,7 @@ def _row_cells(
         for count, shown in zip((summary.nan, summary.inf), bad, strict=True)
         if shown
     ]
+    # The columns that not every table has.
     titles = {head.name for head in heads}
     if "DEAD" in titles:
         texts.append(_dead_text(row))
