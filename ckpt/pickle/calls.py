@@ -48,6 +48,7 @@ def rebuild_call(ref: TensorRef) -> Opaque:
     requires_grad = bool(ref.requires_grad)
     # torch makes them anew for each tensor.
     shape, stride = ((*ref.shape,), (*ref.stride,))
+    # A tensor on meta has no storage: torch keeps its dtype, shape and strides.
     if ref.storage.place is None:
         args: tuple[Node, ...] = (
             Global("torch", ref.dtype.name),
@@ -67,6 +68,7 @@ def rebuild_call(ref: TensorRef) -> Opaque:
             requires_grad and not ref.is_parameter,
             ordered_dict(),
         )
+        # `_v3` names the dtype, for an untyped storage does not say it.
         typed = is_typed(ref.storage)
         if not typed:
             args = (*args, Global("torch", ref.dtype.name))
@@ -179,6 +181,7 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
             for row in strange
         ]
     else:
+        # An edit may join what was harmless apart, so the new tree is judged.
         names, calls = names_and_calls(result.root)
         late = [call for call in calls if len(call.states) > 1]
         judged = judge_imports(names, calls, [result.root], late).items()

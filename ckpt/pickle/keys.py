@@ -111,6 +111,7 @@ def refuse_equal_keys(pickle: Pickle) -> None:
     """Refuse dicts with keys that may be equal, and numbers as keys that take ages to
     find. Raises UnreadableError.
     """
+    # Calls first, then what opcodes set, then sets.
     spellings = _Spellings()
     makers = {name for name in pickle.globals.values() if name.name in _HASHING}
     sets: list[tuple[Opaque, Node]] = []
@@ -124,12 +125,14 @@ def refuse_equal_keys(pickle: Pickle) -> None:
             sets.append((call, given))
         elif name in _DICTS:
             keys = _keys_of(given)
+            # A defaultdict gets its items by opcodes, when Python pickles it.
             if name == "collections.defaultdict" and keys:
                 raise _call_error(call, "it is given items when it is made")
             if name in DICTS and keys and call.keys:
                 raise _call_error(
                     call, "it is given items when it is made, and others afterwards"
                 )
+            # One list that is given to many calls is compared once.
             is_new = id(given) not in noted
             _count_call_keys(pickle, call, given, keys, noted, linear=0)
             if is_new or call.keys:
@@ -166,6 +169,7 @@ def objects_in(
         if type(node) in (Opaque, tuple, Set) and id(node) not in seen:
             seen[id(node)] = node
             if type(node) is Opaque:
+                # What an object holds is not hashed with it.
                 yield node
             else:
                 todo += reversed(_items_of(node))
@@ -175,6 +179,7 @@ def _path_text(parts: Sequence[str], *, is_windows: bool) -> str | None:
     """The text by which pathlib compares a path of these parts, or None where a later
     part begins anew.
     """
+    # Windows takes both slashes and all letters as equal.
     texts = [part.replace("\\", "/").lower() if is_windows else part for part in parts]
     if any(text.startswith("/") or (is_windows and ":" in text) for text in texts[1:]):
         return None
@@ -218,6 +223,7 @@ def _count_call_keys(
 
     What many calls share is looked at once, and counted as often.
     """
+    # The work is counted as often as it is done, and worked out once.
     again = noted.get(id(given))
     if again is not None:
         few = len(pickle.hashed) + len(again.objects) <= _MOST_OBJECTS
@@ -250,6 +256,7 @@ def _class_and_content(call: Opaque) -> tuple[str, Node]:
     args = call.args
     func = call.func.meaning if type(call.func) is PersistentId else call.func
     name = python3_name(func.module, func.name) if type(func) is Global else ""
+    # `_reconstructor(class, base, content)`, `__newobj__(class, content)`.
     if name in ("copyreg._reconstructor", "copyreg.__newobj__"):
         args = args[2:3] if name.endswith("_reconstructor") else args[1:]
         name = python3_name(*_class_name(call.args[0]))
@@ -334,6 +341,7 @@ class _Spellings:
 
     def _number_key(self, key: Node, depth: int) -> int | None:
         """The number of a key, or None for one that may be equal to any other."""
+        # The class of a legacy file that brings its source along.
         if type(key) is PersistentId and type(key.meaning) is Global:
             key = key.meaning
         if type(key) is Global:
@@ -373,6 +381,7 @@ class _Spellings:
 
     def _number_call(self, call: Opaque, depth: int) -> int | None:
         name, args = python3_name(*call.class_name.rpartition(".")[::2]), call.args
+        # The whole UUID is the number `int` in its state.
         if name == "uuid.UUID":
             numbers = [_value_in(state, "int") for state in call.states]
             return (
@@ -479,6 +488,7 @@ class _Spellings:
                 if is_written
                 else None
             )
+        # datetime pickles itself as bytes: 10 with the date, 6 of the time alone.
         raw = as_bytes(args[0]) if len(args) == 1 else None
         if raw is None:
             return None
@@ -576,11 +586,13 @@ def _refuse_crowd(keys: Sequence[Node], *, linear: int) -> None:
             "damaged pickle: a key or an item of a set is a number of thousands of "
             "digits"
         )
+    # The usual dict ends here.
     if len(keys) <= _FEW_NUMBERS:
         return
     hashes = [number for key in keys if (number := _chosen_hash(key)) is not None]
     if len(hashes) <= _FEW_NUMBERS:
         return
+    # Numbers almost without gaps, such as 0, 1, 2, fill a table in order.
     if max(hashes) - min(hashes) < len(hashes) * 1.1:
         return
     if not _are_spread(hashes, linear):
@@ -623,6 +635,7 @@ def _are_spread(hashes: Sequence[int], linear: int) -> bool:
             window = steps
         if steps < 0:
             return False
+        # Objects/setobject.c and dictobject.c: a set grows at 3/5, a dict at 2/3.
         full = (
             used * 5 >= (len(slots) - 1) * 3 if linear else used >= len(slots) * 2 // 3
         )
@@ -642,6 +655,7 @@ def _are_spread(hashes: Sequence[int], linear: int) -> bool:
 
 def _put_hash(slots: list[int | None], number: int, linear: int, steps: int) -> int:
     """Put a hash into its slot, and return how many steps are left."""
+    # As CPython probes: slots beside the first, then places by the higher bits.
     mask = len(slots) - 1
     place = number & mask
     rest = number & (2**64 - 1)

@@ -89,6 +89,8 @@ class Rebuilder:
         """Set `meaning` of every call that torch would turn into a tensor. Raises
         UnreadableError.
         """
+        # By the node of the name: each call is then one lookup, and no text is
+        # compared.
         builders: dict[Node, _Builder] = {
             name: build
             for name in pickle.globals.values()
@@ -107,6 +109,7 @@ class Rebuilder:
                 built += 1
                 if not built % _STEP and self._budget is not None:
                     self._budget.charge(_STEP * _TENSOR)
+        # A state comes after its call, so that inner calls are the last in the file.
         for call, build in reversed(from_states):
             self._annotate_call(call, build)
         refuse_odd_containers(pickle)
@@ -196,6 +199,7 @@ class Rebuilder:
 
     def _parameter_tensor(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
         _check_arity(args, 2)
+        # (data, requires_grad, backward hooks).
         data = _tensor(args[0])
         return _with_flags(data, True, data.is_buffer, _flag_or_none(args[1]))
 
@@ -250,6 +254,7 @@ class Rebuilder:
 
     def _from_type(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         _check_arity(args, 4)
+        # (function, class, arguments of the function, state): torch/_tensor.py.
         func, subclass, inner, state = args[:4]
         if type(func) is not Global or not is_tuple(inner):
             return None
@@ -309,6 +314,8 @@ class Rebuilder:
 
     def _wrapper_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _check_arity(args, 8)
+        # torch/_utils.py `_rebuild_wrapper_subclass`: the wrapper itself has no
+        # storage.
         cls, dtype, size, _stride, _offset, _layout, device, requires_grad = args[:8]
         # In this order: the first one that is bad says why.
         parsed_dtype = _parse_dtype(dtype)
@@ -327,6 +334,8 @@ class Rebuilder:
     def _quantized(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _check_arity(args, 6)
         data = _storage_view(args[0], args[2], args[3], args[1])
+        # (scheme, scale, zero point), or per channel (scheme, scales, zero points,
+        # axis).
         scheme = args[4] if type(args[4]) is tuple and args[4] else (None,)
         if type(scheme[0]) is not Global or not all(map(_is_of_scheme, scheme[1:])):
             raise BadCallError("its scheme is not a name, numbers, tensors, and lists")
@@ -359,6 +368,7 @@ class Rebuilder:
             if layout == "sparse_coo"
             else ("compressed_indices", "plain_indices", "values")
         )
+        # The tensors, then the size, and in newer files whether it is coalesced.
         if not is_tuple(data) or len(data) <= len(labels):
             raise BadCallError("its data is not a tuple of tensors and a size")
         tensors = [_tensor(node) for node in data[: len(labels)]]
@@ -505,6 +515,7 @@ class Rebuilder:
         return None if data is None else Nested(self._nested(data))
 
     def _tagged_value(self, args: tuple[Node, ...], call: Opaque) -> Tagged | None:
+        # `restore_type_tag(value, type)`, and `build_…list(values)`.
         taken = (
             2
             if type(call.func) is Global and call.func.name == "restore_type_tag"
@@ -536,6 +547,7 @@ def strided_tensor(
     """A tensor that surely lies within its storage. Sizes, strides and offset are in
     elements of `dtype`.
     """
+    # Checked once, here: whatever reads the tensor trusts its numbers.
     shape, steps = _parse_sizes(size), _parse_sizes(stride)
     if len(shape) != len(steps):
         raise BadCallError(f"{len(shape)} sizes and {len(steps)} strides")
@@ -668,9 +680,11 @@ def refuse_odd_containers(pickle: Pickle) -> None:
     writer makes one of these. Raises UnreadableError.
     """
     for call in pickle.calls:
+        # Few calls get items by keys, so that most pickles end here.
         if not call.keys:
             continue
         made, of = call.class_name, call.args[0] if call.args else None
+        # Both take the class as their first argument.
         if made.endswith((".__newobj__", "._reconstructor")) and type(of) is Global:
             made = of.qualified
         if made.endswith(_REPLACED):
@@ -748,6 +762,7 @@ def _storage_view(
     if type(node) is not PersistentId or type(node.meaning) is not Storage:
         raise BadCallError("its first argument is not a storage")
     storage = node.meaning
+    # A view of a storage, as old savers of the legacy format wrote it.
     if node.shift and type(offset) is int:
         offset += node.shift
     # As in torch, a tensor without a dtype over an untyped storage holds bytes.
@@ -804,6 +819,7 @@ def _flagged_view(
         args[0], args[2], args[3], args[1], dtype, _flag_or_none(args[4])
     )
     if flags is not None:
+        # conj and neg: the bytes are of the tensor without it.
         bits = _state_attributes(flags)
         is_usual = (
             type(flags) is Dict
@@ -990,6 +1006,7 @@ def _refuse_properties(tensor: Tensor, attributes: Mapping[str, Node]) -> None:
     A method that is hidden changes no value. bitsandbytes writes the tensor itself as
     `data`, which changes nothing. Raises BadCallError.
     """
+    # torch sets each of these by `setattr`, also with weights_only=True.
     for name, value in attributes.items():
         if name not in TENSOR_PROPERTIES and name != "__class__":
             continue
@@ -1012,6 +1029,7 @@ def _refuse_other_parts(
     torch writes the same parts twice, and no sizes and strides.
     """
     for name, node in attributes.items():
+        # The attribute `_values` is the argument `values`.
         part = fields.get(name[1:])
         if name in ("_size", "_strides"):
             raise BadCallError(f"its state sets {name}")
@@ -1072,6 +1090,7 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
         tensor = tensor_of(fields.get("tensor"))
         if not isinstance(tensor, TensorRef) or not shard_fields:
             raise BadCallError("a shard has no tensor or no place")
+        # In elements of the whole tensor.
         offsets, sizes = (
             _parse_sizes(shard_fields.get("shard_offsets")),
             _parse_sizes(shard_fields.get("shard_sizes")),
@@ -1088,6 +1107,7 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
                 f"a shard at {_format_numbers(offsets)} of size "
                 f"{_format_numbers(sizes)} lies outside of its tensor"
             )
+        # A name by its place, so that the shards of all ranks have names of their own.
         label = "_".join(["shard", *map(str, offsets)])
         if any(label == other for other, _ in parts):
             raise BadCallError("two shards begin at one place")

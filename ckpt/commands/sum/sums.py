@@ -190,7 +190,7 @@ def digest(tensor: Tensor) -> str:
         if part.storage.place is None:
             raise UnsupportedError("on meta, without data")
         refuse_unfolded(part)
-        # Quantised blocks of GGUF are hashed as they lie in the file.
+        # Blocks are hashed as they are stored, not as the numbers they stand for.
         if part.dtype.block is not None:
             stream = packed_blocks(part)
         elif part.dtype.bits < 8:
