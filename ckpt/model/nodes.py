@@ -65,6 +65,7 @@ def _join_nodes(before: Sequence[Node], values: Sequence[Node]) -> Sequence[Node
         return before
     if not len(before) and not isinstance(values, Column):
         return list(values)
+    # A column stays one, so that its tensors are made only when they are asked for.
     both = before if isinstance(before, Chain) else Chain(before)
     both.extend(values)
     return both
@@ -245,6 +246,7 @@ def inside(node: Node) -> Node:
     """The value that a call stands for: the root of a nested checkpoint, a value with a
     tag; any other node itself.
     """
+    # One checkpoint may lie inside of another.
     while type(node) is Opaque and isinstance(node.meaning, (Nested, Tagged)):
         node = node.meaning.root
     return node
@@ -281,6 +283,7 @@ def key_of(node: Node, index: int) -> str | int:
     """
     if type(node) is str:
         return node
+    # A larger one would be written out in each name.
     if type(node) is int and -(2**63) <= node < 2**63:
         return node
     if isinstance(node, ByteStr):

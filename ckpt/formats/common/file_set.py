@@ -67,6 +67,7 @@ class FileSet(Generic[_File]):
     def open(self, name: str) -> _File | None:
         """Open a file, and return None where it is left out. Raises CkptError."""
         try:
+            # Kept by its name at once, so that an error of a later file closes it.
             file = self.files[name] = self._open_file(name)
         except CkptError as error:
             if not self._skips(error):
@@ -107,6 +108,7 @@ class CheckpointFiles(FileSet[Checkpoint]):
     def open(self, name: str) -> Checkpoint | None:
         file = super().open(name)
         if file is None:
+            # Nothing is left out in silence.
             self.notices.append(not_read(name, self.unread[name]))
         return file
 
@@ -156,6 +158,7 @@ def check_files(
     reports: list[ChecksumReport] = []
     for name in names:
         try:
+            # Damage is said with the name of its file.
             reports.append(check(name).about(f"{prefix}{name}"))
         except CkptError as error:
             if not partial or not is_damage(error):

@@ -45,6 +45,7 @@ def merge_members(path: str, name: str, members: Sequence[Member]) -> Checkpoint
     weights = [member.checkpoint for member in members if member.is_model]
     if not weights:
         weights = [members[0].checkpoint]
+    # The weights say how the folder is loaded; other files lie beside them.
     main = weights[0]
     tree = _merge_trees(members)
     return Checkpoint(
@@ -132,6 +133,7 @@ def _merge_trees(members: Sequence[Member]) -> Merged:
     values: list[Value] = []
     inner: list[Container] = []
     outer: list[Container] = []
+    # The members without a key first, which are the root.
     for member in sorted(members, key=lambda member: member.key != ""):
         whole = member.checkpoint
         if not member.key:
@@ -156,9 +158,11 @@ def _merge_trees(members: Sequence[Member]) -> Merged:
             }
             root.set([member.key], [whole.root])
             inner += _containers_below(member.key, whole, len(tensors))
+        # The tensors of the root keep their names.
         prefix: Path = (member.key,) if member.key else ()
         tensors += [_moved_entry(prefix, entry) for entry in whole.tensors]
         values += [_moved_value(prefix, value) for value in whole.values]
+    # The texts of all files as one, in the place where safetensors has them.
     if metadata:
         root.set([METADATA], [metadata_node(metadata)])
         values = [value for value in values if not is_metadata(value.path)]
@@ -202,6 +206,7 @@ def _without_metadata(whole: Checkpoint) -> Checkpoint:
     tensors = list(whole.tensors)
     rows = {entry.name: entry for entry in tensors}
     for other, name in tied_aliases(whole).items():
+        # One node under two keys: so it stays one memory.
         root.set([other], [nodes[name]])
         tensors.append(rows[name]._replace(path=(other,), name=other))
     values = tuple(value for value in whole.values if not is_metadata(value.path))
@@ -212,6 +217,7 @@ def _containers_below(key: str, whole: Checkpoint, first: int) -> list[Container
     """The containers of a file below its key. A file without any is one mapping of
     names to tensors.
     """
+    # Formats without a tree, such as safetensors, have no container.
     rows = whole.containers
     if not rows and whole.tensors:
         rows = (_container_of(whole, whole.root),)

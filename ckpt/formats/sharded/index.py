@@ -224,6 +224,7 @@ def is_one(folder: Location, shards: ShardSet, limits: Limits) -> bool:
     whole.
     """
     names = sorted(shards.files.values(), key=natural_sort_key)[:2]
+    # Two files with one name in both are two checkpoints.
     seen: set[str] = set()
     for name in names:
         try:
@@ -273,6 +274,7 @@ def _read_index(
         if isinstance(shard, str) and shard in places:
             files[name] = shard
             continue
+        # A path in an index would open any file of the reader's machine.
         if not isinstance(shard, str) or not is_plain_name(shard):
             raise UnreadableError(
                 f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which "

@@ -60,10 +60,12 @@ def merge_shards(
     every = [shard for _, shard in shards]
     traits = every[0].traits
     weights = [entry for shard in every for entry in shard.tensors]
+    # safetensors sorts by types: the natural order of names is nearest to the model's.
     if not traits.keeps_order:
         weights.sort(key=lambda entry: natural_sort_key(entry.name))
     root = _merge_trees(every, weights)
     names = tuple(entry.name for entry in weights)
+    # Several pickles have no container in common but the root.
     only = every[0].containers if len(every) == 1 else ()
     return Checkpoint(
         path=path,
@@ -159,9 +161,11 @@ def read_set(probe: Probe, shards: ShardSet, limits: Limits) -> Checkpoint:
 
 def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
     marks = [shard_mark(probe, number) for number in range(len(layout.places))]
+    # The fast way: headers alone. Anything unusual is read again, shard by shard.
     usual = read_shards(layout.folder, layout.places, marks, limits, probe.budget)
     if usual is not None:
         try:
+            # Names are enough to hold the index against the shards.
             held = [(shard.name, shard.header.tensors.names) for shard in usual]
             notices, copies = _compare_index(layout, held)
             checkpoint = of_headers(
@@ -174,6 +178,7 @@ def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
                 limits,
             )
         except BaseException:
+            # The checkpoint would have closed them.
             for part in usual:
                 part.source.close()
             raise
@@ -193,6 +198,7 @@ def _read_each_shard(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint
     )
     with files.closing_on_errors():
         files.open_all(places)
+        # With --partial a shard that cannot be read is left out.
         for name, error in files.unread.items():
             layout = _without_shard(layout, name, error)
         shards = list(files.files.items())
@@ -224,6 +230,7 @@ def _without_copies(file: str, shard: Checkpoint, copies: Copies) -> Checkpoint:
     gone = {name for other, name in copies if other == file}
     if not gone:
         return shard
+    # Only names at the root can be taken out of the tree.
     deep = next(
         (row.name for row in shard.tensors if row.name in gone and len(row.path) > 1),
         None,
@@ -279,6 +286,7 @@ def _compare_index(
     which of two tensors is meant.
     """
     weight_map = layout.weight_map
+    # The shards of each tensor, in their order.
     holds: dict[str, list[str]] = {}
     for file, names in shards:
         for name in names:
@@ -293,6 +301,8 @@ def _compare_index(
     twice = [name for name, files in holds.items() if len(files) > 1]
     copies: set[tuple[str, str]] = set()
     for name in twice:
+        # Loaders differ: one takes the shard that the index names, another all files in
+        # turn.
         if weight_map.get(name) not in holds[name]:
             text = (
                 f"tensor {show(name, 80)} is in several shards: "

@@ -217,6 +217,7 @@ class Checkpoint(Shown[Ref]):
     def __getitem__(self, name: str) -> Ref:
         self.check_open()
         indices = self._handle.indices
+        # The text of the error is made when it is shown: `in` raises and drops it.
         if name not in indices:
             raise MissingNameError(
                 name, "tensor", indices, partial(self.elsewhere, name)
@@ -254,6 +255,7 @@ class Checkpoint(Shown[Ref]):
         with the first of them.
         """
         self.check_open()
+        # The names of each file, by the id of its source, in the order of the files.
         files: dict[int, dict[str, int]] = {
             id(source): {} for source in self.checkpoint.sources
         }
@@ -320,6 +322,7 @@ class Checkpoint(Shown[Ref]):
                 f"{and_more(odd, 4)}"
             )
             raise UnsupportedError(text, path=self.path)
+        # All are checked before the first byte is read.
         refs: dict[str, TensorRef] = {}
         with about(self.path):
             for name, entry in zip(names, chosen.entries, strict=True):
@@ -460,6 +463,7 @@ def _file_of(tensor: Tensor) -> int:
     """The id of the file with the bytes of a tensor, or of the first of several; 0
     without any.
     """
+    # The first part that has bytes decides.
     for part in parts_of(tensor):
         place = part.storage.place
         source = None if place is None else place.first_source()
@@ -478,6 +482,7 @@ def _strip_names(names: Sequence[str], path: str) -> list[str]:
     """The names without the prefixes of wrappers. Raises UsageError where two become
     one.
     """
+    # The new name of each tensor -> the old one.
     taken: dict[str, str] = {}
     rule = unwrapping_rule(names)
     for name in names:

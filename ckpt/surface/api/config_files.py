@@ -72,6 +72,7 @@ def weights_place(path: str, out: str | None, format: str) -> str:
         raise UsageError(
             f"--with-config goes with {save.SHARD_FORMAT}, not with {format}", path=path
         )
+    # OUT is the name of a folder here, and often given as that of a file.
     is_file = os.path.lexists(out) or out.endswith((*CHECKPOINTS, ".json"))
     if is_file and not os.path.isdir(out):
         named = os.path.dirname(out) or os.path.splitext(out)[0]
@@ -81,6 +82,7 @@ def weights_place(path: str, out: str | None, format: str) -> str:
         )
         hint = None if is_taken else f"-o {folder}"
         raise UsageError("--with-config: OUT is a folder", path=out, hint=hint)
+    # The name that the weights have tells which loader looks for it.
     names = _folder_of(path).names()
     stem = next(
         (stem for stem in _STEMS if any(name.startswith(stem) for name in names)),
@@ -108,6 +110,7 @@ def config_files(
         raise UsageError(problem, path=show(path, None), hint=hint)
     files: list[ConfigFile] = []
     for name in names:
+        # Read now, though written last: nothing is written where one of them lacks.
         content = read_file(beside.child(name, "cache"), limits, name)
         to = target.target(os.path.join(folder, name), force=force, parents=True)
         files.append(ConfigFile(name, content, to))

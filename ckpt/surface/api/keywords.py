@@ -34,6 +34,7 @@ def keyword_texts(given: Texts) -> list[str]:
     """Return the texts of a keyword. Raises TypeError for what are none."""
     if given is None:
         return []
+    # One text is meant as itself, and not as its letters.
     several = (
         [given]
         if isinstance(given, str) or not isinstance(given, Iterable)
@@ -97,6 +98,7 @@ def model_of(
         if keyword_texts(arguments):
             raise UsageError(f"--arg goes with {option}")
         return None
+    # Made before, by a command that asks for it twice.
     if isinstance(model, ModelRecord):
         return model
     live = load_hook("live model")
@@ -141,6 +143,7 @@ def gate_of(
     found.
     """
     text_only(level=level)
+    # Levels are words of --fail-on beside codes.
     words = codes_of("--fail-on", fail_on, command, (*LEVEL_WORDS, *also))
     return Gate(rules_of(command, select, ignore, level, default), words)
 
@@ -158,6 +161,7 @@ def rules_of(
 
     `origin` stands before the names of the settings.
     """
+    # Codes that are asked for by name come at any level.
     lowest = next((name for name in LEVELS if name == level), None)
     if lowest is None and level is not None:
         raise UsageError(f"--level {show(level, 40)}: not one of {' '.join(LEVELS)}")
@@ -178,6 +182,7 @@ def codes_of(
         for code in value.split(",")
         if code.strip()
     ]
+    # A code of another command would never be found here.
     makers = _MAKERS.get(command, (command,))
     possible = [
         row.code for row in CATALOGUE.values() if not set(makers).isdisjoint(row.by)
@@ -202,6 +207,7 @@ def _code_hint(code: str, possible: Sequence[str], words: Sequence[str]) -> str:
     if known is not None and known.by:
         makers = [f"ckpt {name}" for name in known.by]
         return f"{and_more(makers, 4)} {'find' if len(makers) > 1 else 'finds'} it"
+    # The nearest one of those that can be found.
     alike = nearest_names(code, possible, 1)
     if alike:
         return f"did you mean {alike[0]}?"

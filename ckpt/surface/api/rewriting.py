@@ -188,6 +188,7 @@ def check(options: WriteOptions, *inputs: object) -> None:
         raise UsageError("-o and --in-place exclude each other")
     if options.copy and not options.in_place:
         raise UsageError("--copy goes with --in-place")
+    # A result appears whole or not at all, which stdout cannot.
     if options.out == "-":
         raise UsageError(
             "-o -: the result is a file, and not stdout",
@@ -204,6 +205,7 @@ def check(options: WriteOptions, *inputs: object) -> None:
             raise UsageError(
                 f"ckpt {options.command.name} writes local files only", path=options.out
             )
+        # torch.load opens no URL.
         if options.verify == "torch":
             raise UsageError(
                 "--verify torch opens local files only",
@@ -244,6 +246,7 @@ def place_of(path: str, options: WriteOptions, below: str | None = None) -> str 
         return None
     if options.rank_files is not None:
         return options.out
+    # A folder OUT takes several results, unless the result itself is a folder.
     as_folder = is_folder_made(path, options)
     if not options.is_folder or (
         as_folder and formats.is_folder_format(options.out, options.limits)
@@ -327,6 +330,7 @@ def _check_place(given: Opened) -> None:
             path=given.path,
             hint="-o OUT",
         )
+    # By device and inode: the path may lead to another file by now.
     for source in given.checkpoint.sources:
         try:
             is_there = source.status is None or os.path.samestat(
@@ -342,6 +346,7 @@ def _ask_where(checkpoint: Checkpoint, options: WriteOptions) -> UsageError:
     """The error that names where the result could go."""
     if checkpoint.path in NAMELESS:
         return UsageError("where to write?", path=checkpoint.path, hint="-o OUT")
+    # Ready to paste: a free path with the right ending.
     where = _suggested_out(checkpoint, options)
     if options.ending is not None and checkpoint.traits.is_folder:  # of two formats
         same = options._replace(ending=None, suffix=options.suffix or ".converted")
@@ -382,6 +387,8 @@ def _refuse_source(
     if to is None or not to.is_replacing:
         return
     source = report.source
+    # A file that is read stays whole until the new one is complete, but then it is
+    # gone.
     if save.is_source(source, to.real):
         can = options.command.in_place and can_stay(source)
         hint = (
@@ -392,6 +399,7 @@ def _refuse_source(
         raise UsageError(
             "OUT is the source, which --force does not replace", path=to.path, hint=hint
         )
+    # `average` and `warmstart` read several checkpoints.
     is_input = any(
         os.path.lexists(row.path) and os.path.samefile(row.path, to.real)
         for row in report.sources
@@ -445,6 +453,7 @@ def _make_report(survey: Survey, make: Make, options: WriteOptions) -> RewriteRe
 
     Raises LossError for an incomplete checkpoint.
     """
+    # Another save says which tensors this one should have.
     comparison = None
     if options.like is not None:
         comparison = likeness(
@@ -454,6 +463,7 @@ def _make_report(survey: Survey, make: Make, options: WriteOptions) -> RewriteRe
         if comparison is not None and comparison.rows:
             raise LossError(comparison.text, path=survey.path)
         return make(survey, options.limits)
+    # From here on with --partial: the whole tensors are changed and written.
     whole, lost = whole_part(survey.checkpoint, options.limits, comparison)
     report = make(Survey(whole), options.limits)
     if (
@@ -482,6 +492,7 @@ def _advised_partial(options: WriteOptions, plan: Callable[[], None]) -> Iterato
     try:
         yield
     except (UnreadableError, LossError) as error:
+        # An error with a way out of its own keeps it.
         asks = error.hint is None or error.hint.endswith("?")
         if (
             options.command.partial
@@ -555,6 +566,7 @@ def _rewrite_given(
     check(options, path)
     if isinstance(given, Opened):
         given.check_open()
+    # A folder of steps stands for its newest whole step.
     if not is_open and options.command.many and not options.in_place:
         path = step_of(
             path,
@@ -565,6 +577,7 @@ def _rewrite_given(
         )
     if options.with_config:
         options = _with_place(path, options)
+    # Opened only to propose a path in the error.
     if options.out is None and not options.in_place and not options.dry_run:
         if isinstance(given, Opened):
             raise _ask_where(given.checkpoint, options)
@@ -579,6 +592,7 @@ def _rewrite_given(
             "has no name for a result in a folder", path=path, hint="-o OUT"
         )
     to = target_of(path, out, options)
+    # A run that was killed left its temporary file, which may be large.
     for other, size in _left_over(to, options):
         talk.about(other, [f"{size_text(size)} left over from a run that was killed"])
 
@@ -598,6 +612,7 @@ def _rewrite_given(
             if save.is_written(name):
                 save.refuse_losses(report.result, name)
 
+    # An input that cannot be opened whole may be opened in part.
     with _advised_partial(options, plan):
         if isinstance(given, Opened):
             checkpoint = given.checkpoint
@@ -663,6 +678,7 @@ def _rewrite_survey(
     that is changed.
     """
     limits = options.limits
+    # What was not read is said before copies are left out.
     made = with_unread(
         _make_report(survey, make, options), is_whole=options.command.whole
     )
@@ -670,12 +686,14 @@ def _rewrite_survey(
     if not options.in_place:
         report = with_files(report, checkpoint)
     _refuse_source(report, to, options)
+    # Written all the same: an empty model may be meant.
     empty = [row.message for row in emptied_findings(survey) if row.level == "error"]
     talk.about(checkpoint.path, empty)
     if to is not None and to.warning:
         talk.about(to.path, [to.warning])
     if options.link:
         _check_link(report, _result_format(report.result, to, options))
+    # A pickle may run code where it is loaded; other formats cannot.
     if _is_pickle(report, to, options):
         effects = code_of(report.source, report.result)
         if effects.runs and not options.keep_code:
@@ -686,6 +704,7 @@ def _rewrite_survey(
                 report.result, _result_format(report.result, to, options)
             )
         _tell_code(report, effects, talk)
+    # The files that go along are read before anything is written.
     carried: list[ConfigFile] = []
     if options.with_config and options.out is not None:
         from ckpt.surface.api.config_files import (
@@ -712,6 +731,7 @@ def _rewrite_survey(
             left_out=(*left_out, *code), left_alone=left_alone, carried=names
         )
     saved = None
+    # A warm start that loads too little writes nothing.
     refusal = "" if report.coverage is None else report.coverage.refusal
     if not options.dry_run and not refusal:
         saved = _write_result(report, to, options)
@@ -871,6 +891,7 @@ def _write_result(
 ) -> SavedFile | None:
     checkpoint, limits = report.result, options.limits
     format = _result_format(checkpoint, to, options)
+    # Checks beside the one of our own reader.
     further: dict[str, Check] = {}
     if options.verify == "crc":
         further["crc"] = check_bytes
@@ -909,6 +930,7 @@ def _write_result(
                 path=checkpoint.path,
                 hint="-o OUT",
             )
+        # The new pickle is appended: instant, whatever the size of the file.
         if checkpoint.traits.in_place and not options.copy and not further:
             return save.append(checkpoint, limits)
         _refuse_loss(report)
@@ -954,6 +976,7 @@ def _relist_in_place(report: RewriteReport, options: WriteOptions) -> SavedFile:
     """Change the names of a distributed checkpoint in place. Raises CkptError."""
     checkpoint = report.result
     if options.copy or options.verify is not None:
+        # Both are about bytes of tensors, which are not touched.
         option = "--copy" if options.copy else "--verify"
         raise UsageError(
             f"{option} does not go with --in-place here: no data file is written",

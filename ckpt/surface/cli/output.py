@@ -66,6 +66,7 @@ def _stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
     char = error.object[error.start]
     if char in _ASCII:
         return _ASCII[char], error.start + 1
+    # One character, so that the next one may have a stand-in.
     error.end = error.start + 1
     return codecs.backslashreplace_errors(error)
 
@@ -211,6 +212,7 @@ def write_lines(lines: Sequence[Line]) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    # Colours, but no markup and no links: names come from files.
     console = Console(
         file=sys.stdout,
         force_terminal=True,
@@ -231,6 +233,7 @@ def _escape_line(line: Line) -> Line:
     """As `show_line`, for styled text. What a report forgot to escape is
     escaped here.
     """
+    # `show_line` looks at whole lines: `::` and `##` are commands in logs of CI.
     text = "".join(text for text, _ in line)
     if show_line(show_literal(text)) == text:
         return line
@@ -259,6 +262,7 @@ def write_text(line: str) -> None:
 
 def write_json(document: dict[str, Json]) -> None:
     """A document on one line; on a terminal it is indented, with one row per line."""
+    # A pipe gets one line, which tools that read lines can take.
     is_screen = sys.stdout.isatty()
     new, inner, row_at = ("\n", "\n  ", "\n    ") if is_screen else ("", "", "")
     after = "," if is_screen else ", "
@@ -370,6 +374,7 @@ class _Bar:
         self._doing, self._total, self._unit, self._names = doing, total, unit, names
         self._done = 0
         self._begin = _clock()
+        # Work that ends soon shows no bar.
         self._next = self._begin + _PATIENCE
         self._lock = threading.Lock()
 
@@ -387,6 +392,7 @@ class _Bar:
     def _update_done(self, done: int) -> None:
         self._done = done
         now = _clock()
+        # Threads advance it thousands of times in a second.
         if now >= self._next:
             self._next = now + _PAUSE
             self._draw_bar(now - self._begin)

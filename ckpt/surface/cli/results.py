@@ -81,6 +81,7 @@ def split_options(
 
     Raises UsageError.
     """
+    # What the command takes at all: many files, changes in place, URLs.
     row = COMMANDS[command]
     out = keywords.pop("output")
     parents = keywords.pop("parents")
@@ -96,6 +97,7 @@ def split_options(
         in_folder=recursive,
         parents=recursive or parents,
     )
+    # Paths among the values of options, such as --into, are checked as inputs are.
     given = [
         value
         for value in keywords.values()
@@ -129,6 +131,7 @@ def rewrite_paths(
 ) -> int:
     """Each PATH: read, change, write, report. The exit code of the command."""
     jobs = jobs_of(paths or (), options)
+    # `run_for_each` gives paths, of which two may be equal: the jobs come in turn.
     turns = iter(jobs)
     try:
         return run_for_each(
@@ -156,6 +159,7 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
     place that cannot take it.
     """
     places = options.places
+    # Refusals first, before any file is read.
     items = items_of(paths, options)
     several = len(items) > 1 or options.recursive
     if places.out is None and not places.in_place and not places.dry_run and several:
@@ -184,6 +188,7 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
         )
     if not several:
         return [Job(item, places.out) for item in items]
+    # Each result has its path below OUT as the input has it below its folder.
     jobs = [
         Job(item, place_of(item.path, places, _path_below_folder(item)))
         for item in items
@@ -198,6 +203,7 @@ def items_of(paths: Sequence[str], options: ResultOptions) -> list[Found]:
     """
     names = named_paths(paths, options.files_from, "change")
     places = options.places
+    # A folder of steps gives its newest step; other folders are one checkpoint.
     if not options.recursive:
         if options.places.command.many and not places.in_place:
             names = [
@@ -234,6 +240,7 @@ def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
     """
     if out is None or item.named:
         return False
+    # Else a second run with -r would change the results of the first.
     folder = os.path.realpath(out)
     return (
         folder not in map(os.path.realpath, names)
@@ -293,6 +300,7 @@ def _refuse_collisions(jobs: Sequence[Job], places: WriteOptions) -> None:
         to = target_of(job.path, job.out, places)
         if to is None:
             continue
+        # By real paths: two names may lead to one place.
         other = taken.setdefault(to.real, job.path)
         if other is not job.path:
             raise UsageError(
@@ -311,6 +319,7 @@ def _rewrite_one(
         with output.progress_meter("copying") as progress:
             done = write(job.path, **keywords, progress=progress, tell=tell)
     except CkptError as error:
+        # It would be said again for each PATH.
         if isinstance(error, UsageError) and error.path is None:
             raise _RequestError(error) from None
         if _is_no_checkpoint(job, error, options.places.limits):

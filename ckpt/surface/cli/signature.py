@@ -59,9 +59,11 @@ def typer_function(name: str, command: Command) -> Command:
     rows = options_of(name)
 
     def run(**values: Any) -> int:
+        # Options that name a file come as lists, to see that one is given twice.
         values |= {
             row.parameter: _only_value(row, values) for row in rows if row.is_once
         }
+        # Before anything is opened.
         _refuse_exclusions(name, rows, values)
         output.set_color(values["color"])
         with output.silenced_output(
@@ -83,6 +85,7 @@ def typer_function(name: str, command: Command) -> Command:
         *map(_argument_parameter, arguments),
         *(_option_parameter(row) for row in rows),
     ]
+    # typer reads a function by its signature, its annotations and its docstring.
     run.__name__ = command.__name__
     run.__module__ = command.__module__
     run.__doc__ = _examples_first(cleandoc(command.__doc__ or ""))
@@ -291,6 +294,7 @@ def _parameter_value(
     """The value of a parameter; what this does not know goes the usual way, with
     pydantic if typer has it.
     """
+    # typer keeps the annotation here since it checks values with pydantic.
     kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
     result: Any = value
     if value is None:

@@ -46,6 +46,7 @@ def usage_error(error: Any, commands: Sequence[str]) -> CkptError:
     """An error of the parser of the command line, which typer has no public class for,
     as one of ours.
     """
+    # click keeps the command in the context of its errors.
     context = getattr(error, "ctx", None)
     command = (
         "" if context is None or context.parent is None else str(context.info_name)
@@ -60,6 +61,7 @@ def usage_error(error: Any, commands: Sequence[str]) -> CkptError:
 def _explain_error(
     error: Any, context: Any, command: str, commands: Sequence[str]
 ) -> tuple[str, str | None]:
+    # By name: typer has no public classes for these errors.
     kind = type(error).__name__
     if kind == "NoSuchOption":
         return _unknown_option(str(error.option_name), context)
@@ -79,6 +81,7 @@ def _explain_error(
         )
         return f"{option}: {text}" if option else text, None
     text = str(error.format_message())
+    # click says these only in words.
     name = re.match(r"No such command '(.*)'\.", text, re.DOTALL)
     if name:
         return _unknown_command(name[1], commands)
@@ -130,6 +133,7 @@ def _unknown_option(name: str, context: Any) -> tuple[str, str | None]:
         for option in (*param.opts, *param.secondary_opts)
     ]
     options += ["--help"]
+    # `-output` is parsed as `-o utput`: the word that was typed says what was meant.
     typed = next(
         (
             word
@@ -157,6 +161,7 @@ def _options_with_words_of(name: str, options: Sequence[str]) -> list[str]:
     """Return the only option that has all words of a name: `--output-format` has the
     word of `--format`. Other names give nothing.
     """
+    # An option of another tool often has the same word.
     words = set(name.removeprefix("--").split("-"))
     found = [
         option
