@@ -170,11 +170,9 @@ class CkptError(Exception):
         return Failure(self.code, self.said_of(path, hint=False), self.hint)
 
     def __str__(self) -> str:
-        return (
-            self.advice
-            if self.path is None
-            else f"{self.path or repr('')}: {self.advice}"
-        )
+        if self.path is None:
+            return self.advice
+        return f"{self.path or repr('')}: {self.advice}"
 
     def _render_traceback_(self) -> list[str]:
         return lines_in_notebook(self)

@@ -28,6 +28,7 @@ class NamedKey(str):
     kind: str
 
     def __new__(cls, text: str, kind: str) -> NamedKey:
+        # A str cannot take a second value by `__init__`.
         key = super().__new__(cls, text)
         key.kind = kind
         return key

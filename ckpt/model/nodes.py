@@ -261,11 +261,9 @@ def tensor_of(node: Node) -> Tensor | None:
     """
     if type(node) is Opaque:
         meaning = node.meaning
-        return (
-            tensor_of(meaning.root)
-            if isinstance(meaning, (Nested, Tagged))
-            else meaning
-        )
+        if isinstance(meaning, (Nested, Tagged)):
+            return tensor_of(meaning.root)
+        return meaning
     return node if type(node) is TensorRef or type(node) is Composite else None
 
 
@@ -287,11 +285,9 @@ def key_of(node: Node, index: int) -> str | int:
     if type(node) is int and -(2**63) <= node < 2**63:
         return node
     if isinstance(node, ByteStr):
-        return (
-            str(node)
-            if node.isascii()
-            else NamedKey(node.raw.decode("utf-8", "backslashreplace"), "bytes")
-        )
+        if node.isascii():
+            return str(node)
+        return NamedKey(node.raw.decode("utf-8", "backslashreplace"), "bytes")
     if type(node) is bytes:
         return NamedKey(node[:100].decode("utf-8", "backslashreplace"), "bytes")
     if node is None or isinstance(node, (bool, float)):

@@ -288,11 +288,9 @@ class Range(NamedTuple):
         return self
 
     def kept_bytes(self) -> bytes | None:
-        return (
-            None
-            if self.inflated is None or self.inflated > _CACHED
-            else _inflated_whole(self)
-        )
+        if self.inflated is None or self.inflated > _CACHED:
+            return None
+        return _inflated_whole(self)
 
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None

@@ -413,8 +413,6 @@ def unwrap_dtensor(tensor: Tensor) -> Tensor:
 
 def parts_of(tensor: Tensor) -> tuple[TensorRef, ...]:
     """The strided tensors of a tensor: its parts, or the tensor itself."""
-    return (
-        (tensor,)
-        if isinstance(tensor, TensorRef)
-        else tuple(part for _, part in tensor.parts)
-    )
+    if isinstance(tensor, TensorRef):
+        return (tensor,)
+    return tuple(part for _, part in tensor.parts)

@@ -81,11 +81,11 @@ def rebuild_call(ref: TensorRef) -> Opaque:
         call = _make_call(
             "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3", args, ref
         )
-    return (
-        _make_call("_rebuild_parameter", (call, requires_grad, ordered_dict()), ref)
-        if ref.is_parameter
-        else call
-    )
+    if ref.is_parameter:
+        return _make_call(
+            "_rebuild_parameter", (call, requires_grad, ordered_dict()), ref
+        )
+    return call
 
 
 DEVICE_ARGUMENT = {

@@ -130,13 +130,11 @@ def _first_parts(node: Node) -> Sequence[Node]:
         return [
             part for pair in zip(node.keys, node.values, strict=True) for part in pair
         ]
-    return (
-        node.items
-        if type(node) is Set
-        else node
-        if type(node) is list or is_tuple(node)
-        else ()
-    )
+    if type(node) is Set:
+        return node.items
+    if type(node) is list or is_tuple(node):
+        return node
+    return ()
 
 
 class _Emitter:
@@ -423,11 +421,9 @@ def _int_opcode(value: int) -> bytes:
     # Like CPython, no more bytes than needed.
     if value < 0 and data[-1] == 0xFF and data[-2] & 0x80:
         data = data[:-1]
-    return (
-        b"\x8a" + bytes((len(data),)) + data
-        if len(data) < 256
-        else b"\x8b" + _INT32.pack(len(data)) + data
-    )
+    if len(data) < 256:
+        return b"\x8a" + bytes((len(data),)) + data
+    return b"\x8b" + _INT32.pack(len(data)) + data
 
 
 def _name_opcodes(module: str, name: str) -> bytes:

@@ -347,11 +347,9 @@ class _Spellings:
         if type(key) is Global:
             return self._number_spelling("name", _name_of(key))
         if type(key) not in (tuple, Set, Opaque):
-            return (
-                self._number_spelling("plain", key_text(key))
-                if is_compared(key)
-                else self._number_spelling("one", id(key))
-            )
+            if is_compared(key):
+                return self._number_spelling("plain", key_text(key))
+            return self._number_spelling("one", id(key))
         if id(key) not in self._known:
             number = self._number_compound(key, depth) if depth < _DEEPEST else None
             self._known[id(key)] = number, key
@@ -384,11 +382,9 @@ class _Spellings:
         # The whole UUID is the number `int` in its state.
         if name == "uuid.UUID":
             numbers = [_value_in(state, "int") for state in call.states]
-            return (
-                self._number_spelling("uuid", key_text(numbers[0]))
-                if len(numbers) == 1 and type(numbers[0]) is int
-                else None
-            )
+            if len(numbers) == 1 and type(numbers[0]) is int:
+                return self._number_spelling("uuid", key_text(numbers[0]))
+            return None
         if name.endswith(".MetadataIndex"):
             if args or len(call.states) != 1:
                 return None
@@ -399,11 +395,9 @@ class _Spellings:
             return self._number_spelling("one", id(call))
         # A method that a class inherits has the names of several classes.
         if name == "builtins.getattr":
-            return (
-                self._number_spelling("method", args[1])
-                if len(args) == 2 and isinstance(args[1], str)
-                else None
-            )
+            if len(args) == 2 and isinstance(args[1], str):
+                return self._number_spelling("method", args[1])
+            return None
         if call.states and name != "numpy.dtype":
             return None
         if name in ("torch.Size", "builtins.frozenset") and not args:
@@ -417,20 +411,16 @@ class _Spellings:
         ):
             return self._number_keys("tuple", args[0], depth)
         if name == "builtins.frozenset" and len(args) == 1:
-            return (
-                self._number_keys("set", _items_of(args[0]), depth)
-                if type(args[0]) in (list, tuple, Set)
-                else None
-            )
+            if type(args[0]) in (list, tuple, Set):
+                return self._number_keys("set", _items_of(args[0]), depth)
+            return None
         if name == "torch.device" and 1 <= len(args) <= 2:
             return self._number_spelling("device", ":".join(map(str, args)))
         if name == "numpy.core.multiarray.scalar":
             value = _numpy_scalar(call)
-            return (
-                None
-                if value is None
-                else self._number_spelling("plain", key_text(value))
-            )
+            if value is None:
+                return None
+            return self._number_spelling("plain", key_text(value))
         if name == "numpy.dtype":
             dtype = numpy_dtype(call)
             is_usual = (
@@ -438,22 +428,18 @@ class _Spellings:
                 and dtype.order in "<|"
                 and dtype.code[:1] in "biufcSUO"
             )
-            return (
-                self._number_spelling("dtype", dtype.code)
-                if is_usual and dtype is not None
-                else None
-            )
+            if is_usual and dtype is not None:
+                return self._number_spelling("dtype", dtype.code)
+            return None
         if name.startswith("pathlib."):
             parts = [str(arg) for arg in args if isinstance(arg, str)]
             if len(parts) < len(args):
                 return None
             is_windows = name.endswith("WindowsPath")
             spelled = _path_text(parts, is_windows=is_windows)
-            return (
-                None
-                if spelled is None
-                else self._number_spelling("windows" if is_windows else "path", spelled)
-            )
+            if spelled is None:
+                return None
+            return self._number_spelling("windows" if is_windows else "path", spelled)
         if name.startswith("datetime."):
             return self._number_time(name, args)
         if type(call.func) is Global and not is_known(call.func):
@@ -470,11 +456,9 @@ class _Spellings:
         ):
             # A member of an enum may be equal to its value, and a named tuple to one
             # without a name.
-            return (
-                self._number_key(args[0], depth)
-                if len(args) == 1
-                else self._number_keys("tuple", args, depth)
-            )
+            if len(args) == 1:
+                return self._number_key(args[0], depth)
+            return self._number_keys("tuple", args, depth)
         return None
 
     def _number_time(self, name: str, args: tuple[Node, ...]) -> int | None:
@@ -483,11 +467,9 @@ class _Spellings:
                 return None
             _, seconds, micros = args
             is_written = 0 <= seconds < 86_400 and 0 <= micros < 1_000_000  # type: ignore[operator]
-            return (
-                self._number_spelling(name, *map(key_text, args))
-                if is_written
-                else None
-            )
+            if is_written:
+                return self._number_spelling(name, *map(key_text, args))
+            return None
         # datetime pickles itself as bytes: 10 with the date, 6 of the time alone.
         raw = as_bytes(args[0]) if len(args) == 1 else None
         if raw is None:

@@ -246,11 +246,9 @@ class Rebuilder:
         if call.states:
             raise BadCallError("its tensor is changed by a state afterwards")
         data = tensor_of(args[0]) if args else None
-        return (
-            None
-            if data is None
-            else _with_flags(data, data.is_parameter, True, data.requires_grad)
-        )
+        if data is None:
+            return None
+        return _with_flags(data, data.is_parameter, True, data.requires_grad)
 
     def _from_type(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         _check_arity(args, 4)

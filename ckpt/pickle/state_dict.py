@@ -84,11 +84,9 @@ def _saved_value(name: str, node: Node) -> Node:
     inside = packed_parameters(node)
     if inside is not None:
         return unpack_parameters(name, inside[1])
-    return (
-        number_tensor(node)
-        if name in ("scale", "zero_point")
-        else _detach_parameter(node)
-    )
+    if name in ("scale", "zero_point"):
+        return number_tensor(node)
+    return _detach_parameter(node)
 
 
 def tensor_attributes(node: Node) -> dict[str, Node]:

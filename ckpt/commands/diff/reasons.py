@@ -537,11 +537,9 @@ def ranks_of(rows: Iterable[Row]) -> tuple[int, int] | None:
         one, two = _run_and_rank(row.before.tensor), _run_and_rank(row.after.tensor)
         if one is not None and two is not None and one[0] == two[0]:
             ranks = one[1], two[1]
-            return (
-                None
-                if None in ranks or ranks[0] == ranks[1]
-                else cast("tuple[int, int]", ranks)
-            )
+            if None in ranks or ranks[0] == ranks[1]:
+                return None
+            return cast("tuple[int, int]", ranks)
     return None
 
 

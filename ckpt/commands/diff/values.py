@@ -319,18 +319,14 @@ def _children_by_key(view: View) -> dict[tuple[str, str], Node]:
 
 def _sort_text(node: Node) -> str:
     view = look(node)
-    return (
-        f"{view.type} {view.value!r}"
-        if view.kind == "scalar"
-        else f"{view.type} {len(view.children)}"
-    )
+    if view.kind == "scalar":
+        return f"{view.type} {view.value!r}"
+    return f"{view.type} {len(view.children)}"
 
 
 def _typed_key(key: Node, index: int) -> tuple[str, str]:
     """A key of a dict so that keys of several types are apart."""
     view = look(key)
-    return (
-        (view.type, repr(view.value))
-        if view.kind == "scalar"
-        else ("", str(key_of(key, index)))
-    )
+    if view.kind == "scalar":
+        return (view.type, repr(view.value))
+    return ("", str(key_of(key, index)))

@@ -150,11 +150,9 @@ class InspectReport(Shown[TensorSummary]):
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.inspect`; docs/json.md is its contract."""
         document = self.report.to_json()
-        return (
-            document
-            if self.index is None
-            else {**document, "index": self.index.to_json()}
-        )
+        if self.index is None:
+            return document
+        return {**document, "index": self.index.to_json()}
 
     def __repr__(self) -> str:
         findings = (

@@ -460,11 +460,9 @@ def _pieces_text(report: Inspection) -> str:
         [f"{counted_noun(count, 'tensor')} by {text}" for text, count in cut.items()], 3
     )
     whole = f"; {counted_noun(len(report.entries) - sum(cut.values()), 'tensor')} whole"
-    return (
-        f"{whose} of {mesh}; parts of {how}{whole}"
-        if cut
-        else f"{whose} of {mesh}{whole}"
-    )
+    if cut:
+        return f"{whose} of {mesh}; parts of {how}{whole}"
+    return f"{whose} of {mesh}{whole}"
 
 
 def _shards_text(report: Inspection) -> str:
@@ -750,11 +748,9 @@ def _snapshot_text(record: ModelRecord) -> str:
 
 def begin_text(prefix: str) -> str:
     """`begin with module.`, or `contain` what stands further inside."""
-    return (
-        f"contain {prefix.removeprefix('*')}"
-        if prefix.startswith("*")
-        else f"begin with {prefix}"
-    )
+    if prefix.startswith("*"):
+        return f"contain {prefix.removeprefix('*')}"
+    return f"begin with {prefix}"
 
 
 def _fact_text(node: Node) -> str:

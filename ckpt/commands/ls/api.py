@@ -222,8 +222,6 @@ def _file_row(item: Found, looking: Looking) -> LsRow | None:
             # the same.
             return row._replace(path=item.path) if is_cached_model(item.path) else row
     except CkptError as error:
-        return (
-            LsRow(item.path, error=error.failure(item.path))
-            if is_concern(item, error.code)
-            else None
-        )
+        if is_concern(item, error.code):
+            return LsRow(item.path, error=error.failure(item.path))
+        return None

@@ -207,11 +207,9 @@ def _count_inf(row: Row) -> int:
 def _dead_text(row: Row) -> str:
     if row.channels is None:
         return ""
-    return (
-        "?"
-        if row.channels.axis is None
-        else f"{len(row.channels.dead):,}/{row.channels.total:,}"
-    )
+    if row.channels.axis is None:
+        return "?"
+    return f"{len(row.channels.dead):,}/{row.channels.total:,}"
 
 
 def _number_text(value: float | int | None) -> str:

@@ -62,11 +62,9 @@ def _text_of(header: bytes) -> bytes:
 def header_size(data: bytes) -> int:
     """Return the bytes of the header of an array of numpy, or 0 where there is none."""
     width = 2 if data[6:7] == b"\1" else 4
-    return (
-        8 + width + int.from_bytes(data[8 : 8 + width], "little")
-        if data.startswith(MAGIC)
-        else 0
-    )
+    if data.startswith(MAGIC):
+        return 8 + width + int.from_bytes(data[8 : 8 + width], "little")
+    return 0
 
 
 def find_unpickled(source: Source, limits: Limits, begin: int = 0) -> int | None:

@@ -37,11 +37,9 @@ def files_in(names: Sequence[str]) -> list[str]:
     has other checkpoints.
     """
     weights = [name for name in names if name.lower().endswith(WEIGHTS)]
-    return (
-        _of_one_kind(weights, _FILE)
-        if all(re.fullmatch(_FILE, name) for name in weights)
-        else []
-    )
+    if all(re.fullmatch(_FILE, name) for name in weights):
+        return _of_one_kind(weights, _FILE)
+    return []
 
 
 def _of_one_kind(names: list[str], pattern: str) -> list[str]:

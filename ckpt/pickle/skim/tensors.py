@@ -339,21 +339,17 @@ class TensorSkimmer:
             return None
         if self._loose is None:
             self._loose = Loose(names)
-        return (
-            self._loose
-            if self._loose.pattern.match(self._data, position) is not None
-            else None
-        )
+        if self._loose.pattern.match(self._data, position) is not None:
+            return self._loose
+        return None
 
     def _cut(
         self, idiom: Idiom | None, position: int, span: int, slot: int
     ) -> Cut | None:
         try:
-            return (
-                None
-                if idiom is None
-                else idiom.cut(self._data[position : position + span], slot)
-            )
+            if idiom is None:
+                return None
+            return idiom.cut(self._data[position : position + span], slot)
         except OutOfOrderError:
             raise MachineError(
                 "the slots of the memo are out of order", position
@@ -535,11 +531,9 @@ class TensorSkimmer:
         opcode = None if match is None else chunk.idiom.text(match, slot)
         if opcode is None:
             raise MachineError("a part of a tensor is used again", chunk.at)
-        return (
-            self._texts.setdefault(slot, self._pushed_text(opcode))
-            if opcode
-            else self._keys[index]
-        )
+        if opcode:
+            return self._texts.setdefault(slot, self._pushed_text(opcode))
+        return self._keys[index]
 
 
 def _pair_offsets(chunk: _Chunk, data: bytes) -> list[int]:

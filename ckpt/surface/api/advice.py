@@ -134,11 +134,9 @@ class Ways:
                 return way
         whole = self._planned_way(("strip",))
         touched = section in self._changed.get(("strip",), (section,))
-        return (
-            whole
-            if whole.command and touched
-            else self._planned_way(("strip", "--section", section))
-        )
+        if whole.command and touched:
+            return whole
+        return self._planned_way(("strip", "--section", section))
 
     def _slim_commands(self) -> Iterator[tuple[str, ...]]:
         if len(self._survey.candidates) < 2:

@@ -208,11 +208,9 @@ class Checkpoint(Shown[Ref]):
     def rooted(self) -> str | None:
         """The path from the root, or the URL, that it was opened by, or None."""
         recipe = self._handle.recipe
-        return (
-            recipe.given
-            if recipe is not None and isinstance(recipe.given, str)
-            else None
-        )
+        if recipe is not None and isinstance(recipe.given, str):
+            return recipe.given
+        return None
 
     def __getitem__(self, name: str) -> Ref:
         self.check_open()
@@ -421,11 +419,9 @@ class Checkpoint(Shown[Ref]):
         self.close()
 
     def __eq__(self, other: object) -> bool:
-        return (
-            self._handle == other._handle
-            if isinstance(other, Checkpoint)
-            else NotImplemented
-        )
+        if isinstance(other, Checkpoint):
+            return self._handle == other._handle
+        return NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._handle)

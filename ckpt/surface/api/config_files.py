@@ -129,6 +129,7 @@ def other_dtypes(files: Sequence[ConfigFile], report: RewriteReport) -> list[Lef
     cast = [change.after for change in report.changes if change.kind == "dtype"]
     if not cast:
         return []
+    # A config that names a dtype which some weights still have is right for these.
     now = {entry.tensor.dtype.name for entry in report.result.tensors}
     rows: list[Leftover] = []
     for file in files:
@@ -152,6 +153,8 @@ def with_config_values(
     for file in files:
         for wanted in report.config if file.name == "config.json" else ():
             found = _set_value(file.content, wanted)
+            # A config that has no place for the value stays as it is, and the report
+            # says so.
             if found is None:
                 continue
             content, before = found
@@ -191,6 +194,7 @@ def _set_value(content: bytes, wanted: ConfigValue) -> tuple[bytes, Json] | None
     if not isinstance(document, dict):
         return None
     inner = document.get("text_config")
+    # A model of pictures and texts keeps the values of its text part apart.
     parts = [document, inner] if isinstance(inner, dict) else [document]
     places = [part for part in parts if wanted.key in part]
     if wanted.before is not None:

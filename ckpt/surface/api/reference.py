@@ -71,11 +71,9 @@ class MissingNameError(KeyError):
         if self._other_place is not None:
             return self._other_place
         near = nearest_names(str(self.args[0]), self._names)
-        return (
-            f"did you mean {', '.join(show(other, 60) for other in near)}?"
-            if near
-            else None
-        )
+        if near:
+            return f"did you mean {', '.join(show(other, 60) for other in near)}?"
+        return None
 
     def __str__(
         self,
@@ -295,11 +293,9 @@ def unfit(entry: Entry) -> str | None:
     tensor = unwrap_dtensor(entry.tensor)
     if not isinstance(tensor, TensorRef):
         return f"{tensor.layout}, not strided"
-    return (
-        "on meta, without data"
-        if tensor.storage.place is None and tensor.numel
-        else None
-    )
+    if tensor.storage.place is None and tensor.numel:
+        return "on meta, without data"
+    return None
 
 
 def _is_basic(item: Any) -> bool:

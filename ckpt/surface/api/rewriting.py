@@ -226,11 +226,9 @@ def place_named(out: str | None) -> str | None:
     """OUT as it is meant. A slash behind the URL of a distributed checkpoint says
     nothing more.
     """
-    return (
-        out.rstrip("/")
-        if out is not None and is_url(out) and out.endswith(".dcp/")
-        else out
-    )
+    if out is not None and is_url(out) and out.endswith(".dcp/"):
+        return out.rstrip("/")
+    return out
 
 
 # --- the place of the result ----------------------------------------------------------
@@ -823,11 +821,9 @@ def _is_pickle(
     if options.in_place and not report.changes:
         return False
     name = _result_format(report.result, to, options)
-    return (
-        save.traits_of(name).is_pickle
-        if save.is_written(name)
-        else report.result.traits.is_pickle
-    )
+    if save.is_written(name):
+        return save.traits_of(name).is_pickle
+    return report.result.traits.is_pickle
 
 
 def _filled_values(report: RewriteReport) -> Filled | None:

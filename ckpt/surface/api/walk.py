@@ -460,11 +460,9 @@ def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Fo
             or is_named_so
         ):
             return item._replace(folder=None)
-        return (
-            _by_bytes(item, plugins, cut_off=True)
-            if is_looked_into
-            else item._replace(is_other=True)
-        )
+        if is_looked_into:
+            return _by_bytes(item, plugins, cut_off=True)
+        return item._replace(is_other=True)
 
     yield from Waiting().each([Task(judged, (item,)) for item in objects])
     if not is_looked_into:

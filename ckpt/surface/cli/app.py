@@ -88,6 +88,7 @@ class Group(TyperGroup):
         raise typer.Exit(_answer_step(run) or 0)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        # `ckpt help diff` is what git and cargo take too.
         name = args[0] if args else ""
         if name == "help":
             args = [*args[1:2], "--help"] if len(args) > 1 else ["--help"]

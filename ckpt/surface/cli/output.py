@@ -401,6 +401,7 @@ class _Bar:
         from shutil import get_terminal_size
 
         share = self._done / self._total if self._total else 1.0
+        # Characters that every encoding has, where stderr is not UTF-8.
         full, empty = (
             ("━", "·") if "utf" in (sys.stderr.encoding or "").lower() else ("=", ".")
         )
@@ -420,6 +421,8 @@ class _Bar:
             f"{rest}"
         )
         _Bar.shown = self
+        # `\r` to the begin of the line, and `\033[K` for what a longer line left
+        # behind.
         sys.stderr.write(f"\r{line[: get_terminal_size().columns - 1]}\033[K")
         sys.stderr.flush()
 

@@ -121,6 +121,7 @@ def _only_value(row: Option, values: dict[str, Any]) -> Any:
 
 def _argument_parameter(row: Argument) -> Parameter:
     kind: Any = list[str] if row.is_list else str
+    # A list may be empty here: its command says itself what is missing.
     argument = typer.Argument(
         None if row.is_list else ...,
         metavar=row.metavar,
@@ -140,8 +141,10 @@ def _option_parameter(row: Option) -> Parameter:
         settings |= {"min": row.low, "max": row.high}
     if row.name == "--help-all":
         settings |= {"callback": _show_all_help, "is_eager": True}
+    # The first long name is the one that the help shows.
     names = [*([row.short] if row.short else []), row.name, *row.other_names]
     kind = "texts" if row.is_once else row.kind
+    # `...` is typer's word for a required value.
     default: Any = ... if row.required else False if row.kind == "flag" else row.default
     option = typer.Option(default, *names, **settings)
     return Parameter(
@@ -151,6 +154,7 @@ def _option_parameter(row: Option) -> Parameter:
 
 def _refuse_exclusions(name: str, rows: list[Option], values: dict[str, Any]) -> None:
     """Raise UsageError for options that exclude each other."""
+    # A value that equals the default counts as not given.
     given = frozenset(row.name for row in rows if _is_given(row, values[row.parameter]))
     for exclusion in exclusions_of(name):
         pair = exclusion.broken(given)
@@ -168,6 +172,7 @@ def _is_given(row: Option, value: Any) -> bool:
 def _examples_first(text: str) -> str:
     """A help whose examples follow its first sentence."""
     first, *rest = text.split("\n\n")
+    # `\b` before a paragraph keeps click from filling its lines.
     rest.sort(key=lambda part: not part.startswith("\b"))
     return "\n\n".join([first, *rest])
 
@@ -210,7 +215,9 @@ class PlainCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         name = self.name or ""
+        # An option may be rare in one command and usual in another.
         rare = {row.name for row in options_of(name) if name in row.rare_in}
+        # In the order of the titles, whatever the order of the parameters.
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _TITLES}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
