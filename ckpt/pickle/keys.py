@@ -266,11 +266,8 @@ def _class_and_content(call: Opaque) -> tuple[str, Node]:
 
 
 def _class_name(node: Node) -> tuple[str, str]:
-    node = (
-        node.meaning
-        if type(node) is PersistentId and type(node.meaning) is Global
-        else node
-    )
+    if type(node) is PersistentId and type(node.meaning) is Global:
+        node = node.meaning
     return (node.module, node.name) if type(node) is Global else ("", "")
 
 

@@ -361,11 +361,9 @@ class Rebuilder:
         _check_arity(args, 2)
         layout = _layout(args[0])
         data = args[1]
-        labels = (
-            ("indices", "values")
-            if layout == "sparse_coo"
-            else ("compressed_indices", "plain_indices", "values")
-        )
+        labels: tuple[str, ...] = ("compressed_indices", "plain_indices", "values")
+        if layout == "sparse_coo":
+            labels = ("indices", "values")
         # The tensors, then the size, and in newer files whether it is coalesced.
         if not is_tuple(data) or len(data) <= len(labels):
             raise BadCallError("its data is not a tuple of tensors and a size")
@@ -427,10 +425,8 @@ class Rebuilder:
     def _jagged_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _check_arity(args, 1)
         fields = _state_attributes(args[0])
-        values, offsets = (
-            _plain_tensor(fields.get("values")),
-            _plain_tensor(fields.get("offsets")),
-        )
+        values = _plain_tensor(fields.get("values"))
+        offsets = _plain_tensor(fields.get("offsets"))
         lengths = (
             None if fields.get("lengths") is None else _plain_tensor(fields["lengths"])
         )
@@ -460,11 +456,9 @@ class Rebuilder:
 
     def _on_device(self, args: tuple[Node, ...], call: Opaque) -> Composite | None:
         _check_arity(args, 4)
-        dtype, device, requires_grad = (
-            _parse_dtype(args[1]),
-            device_text(args[2]),
-            _flag_or_none(args[3]),
-        )
+        dtype = _parse_dtype(args[1])
+        device = device_text(args[2])
+        requires_grad = _flag_or_none(args[3])
         data = tensor_of(args[0])
         if isinstance(data, TensorRef):
             _refuse_expanded(data, dtype)  # torch makes all elements of a view
@@ -505,20 +499,18 @@ class Rebuilder:
         # Bytes that stay in the file.
         if args and type(args[0]) is PersistentId and type(args[0].pid) is int:
             meaning = args[0].meaning
-            data = (
-                meaning.place
-                if type(meaning) is Storage and type(meaning.place) is Range
-                else None
-            )
+            if type(meaning) is Storage and type(meaning.place) is Range:
+                data = meaning.place
+            else:
+                data = None
         return None if data is None else Nested(self._nested(data))
 
     def _tagged_value(self, args: tuple[Node, ...], call: Opaque) -> Tagged | None:
         # `restore_type_tag(value, type)`, and `build_…list(values)`.
-        taken = (
-            2
-            if type(call.func) is Global and call.func.name == "restore_type_tag"
-            else 1
-        )
+        if type(call.func) is Global and call.func.name == "restore_type_tag":
+            taken = 2
+        else:
+            taken = 1
         if call.how != "reduce" or len(args) != taken:
             raise BadCallError(f"it is not called with {taken} arguments")
         if call.states or call.items or call.keys:
@@ -713,11 +705,10 @@ def refuse_odd_containers(pickle: Pickle) -> None:
             problem = "it is given a set, whose order is another one each time"
         elif name.endswith(".deque") and len(args) > 1 and type(args[1]) is int:
             items = args[0] if type(args[0]) is list or is_tuple(args[0]) else ()
-            problem = (
-                "it is longer than it may be"
-                if len(items) + len(call.items) > args[1]
-                else None
-            )
+            if len(items) + len(call.items) > args[1]:
+                problem = "it is longer than it may be"
+            else:
+                problem = None
         if problem is not None:
             raise UnreadableError(
                 f"damaged pickle: {name} at byte {call.offset:,}: {problem}"
@@ -1074,25 +1065,21 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
     begins: list[tuple[int, ...]] = []
     places: list[str] = []
     for shard in shards if type(shards) is list else ():
-        fields = (
-            _state_attributes(shard.states[0])
-            if type(shard) is Opaque and shard.states
-            else {}
-        )
+        if type(shard) is Opaque and shard.states:
+            fields = _state_attributes(shard.states[0])
+        else:
+            fields = {}
         metadata = fields.get("metadata")
-        shard_fields = (
-            _state_attributes(metadata.states[0])
-            if type(metadata) is Opaque and metadata.states
-            else {}
-        )
+        if type(metadata) is Opaque and metadata.states:
+            shard_fields = _state_attributes(metadata.states[0])
+        else:
+            shard_fields = {}
         tensor = tensor_of(fields.get("tensor"))
         if not isinstance(tensor, TensorRef) or not shard_fields:
             raise BadCallError("a shard has no tensor or no place")
         # In elements of the whole tensor.
-        offsets, sizes = (
-            _parse_sizes(shard_fields.get("shard_offsets")),
-            _parse_sizes(shard_fields.get("shard_sizes")),
-        )
+        offsets = _parse_sizes(shard_fields.get("shard_offsets"))
+        sizes = _parse_sizes(shard_fields.get("shard_sizes"))
         if (
             sizes != tensor.shape
             or len(offsets) != len(whole.shape)

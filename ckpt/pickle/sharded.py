@@ -115,11 +115,9 @@ def as_piece(
 
 def _parse_mesh(mesh: dict[str, Node]) -> Mesh | None:
     shape = _mesh_shape(mesh)
+    position = mesh.get("_coordinate_on_dim")
     # `_flatten_mesh_list` is the older name.
-    position, every = (
-        mesh.get("_coordinate_on_dim"),
-        mesh.get("_flatten_rank_map", mesh.get("_flatten_mesh_list")),
-    )
+    every = mesh.get("_flatten_rank_map", mesh.get("_flatten_mesh_list"))
     coordinate = None if position is None else whole_numbers(position, _MOST)
     ranks = () if every is None else whole_numbers(every, _MOST)
     rank = mesh.get("_rank")

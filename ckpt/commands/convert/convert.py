@@ -859,11 +859,9 @@ def _sections_left(survey: Survey, to: DType, section: str | None) -> list[Lefto
         nbytes = sum(tensor.nbytes for tensor in floats if tensor.dtype != to)
         if nbytes:
             is_optimizer = part.kind == "optimizer"
-            why = (
-                "an optimizer keeps its precision"
-                if is_optimizer
-                else "not among the weights that are cast"
-            )
+            why = "not among the weights that are cast"
+            if is_optimizer:
+                why = "an optimizer keeps its precision"
             rows.append(Leftover(part.name or "(the root)", why, nbytes))
     return rows
 

@@ -316,11 +316,10 @@ def _first_states(checkpoint: Checkpoint, match: Match) -> dict[int, Dict]:
     for field in rows[0] if problem is None else ():
         tensors = [_matched_parameter(checkpoint, match, number) for number in holders]
         same = all(row.keys() == rows[0].keys() for row in rows)
-        make = (
-            _first_value_maker(field, [row[field] for row in rows], tensors)
-            if same
-            else None
-        )
+        if same:
+            make = _first_value_maker(field, [row[field] for row in rows], tensors)
+        else:
+            make = None
         if make is None:
             problem = (
                 f"the first value of {show(field, 60)} does not follow from the state "

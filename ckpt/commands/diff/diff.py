@@ -204,10 +204,8 @@ class DiffReport(NamedTuple):
             ]
             what = "damaged"
             if not files or not all(any(row.damaged_sides) for row in rows):
-                files, what = (
-                    [self.after.path],
-                    f"damaged, it or {show(self.before.path, None)}",
-                )
+                files = [self.after.path]
+                what = f"damaged, it or {show(self.before.path, None)}"
             raise UnreadableError(
                 f"{what}: the bytes do not match the checksums: {names}",
                 path=" and ".join(files),
@@ -609,17 +607,13 @@ def _pair_names(
         )
         found[index] = each
         for two, one in each.partners.items():
-            old, new = (
-                before.tensors[each.one[one]].name,
-                after.tensors[each.two[two]].name,
-            )
+            old = before.tensors[each.one[one]].name
+            new = after.tensors[each.two[two]].name
             known[pair.after.relative(new)] = pair.before.relative(old)
     for index, pair in enumerate(pairs):
         if index not in found:
-            ours, theirs = (
-                Alignment(pair.before, before.path),
-                Alignment(pair.after, after.path),
-            )
+            ours = Alignment(pair.before, before.path)
+            theirs = Alignment(pair.after, after.path)
             if index in keyed:
                 keys = keyed[index]
                 ours = ours.then(lambda name, keys=keys: named_by(name, keys.before))  # type: ignore[misc]
@@ -730,11 +724,10 @@ def _without_tied(
     for row in rows:
         side = 0 if row.after is None else 1
         entry = row.before if row.after is None else row.after
-        other = (
-            None
-            if entry is None or _shown_memory(entry) is None
-            else shared[side].get(_shown_memory(entry))
-        )
+        if entry is None or _shown_memory(entry) is None:
+            other = None
+        else:
+            other = shared[side].get(_shown_memory(entry))
         if other is None or row.status not in ("added", "removed"):
             left.append(row)
         else:

@@ -180,10 +180,8 @@ def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]
     purpose = [row for row in sure if row.cause in _ON_PURPOSE]
     if purpose:
         reasons = dict.fromkeys(str(row.reason) for row in purpose)
-        text, follows = (
-            f"{_labels_text(purpose)} {others}.",
-            f"Reason: {and_more(list(reasons), 4, '; ')}.",
-        )
+        text = f"{_labels_text(purpose)} {others}."
+        follows = f"Reason: {and_more(list(reasons), 4, '; ')}."
         yield Finding(
             "frozen", text, _row_names(purpose), raised="info", consequence=follows
         )
@@ -192,21 +190,20 @@ def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]
     named = [row for row in unknown if not _may_be_buffer(row)]
     if named:
         text = f"{_labels_text(named)} {others}."
-        follows = (
-            f"Both files are at {step}, so they do not show what a step changes."
-            if step
-            else _reasons_nobody_recorded(rows, changed)
-        )
+        if step:
+            follows = (
+                f"Both files are at {step}, so they do not show what a step changes."
+            )
+        else:
+            follows = _reasons_nobody_recorded(rows, changed)
         yield Finding(
             "frozen", text, _row_names(named), raised="info", consequence=follows
         )
     doubtful = [row for row in unknown if _may_be_buffer(row)]
     if doubtful:
-        may = (
-            "It may be a buffer: its name does"
-            if len(doubtful) == 1
-            else "They may be buffers: their names do"
-        )
+        may = "They may be buffers: their names do"
+        if len(doubtful) == 1:
+            may = "It may be a buffer: its name does"
         text = f"{_labels_text(doubtful)} {others}."
         yield Finding(
             "frozen",

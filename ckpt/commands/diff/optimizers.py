@@ -40,10 +40,8 @@ def by_parameters(
     keyed: dict[int, Keyed] = {}
     alone: list[str] = []
     for pair in pairs:
-        one, two = (
-            _match_at(before, pair.before.path),
-            _match_at(after, pair.after.path),
-        )
+        one = _match_at(before, pair.before.path)
+        two = _match_at(after, pair.after.path)
         if (
             one is not None
             and two is not None

@@ -97,11 +97,9 @@ class Side:
         """
         for use in self._survey.uses:
             # State that names its parameter stays certain, whatever the order is.
-            ordered = (
-                by_order(self._survey.checkpoint, use.match)
-                if index in use.match.indices
-                else ()
-            )
+            ordered: frozenset[int] = frozenset()
+            if index in use.match.indices:
+                ordered = by_order(self._survey.checkpoint, use.match)
             if ordered:
                 self.is_disordered = True
                 for number in ordered:

@@ -99,11 +99,10 @@ class Row(NamedTuple):
 
     def __repr__(self) -> str:
         change = self.change
-        more = (
-            ""
-            if change is None
-            else f": {change.differing:,} of {counted_noun(change.numel, 'element')}"
-        )
+        if change is None:
+            more = ""
+        else:
+            more = f": {change.differing:,} of {counted_noun(change.numel, 'element')}"
         more += (
             ""
             if change is None or change.max_abs is None

@@ -38,10 +38,8 @@ def differing_values(
     # The sides of which a module at the root has been dealt with here.
     whole = [False, False]
     for pair in pairs:
-        ours, theirs = (
-            _section_values(before, pair.before),
-            _section_values(after, pair.after),
-        )
+        ours = _section_values(before, pair.before)
+        theirs = _section_values(after, pair.after)
         parts = pair.before, pair.after
         # A pickled module beside a state dict: its attributes have no counterpart.
         modules = [part.is_module for part in parts]

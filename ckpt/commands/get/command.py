@@ -46,11 +46,10 @@ def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
             pasted_path(swapped),
             *(shell_word(name) for name in (path, *names) if name != swapped),
         ]
-        hint = (
-            None
-            if None in words
-            else f"ckpt get {' '.join(word or '' for word in words)}"
-        )
+        if None in words:
+            hint = None
+        else:
+            hint = f"ckpt get {' '.join(word or '' for word in words)}"
         raise UsageError("no such file", path=path, hint=hint)
     with (
         about(path),

@@ -118,10 +118,8 @@ def lookup_whole(survey: Survey) -> Lookup:
     root = survey.checkpoint.root
     if tensor_of(root) is None:
         return Lookup("", (), root)
-    row, role = (
-        Row(survey.tensors[0], next(iter(survey.sections), None), 0),
-        survey.roles[0],
-    )
+    row = Row(survey.tensors[0], next(iter(survey.sections), None), 0)
+    role = survey.roles[0]
     return Lookup(
         row.entry.name, row.entry.path, row.tensor, row, role, survey.in_optimizer[0]
     )
@@ -235,9 +233,7 @@ def _unknown_name_error(checkpoint: Checkpoint, name: str) -> CkptError:
         entry.name for entry in checkpoint.tensors
     ]
     alike = nearest_names(name, names)
-    hint = (
-        f"did you mean {', '.join(alike)}?"
-        if alike
-        else _look_hint(checkpoint, "for all names", "--values")
-    )
+    hint = _look_hint(checkpoint, "for all names", "--values")
+    if alike:
+        hint = f"did you mean {', '.join(alike)}?"
     return UsageError(f"no value called {name}", path=checkpoint.path, hint=hint)

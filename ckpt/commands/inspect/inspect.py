@@ -577,11 +577,10 @@ def _wrapper_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
             yield _wrapped_part(report, prefix, plan, is_sure=True)
             continue
         where = f" of {prefix.section}" if prefix.section else ""
-        count = (
-            f"all {prefix.of:,}"
-            if prefix.tensors == prefix.of
-            else f"{prefix.tensors:,} of {prefix.of:,}"
-        )
+        if prefix.tensors == prefix.of:
+            count = f"all {prefix.of:,}"
+        else:
+            count = f"{prefix.tensors:,} of {prefix.of:,}"
         begin = "contain" if prefix.prefix.startswith("*") else "begin with"
         text = (
             f"{count} names{where} {begin} {prefix.prefix.removeprefix('*')} "
@@ -610,11 +609,10 @@ def _wrapped_part(
     part = prefix.prefix.removesuffix("module.")
     where = f" of {prefix.section}" if prefix.section else ""
     names = _prefixed_names(report, prefix)
-    count = (
-        f"{prefix.tensors:,} of {prefix.of:,}"
-        if prefix.tensors < prefix.of
-        else f"all {prefix.of:,}"
-    )
+    if prefix.tensors < prefix.of:
+        count = f"{prefix.tensors:,} of {prefix.of:,}"
+    else:
+        count = f"all {prefix.of:,}"
     if is_sure:
         text = (
             f"{count} names{where} begin with {show(prefix.prefix, 80)} "
@@ -750,11 +748,9 @@ def _call_text(row: Import) -> str:
             f"DANGER: loading {_file_text(row.file)} can run anything: it holds "
             f"{row.module}.{row.name} as a value{where}."
         )
-    more = (
-        f" and makes {counted_noun(row.times - 1, 'more such call')}"
-        if row.times > 1
-        else ""
-    )
+    more = ""
+    if row.times > 1:
+        more = f" and makes {counted_noun(row.times - 1, 'more such call')}"
     if row.attributes:
         names = and_more([show(name, 60) for name in row.attributes], 3)
         return (
@@ -941,11 +937,9 @@ def _extra_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
         names = part.names()
         for kind, chosen in find_extras(names, looks_of(part.entries)).items():
             way = _way_without(survey, part, chosen, names, plan)
-            alone = (
-                f" {_ALONE}"
-                if way.command is not None and way.keeps == "weights"
-                else ""
-            )
+            alone = ""
+            if way.command is not None and way.keeps == "weights":
+                alone = f" {_ALONE}"
             full = tuple(
                 f"{part.name}.{name}" if part.path else name for name in chosen
             )
@@ -994,11 +988,9 @@ def _in_code(rows: Sequence[CodeDevice], follows: str) -> Iterable[Finding]:
 def _sharing_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     ties = tied_weights(report.survey)
     if ties:
-        more = (
-            f", and {counted_noun(len(ties) - 1, 'more group')} too"
-            if len(ties) > 1
-            else ""
-        )
+        more = ""
+        if len(ties) > 1:
+            more = f", and {counted_noun(len(ties) - 1, 'more group')} too"
         tied = tuple(chain.from_iterable(ties))
         yield Finding(
             "tied", f"{and_more(ties[0], 4, ' = ')} share their memory{more}.", tied
@@ -1008,11 +1000,9 @@ def _sharing_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     total = sum(row.held for row in held)
     if total >= _BLOAT_BYTES:
         worst = max(held, key=lambda row: row.held)
-        more = (
-            f", and {counted_noun(len(held) - 1, 'more storage')}"
-            if len(held) > 1
-            else ""
-        )
+        more = ""
+        if len(held) > 1:
+            more = f", and {counted_noun(len(held) - 1, 'more storage')}"
         views = (
             f"{and_more(worst.tensors, 2)} in a storage of "
             f"{size_text(worst.storage.nbytes)}{more}"

@@ -99,10 +99,7 @@ def _one_of(row: Numbered) -> list[str]:
 def _closing_sentences(numbering: Numbering) -> list[str]:
     """Two short sentences: what DDP counts, and on what the names rest."""
     counted = counted_noun(numbering.parameters, "parameter")
-    counted = (
-        counted
-        if numbering.least == numbering.parameters
-        else f"{numbering.least:,} to {counted}"
-    )
+    if numbering.least != numbering.parameters:
+        counted = f"{numbering.least:,} to {counted}"
     why = f"{numbering.trust}: {numbering.why}."
     return [why] if numbering.trust == "certain" else [f"DDP counts {counted}.", why]

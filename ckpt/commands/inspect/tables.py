@@ -163,11 +163,10 @@ def folded_imports(report: Inspection) -> list[list[str]]:
     met: dict[tuple[str, str], list[list[str]]] = {}
     for row in rows:
         stored_name = stored.get(row[1])
-        name = (
-            row[1]
-            if stored_name is None
-            else python3_name(stored_name.module, stored_name.name)
-        )
+        if stored_name is None:
+            name = row[1]
+        else:
+            name = python3_name(stored_name.module, stored_name.name)
         met.setdefault((row[0], name), []).append(row)
     out = [header]
     for same in met.values():

@@ -125,11 +125,10 @@ def inspect_lines(
     """The report as a person reads it. The table is cut to the rows left on a screen of
     `height` rows.
     """
-    shown = (
-        report
-        if everything or report.quantised is None
-        else report.quantised.shown or report
-    )
+    if everything or report.quantised is None:
+        shown = report
+    else:
+        shown = report.quantised.shown or report
     out = [
         *call_lines(report, width),
         *headline_lines(report, width, shown),
@@ -163,11 +162,10 @@ def _finding_lines(report: Inspection, width: int | None) -> list[Line]:
         if finding.code in _RUNS and finding.hint is not None
     }
     # The lines about loading give this command with the reasons of weights_only.
-    command = (
-        None
-        if report.load.expression is None or report.way is None
-        else report.way.command
-    )
+    if report.load.expression is None or report.way is None:
+        command = None
+    else:
+        command = report.way.command
     for finding in report.findings:
         if finding.code in _RUNS:
             continue  # said above
@@ -254,11 +252,10 @@ def headline_lines(
         )
     if report.selected and rows:
         pieces.append(size_text(sum([tensor.nbytes for tensor in tensors])))
-    counted = (
-        tensors
-        if report.selected or not chosen
-        else [every[i] for i in report.survey.weight_indices]
-    )
+    if report.selected or not chosen:
+        counted = tensors
+    else:
+        counted = [every[i] for i in report.survey.weight_indices]
     dtypes = _dtype_names(counted, with_parts=not report.selected)
     if blocks_in(dict.fromkeys(counted)):
         pieces += _shares(counted)
@@ -402,11 +399,10 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
             head(""), f"… {rest} in values (--json)", width, style="dim"
         )
     names = [] if report.selected else names_of(report.entries)
-    layers = (
-        adapted_layers([row.relative for row in report.rows])
-        if "lora_" in "\n".join(names)
-        else []
-    )
+    if "lora_" in "\n".join(names):
+        layers = adapted_layers([row.relative for row in report.rows])
+    else:
+        layers = []
     texts: tuple[str, ...] = ()
     if report.adapter is not None and report.adapter.adapter.style != "PEFT":
         texts = (report.adapter.text,)
@@ -529,11 +525,10 @@ def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Li
         advice = "Take the weights alone" if way.keeps == "weights" else "Make it plain"
         note, needed = load.note or "", NEEDED.format(reasons)
         is_flag = note.startswith(needed)
-        how = (
-            f", with weights_only=False{note.removeprefix(needed)}"
-            if is_flag
-            else f" ({note})"
-        )
+        if is_flag:
+            how = f", with weights_only=False{note.removeprefix(needed)}"
+        else:
+            how = f" ({note})"
         trust = f"or, only if you trust its author{safe_sentence(how)}:"
         return [
             *hanging_lines(
@@ -715,11 +710,10 @@ def _part_text(
     if part.kind in ("model", "ema"):
         text += "" if part.path else ", at the root"
         for prefix in prefixes[:3]:
-            count = (
-                ""
-                if prefix.tensors == prefix.of
-                else f"{prefix.tensors:,} of {prefix.of:,} "
-            )
+            if prefix.tensors == prefix.of:
+                count = ""
+            else:
+                count = f"{prefix.tensors:,} of {prefix.of:,} "
             text += f", {count}names {begin_text(prefix.prefix)}"
     return text
 

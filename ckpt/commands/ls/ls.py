@@ -73,11 +73,10 @@ class LsRow(NamedTuple):
         return max(counts, default=None)
 
     def __repr__(self) -> str:
-        what = (
-            str(self.error)
-            if self.error is not None
-            else f"{self.format}, {counted_noun(self.tensors, 'tensor')}"
-        )
+        if self.error is not None:
+            what = str(self.error)
+        else:
+            what = f"{self.format}, {counted_noun(self.tensors, 'tensor')}"
         found = (
             f", {counted_noun(len(self.findings), 'finding')}" if self.findings else ""
         )

@@ -721,11 +721,9 @@ def refuse_empty(report: RewriteReport) -> RewriteReport:
             (row for row in report.left_out if row.nbytes),
             report.left_out[0] if report.left_out else None,
         )
-        why = (
-            f": {show_name(first.name, 60)} is {show(first.what, 80)}"
-            if first is not None
-            else ""
-        )
+        why = ""
+        if first is not None:
+            why = f": {show_name(first.name, 60)} is {show(first.what, 80)}"
         raise LossError(
             f"nothing would be left of {counted_noun(number, 'tensor')}{why}",
             path=report.source.path,

@@ -234,11 +234,10 @@ def stats_table(report: StatsReport) -> list[list[str]]:
         numbers = (summary.low, summary.high, row.mean, row.std, row.rms)
         texts += ["" if value is None else repr(value) for value in numbers]
         texts += [str(summary.zeros), str(summary.nan), str(summary.inf)]
-        dead = (
-            row.channels.dead
-            if row.channels is not None and row.channels.axis is not None
-            else None
-        )
+        if row.channels is not None and row.channels.axis is not None:
+            dead = row.channels.dead
+        else:
+            dead = None
         rows.append([*texts, "" if dead is None else str(len(dead))])
     return rows
 

@@ -172,11 +172,10 @@ def _compared(
             return Compared(
                 name, published, source.size, None, bytes(begin) == _POINTER
             )
-        algorithm = (
-            hashlib.sha1(usedforsecurity=False)
-            if published.is_blob
-            else hashlib.sha256()
-        )
+        if published.is_blob:
+            algorithm = hashlib.sha1(usedforsecurity=False)
+        else:
+            algorithm = hashlib.sha256()
         # git hashes a header with the size before the bytes.
         if published.is_blob:
             algorithm.update(f"blob {source.size}\0".encode())

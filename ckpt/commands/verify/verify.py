@@ -269,11 +269,10 @@ def with_checksums(
     if not nbytes and not unread:
         unchecked = sum(storage.nbytes for storage in row_looks(checkpoint.storages))
     if unchecked:
-        why = (
-            "records without a checksum"
-            if nbytes
-            else f"{checkpoint.traits.label} has no checksums"
-        )
+        if nbytes:
+            why = "records without a checksum"
+        else:
+            why = f"{checkpoint.traits.label} has no checksums"
         not_checked.append(f"values of {size_text(unchecked)} ({why})")
     judged = _make_report(checkpoint, problems, checked, not_checked)
     # The problems that were added here are of bytes; those before are of the structure.
@@ -471,11 +470,9 @@ def damaged(
     gone = tuple(name for name in lost or () if name not in there)
     problems = [Problem(problem, gone), *map(Problem, rows)]
     if unsound:
-        verb = (
-            "does not match its checksum"
-            if len(unsound) == 1
-            else "do not match their checksums"
-        )
+        verb = "do not match their checksums"
+        if len(unsound) == 1:
+            verb = "does not match its checksum"
         problems.append(
             Problem(f"{counted_noun(len(unsound), 'tensor')} {verb}", tuple(unsound))
         )

@@ -120,11 +120,12 @@ def _list_following(
     load_id: _LoadId | None = None,
 ) -> Iterator[Following]:
     for _ in range(_MOST):
-        following = (
-            _next_following(source, end, limits, budget, load_id or _refuse_id)
-            if end < source.size
-            else None
-        )
+        if end < source.size:
+            following = _next_following(
+                source, end, limits, budget, load_id or _refuse_id
+            )
+        else:
+            following = None
         if following is None:
             return
         end = following.end

@@ -86,11 +86,9 @@ def repacked_error(names: Sequence[str], path: str) -> CkptError:
         )
         return UnsupportedError(what, hint="unzip it, and name one of its folders")
     root = pickles[0].removesuffix(_PICKLE)
-    where = (
-        f"in {show(root, 80)}, too deep for torch"
-        if root
-        else "at its root, where torch wants a folder"
-    )
+    where = "at its root, where torch wants a folder"
+    if root:
+        where = f"in {show(root, 80)}, too deep for torch"
     what = (
         f"an archive of torch.save that was unpacked and zipped again: {_PICKLE} lies "
         f"{where}"
@@ -109,11 +107,10 @@ def _take_out(path: str, root: str) -> str:
     folder = (
         None if is_url(path) else path_beside(path, ".unpacked", ("",), other=False)
     )
-    to = (
-        None
-        if is_url(path)
-        else path_beside(path, ".converted", (".pth",), other=False)
-    )
+    if is_url(path):
+        to = None
+    else:
+        to = path_beside(path, ".converted", (".pth",), other=False)
     if folder is None or to is None:
         return "unzip it first"
     words = [

@@ -281,11 +281,10 @@ class TensorSkimmer:
         that has the usual opcodes.
         """
         # The opcode behind the tensor says which slot comes next.
-        put = (
-            self._data[position : position + 2]
-            if self._data[position : position + 1] == b"q"
-            else self._data[position : position + 5]
-        )
+        if self._data[position : position + 1] == b"q":
+            put = self._data[position : position + 2]
+        else:
+            put = self._data[position : position + 5]
         slot = first = int.from_bytes(put[1:], "little") + 1
         is_far = first > max(FREE_SLOTS, len(self._data))  # the machine refuses it
         if put[:1] not in (b"q", b"r") or first <= self.memo.end or is_far:
@@ -443,11 +442,10 @@ class TensorSkimmer:
             return cast("list[str]", texts)
         keys: list[str] = []
         for text, get in zip(texts, got, strict=True):
-            node = (
-                self.memo[int.from_bytes(get[1:], "little")]
-                if text is None and get
-                else text
-            )
+            if text is None and get:
+                node = self.memo[int.from_bytes(get[1:], "little")]
+            else:
+                node = text
             if type(node) is not str:
                 raise MachineError("a key is no string", 0)
             keys.append(node)
@@ -478,11 +476,11 @@ class TensorSkimmer:
         # The group of the shape begins with the offset into the storage.
         offset, sizes = first_opcode(shape)
         node = self.memo[slot_of(first_opcode(cls)[0])]
-        tag = (
-            self._pushed_text(device)
-            if device[:1] == b"X"
-            else self.memo[slot_of(device)]
-        )
+        tag: Made
+        if device[:1] == b"X":
+            tag = self._pushed_text(device)
+        else:
+            tag = self.memo[slot_of(device)]
         if type(node) is not Global or type(tag) is not str or len(tag) > _TAG:
             raise MachineError("a storage is unusual", 0)
         dtype = storage_type(node)
@@ -819,10 +817,8 @@ class Plain:
             kinds = list(zip(*[data[index::width] for index in differing], strict=True))
             examples = dict(zip(kinds, rows, strict=True))
             numbers = {kind: number for number, kind in enumerate(examples)}
-            alike, row_of = (
-                list(examples.values()),
-                list(map(numbers.__getitem__, kinds)),
-            )
+            alike = list(examples.values())
+            row_of = list(map(numbers.__getitem__, kinds))
         texts = digits[:-1].decode("ascii").split("\0")
         return _Tails(
             pairs,

@@ -125,11 +125,10 @@ class Ways:
                 has_config,
             )  # here: only a folder may have one
 
-            way = (
-                self._planned_way(("slim", "--strip", _WITH_CONFIG))
-                if has_config(path)
-                else Way(None)
-            )
+            if has_config(path):
+                way = self._planned_way(("slim", "--strip", _WITH_CONFIG))
+            else:
+                way = Way(None)
             if way.command is not None:
                 return way
         whole = self._planned_way(("strip",))

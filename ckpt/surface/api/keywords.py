@@ -35,11 +35,10 @@ def keyword_texts(given: Texts) -> list[str]:
     if given is None:
         return []
     # One text is meant as itself, and not as its letters.
-    several = (
-        [given]
-        if isinstance(given, str) or not isinstance(given, Iterable)
-        else list(given)
-    )
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        several = [given]
+    else:
+        several = list(given)
     wrong = [given] if isinstance(given, (bytes, bytearray)) else several
     for text in wrong:
         if not isinstance(text, str):
@@ -70,11 +69,10 @@ def several_of(given: Any, *kinds: type, what: str = "paths") -> list[Any]:
 
     An open checkpoint and bytes are iterable too, but neither is a list of paths.
     """
-    every = (
-        [given]
-        if isinstance(given, (bytes, bytearray, memoryview, Mapping, *kinds))
-        else list(given)
-    )
+    if isinstance(given, (bytes, bytearray, memoryview, Mapping, *kinds)):
+        every = [given]
+    else:
+        every = list(given)
     for one in every:
         if not isinstance(one, kinds):
             raise TypeError(f"{what} are taken here, not {type(one).__name__}")

@@ -389,11 +389,9 @@ def _refuse_source(
     # gone.
     if save.is_source(source, to.real):
         can = options.command.in_place and can_stay(source)
-        hint = (
-            "--in-place"
-            if can and (source.traits.in_place or not report.left_out)
-            else "-o another file"
-        )
+        hint = "-o another file"
+        if can and (source.traits.in_place or not report.left_out):
+            hint = "--in-place"
         raise UsageError(
             "OUT is the source, which --force does not replace", path=to.path, hint=hint
         )
@@ -742,16 +740,11 @@ def _rewrite_survey(
                 save.is_written(saved.format)
                 and save.traits_of(saved.format).fills_a_state
             )
-            why = (
-                "its loader runs the pickles in it"
-                if runs
-                else "that needs weights_only=False"
-            )
-            why = (
-                "that would compile its code"
-                if report.result.traits.names_are_code
-                else why
-            )
+            why = "that needs weights_only=False"
+            if runs:
+                why = "its loader runs the pickles in it"
+            if report.result.traits.names_are_code:
+                why = "that would compile its code"
             text = (
                 f"torch did not load it, because {why}; every byte was compared instead"
             )
@@ -847,11 +840,10 @@ def _code_error(
     """The error for a result that runs code when it is loaded."""
     from ckpt.surface.api.advice import Ways  # here: only an error pays for it
 
-    way = (
-        Ways(survey, limits).way(("weights",)).command
-        if _filled_values(report) is None
-        else None
-    )
+    if _filled_values(report) is None:
+        way = Ways(survey, limits).way(("weights",)).command
+    else:
+        way = None
     weights = "" if way is None else f"; for the weights alone: {way}"
     return CodeError(
         f"loading the result would run {and_more(list(code.runs), 1)}",
@@ -931,10 +923,8 @@ def _write_result(
             return save.append(checkpoint, limits)
         _refuse_loss(report)
         assert checkpoint.source is not None
-        to, format = (
-            target.target(checkpoint.source.name, force=True),
-            checkpoint.format,
-        )
+        to = target.target(checkpoint.source.name, force=True)
+        format = checkpoint.format
     else:
         if save.traits_of(format).is_folder:
             # Here: most files pay nothing for it.

@@ -46,11 +46,10 @@ def like_at(
         with at_hand(given, limits, plugins=plugins) as opened:
             survey = with_ties(opened.survey, limits)
             # The other save may have no such section: then it is its model.
-            section_name = (
-                section
-                if any(part.name == section for part in survey.sections)
-                else None
-            )
+            if any(part.name == section for part in survey.sections):
+                section_name = section
+            else:
+                section_name = None
             return like_of(survey, section_name)
     except (UnreadableError, UnsupportedError) as error:
         if not isinstance(given, (str, os.PathLike)):
@@ -108,11 +107,10 @@ def checked_with(
     stored = sums if isinstance(sums, Stored) else None
     if isinstance(sums, SumReport):
         rows = [row for row in sums.sums if row.unread is None]
-        stored = (
-            Stored(sums.path, sums=_select_sums(rows, globs, sums.path))
-            if sums.recorded is None
-            else Stored(sums.path, [sums.recorded])
-        )
+        if sums.recorded is None:
+            stored = Stored(sums.path, sums=_select_sums(rows, globs, sums.path))
+        else:
+            stored = Stored(sums.path, [sums.recorded])
     elif stored is None and sums is not None:
         assert not isinstance(sums, Stored)
         path = with_home(os.fsdecode(sums))

@@ -320,11 +320,10 @@ def _files_behind(item: Found, plugins: bool) -> Iterator[str]:
     folder = item.path if is_folder else os.path.dirname(item.path)
     if not is_folder:
         yield os.path.realpath(item.path)
-    own = (
-        (formats.files_of_folder(folder, Limits(), plugins=plugins) or ())
-        if is_folder
-        else ()
-    )
+    if is_folder:
+        own = formats.files_of_folder(folder, Limits(), plugins=plugins) or ()
+    else:
+        own = ()
     names = os.listdir(folder) if is_folder or item.path.endswith(".index.json") else []
     shards = set(names).difference(_names_without_shards(folder, names, own))
     for name in shards.union(own):
@@ -370,11 +369,10 @@ def _names_without_shards(
     """
     # Most folders have no shards, so that no index is read.
     has_shards = any(re.search(f"{_SHARD}$", name) for name in names)
-    indices = (
-        [name for name in {*names, *own} if name.endswith(".index.json")]
-        if has_shards
-        else []
-    )
+    if has_shards:
+        indices = [name for name in {*names, *own} if name.endswith(".index.json")]
+    else:
+        indices = []
     indexed = following_in(names)
     for index in indices:
         try:
@@ -386,11 +384,10 @@ def _names_without_shards(
             continue  # opening it says why it cannot be read
         # Only what the index is opened with: a name elsewhere in it would hide its
         # file.
-        weight_map = (
-            json_object(content).get("weight_map")
-            if isinstance(content, dict)
-            else None
-        )
+        if isinstance(content, dict):
+            weight_map = json_object(content).get("weight_map")
+        else:
+            weight_map = None
         if isinstance(weight_map, dict):
             files = {file for file in weight_map.values() if isinstance(file, str)}
             indexed.update(file for file in files if re.search(f"{_SHARD}$", file))

@@ -188,11 +188,9 @@ def with_format(
     if with_config and shard_size is None:
         to = to or save.SHARD_FORMAT
     is_pickle = to is not None and save.traits_of(save.format_for("", to)).is_pickle
-    suffix = (
-        SUFFIXES["convert --plain" if plain else "convert"]
-        if plain or is_pickle
-        else ""
-    )
+    suffix = ""
+    if plain or is_pickle:
+        suffix = SUFFIXES["convert --plain" if plain else "convert"]
     # The ending that an error proposes for OUT.
     ending = None if plain or is_pickle else ".safetensors"
     options = options._replace(suffix=suffix, ending=ending, plain=plain)

@@ -213,11 +213,10 @@ def _result_of(step: Callable[[], _R]) -> _R:
             output.write_complaint(f"ckpt: {TOO_MANY_TEXT}")
         elif error.errno in _CANNOT_WRITE:
             output.discard_stdout()
-            why = (
-                "stdout is closed"
-                if error.errno == errno.EBADF
-                else (error.strerror or "").lower()
-            )
+            if error.errno == errno.EBADF:
+                why = "stdout is closed"
+            else:
+                why = (error.strerror or "").lower()
             output.write_complaint(f"ckpt: the output cannot be written: {why}")
         else:
             raise

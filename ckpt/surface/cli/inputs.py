@@ -321,11 +321,10 @@ def _write_answer(
         output.write_error(outcome)
         return TROUBLE
     # --quiet drops what is said about the answer, but never trouble.
-    say = (
-        output.write_complaint
-        if outcome.code == TROUBLE or outcome.is_loud
-        else output.write_talk
-    )
+    if outcome.code == TROUBLE or outcome.is_loud:
+        say = output.write_complaint
+    else:
+        say = output.write_talk
     for text in outcome.talk:
         say(text)
     if outcome.document is not None:

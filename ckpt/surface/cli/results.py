@@ -283,11 +283,9 @@ def _where_to_write(items: Sequence[Found], places: WriteOptions) -> UsageError:
     if items[0].error is not None:
         raise items[0].error
     with opened(path, places) as checkpoint:
-        ways = (
-            "-o DIR, or --in-place"
-            if places.command.in_place and can_stay(checkpoint)
-            else "-o DIR"
-        )
+        ways = "-o DIR"
+        if places.command.in_place and can_stay(checkpoint):
+            ways = "-o DIR, or --in-place"
     return UsageError("where to write?", path=path, hint=ways)
 
 

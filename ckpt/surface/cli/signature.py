@@ -225,11 +225,10 @@ class PlainCommand(TyperCommand):
                 ctx.meta.get(_ALL) or rare.isdisjoint(param.opts)
             ):
                 is_argument = param.param_type_name == "argument"
-                title = (
-                    "Arguments"
-                    if is_argument
-                    else getattr(param, "rich_help_panel", None) or "Options"
-                )
+                if is_argument:
+                    title = "Arguments"
+                else:
+                    title = getattr(param, "rich_help_panel", None) or "Options"
                 groups[title].append(record)
         for title, rows in groups.items():
             if rows:
@@ -305,10 +304,8 @@ def _parameter_value(
     kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
     result: Any = value
     if value is None:
-        is_known, result = (
-            kind is not None,
-            () if param.multiple or param.nargs == -1 else None,
-        )
+        is_known = kind is not None
+        result = () if param.multiple or param.nargs == -1 else None
     elif kind in (int, float):
         is_known, result = True, _checked_number(kind, param, ctx, value)
     elif kind in (str, bool):
@@ -336,12 +333,11 @@ def _checked_number(
             f"{value!r} is not a valid float range.", ctx, param
         ) from None
     if (low is not None and number < low) or (high is not None and number > high):
-        limits = (
-            f"x>={low}"
-            if high is None
-            else f"x<={high}"
-            if low is None
-            else f"{low}<=x<={high}"
-        )
+        if high is None:
+            limits = f"x>={low}"
+        elif low is None:
+            limits = f"x<={high}"
+        else:
+            limits = f"{low}<=x<={high}"
         raise typer.BadParameter(f"{number} is not in the range {limits}.", ctx, param)
     return number
