@@ -486,7 +486,10 @@ class Gate(NamedTuple):
 
     def code(self, findings: Iterable[Finding]) -> int:
         """1 when a finding that counts is one of `fails`, or of one of its levels."""
-        levels = {level for word in self.fails for level in LEVEL_WORDS.get(word, ())}
+        # A level of --fail-on stands for itself and the more serious ones.
+        levels: set[Level] = set()
+        for word in self.fails:
+            levels.update(LEVEL_WORDS.get(word, ()))
         kept = self.rules.kept(findings)
         return int(
             any(

@@ -10,6 +10,7 @@ weights_only refuses are used only where there is no other. No recursion.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from struct import Struct
 from typing import Literal, cast, final
 
@@ -127,9 +128,8 @@ def _first_parts(node: Node) -> Sequence[Node]:
         is_view = type(node.meaning) is TensorRef and len(node.args) != WITH_STATE
         return () if is_view else (node.func, *node.args, node.kwargs)
     if type(node) is Dict:
-        return [
-            part for pair in zip(node.keys, node.values, strict=True) for part in pair
-        ]
+        # Key, value, key, value: as SETITEMS finds them on the stack.
+        return list(chain.from_iterable(zip(node.keys, node.values, strict=True)))
     if type(node) is Set:
         return node.items
     if type(node) is list or is_tuple(node):

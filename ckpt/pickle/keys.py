@@ -185,10 +185,13 @@ def _path_text(parts: Sequence[str], *, is_windows: bool) -> str | None:
         return None
     first = texts[0] if texts else ""
     slashes = len(first) - len(first.lstrip("/"))
-    root = "//" if slashes == 2 else "/" if slashes else ""
-    words = [
-        word for text in texts for word in text.split("/") if word not in ("", ".")
-    ]
+    root = ""
+    if slashes:
+        # POSIX: two slashes in front are another root, three are one again.
+        root = "//" if slashes == 2 else "/"
+    words: list[str] = []
+    for text in texts:
+        words += [word for word in text.split("/") if word not in ("", ".")]
     return root + "/".join(words)
 
 

@@ -225,7 +225,11 @@ class Rebuilder:
 
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         inner = _tuple_state(call)
-        data = args[0] if args else inner[0] if inner else None
+        data: Node = None
+        if args:
+            data = args[0]
+        elif inner:
+            data = inner[0]
         # 0.1 to 0.3: (requires_grad, volatile, hooks), or without arguments (data,
         # gradient, hooks, requires_grad, volatile). torch takes four items for another
         # view of a storage.

@@ -202,9 +202,9 @@ def _is_in_order(node: Node) -> bool:
 
 def _few_items(node: Node) -> Sequence[Node] | None:
     """Return the items of a tuple or a list of a few, or None."""
-    items: Sequence[Node] | None = (
-        node if is_tuple(node) else node if type(node) is list else None
-    )
+    items: Sequence[Node] | None = None
+    if is_tuple(node) or type(node) is list:
+        items = node
     return items if items is not None and len(items) <= DIMENSIONS else None
 
 

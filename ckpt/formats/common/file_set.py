@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
 from ckpt.bytes.location import Location, names_opened_ahead
@@ -133,7 +134,7 @@ class CheckpointFiles(FileSet[Checkpoint]):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        return tuple(source for file in self.files.values() for source in file.sources)
+        return tuple(chain.from_iterable(file.sources for file in self.files.values()))
 
 
 def _is_nothing(error: CkptError) -> bool:
@@ -171,4 +172,4 @@ def incomplete_in(checkpoint: Checkpoint) -> tuple[str, ...]:
     notices say.
     """
     notices = checkpoint.account.noticed("incomplete")
-    return tuple(name for notice in notices for name in notice.tensors)
+    return tuple(chain.from_iterable(notice.tensors for notice in notices))

@@ -59,14 +59,22 @@ def merge_shards(
     _refuse_mixture(shards)
     every = [shard for _, shard in shards]
     traits = every[0].traits
-    weights = [entry for shard in every for entry in shard.tensors]
+    weights = list(chain.from_iterable(shard.tensors for shard in every))
     # safetensors sorts by types: the natural order of names is nearest to the model's.
     if not traits.keeps_order:
         weights.sort(key=lambda entry: natural_sort_key(entry.name))
     root = _merge_trees(every, weights)
     names = tuple(entry.name for entry in weights)
     # Several pickles have no container in common but the root.
-    only = every[0].containers if len(every) == 1 else ()
+    containers: tuple[Container, ...] = ()
+    if len(every) == 1:
+        containers = every[0].containers
+    if not containers:
+        containers = (Container((), "", "dict", names, 0, len(weights), node=root),)
+    encodings = [part.encoding for part in every if part.encoding]
+    # One shard that torch cannot load is enough.
+    reasons = [part.not_loadable for part in every if part.not_loadable]
+    own_notices = chain.from_iterable(part.account.notices for part in every)
     return Checkpoint(
         path=path,
         format=format,
@@ -74,22 +82,17 @@ def merge_shards(
         nbytes=sum(part.nbytes for part in every),
         root=root,
         tensors=tuple(weights),
-        storages=tuple(storage for part in every for storage in part.storages),
+        storages=tuple(chain.from_iterable(part.storages for part in every)),
         values=tuple(_merge_values(every)),
-        containers=only
-        or (Container((), "", "dict", names, 0, len(weights), node=root),),
-        imports=tuple(row for part in every for row in part.imports),
+        containers=containers,
+        imports=tuple(chain.from_iterable(part.imports for part in every)),
         byteorder=every[0].byteorder,
         weights_only=_merge_refusals(every),
-        encoding=next((part.encoding for part in every if part.encoding), None),
-        not_loadable=next(
-            (part.not_loadable for part in every if part.not_loadable), None
-        ),
-        account=Account(
-            (*notices, *(notice for part in every for notice in part.account.notices))
-        ),
+        encoding=encodings[0] if encodings else None,
+        not_loadable=reasons[0] if reasons else None,
+        account=Account((*notices, *own_notices)),
         parts=tuple(name for name, _ in shards),
-        sources=tuple(source for part in every for source in part.sources),
+        sources=tuple(chain.from_iterable(part.sources for part in every)),
     )
 
 
@@ -140,7 +143,7 @@ def _merge_values(shards: Sequence[Checkpoint]) -> list[Value]:
 def _merge_refusals(every: Sequence[Checkpoint]) -> tuple[Refusal, ...] | None:
     if all(shard.weights_only is None for shard in every):
         return None
-    return tuple(row for shard in every for row in shard.weights_only or ())
+    return tuple(chain.from_iterable(shard.weights_only or () for shard in every))
 
 
 def shard_mark(probe: Probe, number: int) -> str:
@@ -388,7 +391,9 @@ def recorded(
 ) -> list[RecordedFile]:
     layout = layout_of(probe, limits)
     names = names_opened_ahead(layout.folder, layout.places)
-    shards = [file for name in names for file in inner(layout.places[name], name)]
+    shards: list[RecordedFile] = []
+    for name in names:
+        shards += inner(layout.places[name], name)
     return [*shards, *_of_index(probe, limits)]
 
 

@@ -174,12 +174,9 @@ def codes_of(
     """The codes in the values of an option, and the words that it takes `also`. Raises
     UsageError for others.
     """
-    codes = [
-        code.strip()
-        for value in keyword_texts(values)
-        for code in value.split(",")
-        if code.strip()
-    ]
+    codes: list[str] = []
+    for value in keyword_texts(values):
+        codes += [code.strip() for code in value.split(",") if code.strip()]
     # A code of another command would never be found here.
     makers = _MAKERS.get(command, (command,))
     possible = [

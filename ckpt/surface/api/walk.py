@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ckpt import formats
@@ -542,11 +543,10 @@ def choose_executor(tasks: Sequence[Task[R]], jobs: int | None = None) -> Each:
         is_alone,
     )  # here: one file needs no others
 
-    if any(
-        isinstance(item, Found) and is_url(item.path)
-        for task in tasks
-        for item in task.arguments[:1]
-    ):
+    # The first argument of such a task is the file that it is about.
+    items = chain.from_iterable(task.arguments[:1] for task in tasks)
+    if any(isinstance(item, Found) and is_url(item.path) for item in items):
+        # They wait for a server, so that processes would win nothing.
         return Waiting(jobs)
     if not is_alone():
         return Waiting(jobs or 1)

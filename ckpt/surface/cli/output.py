@@ -512,13 +512,9 @@ def write_talk(text: str, hint: str | None = None) -> None:
 
 def write_complaint(text: str, hint: str | None = None) -> None:
     """As `write_talk`, about trouble: `--quiet` does not drop it."""
-    _write_stderr(
-        [
-            part
-            for line in text.split("\n")
-            for part in talk_lines(line, hint, screen_width(sys.stderr))
-        ]
-    )
+    width = screen_width(sys.stderr)
+    parts = [talk_lines(line, hint, width) for line in text.split("\n")]
+    _write_stderr(list(chain.from_iterable(parts)))
 
 
 def _write_stderr(lines: Sequence[str]) -> None:

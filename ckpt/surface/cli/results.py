@@ -98,11 +98,9 @@ def split_options(
         parents=recursive or parents,
     )
     # Paths among the values of options, such as --into, are checked as inputs are.
-    given = [
-        value
-        for value in keywords.values()
-        for value in (value if isinstance(value, list) else [value])
-    ]
+    given: list[object] = []
+    for value in keywords.values():
+        given += value if isinstance(value, list) else [value]
     check(places, *paths, *given)
     return ResultOptions(written, places, json, recursive, files_from), keywords
 

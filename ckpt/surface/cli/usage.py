@@ -98,12 +98,11 @@ def _way_for_extra(words: str, context: Any) -> str | None:
     that is free or for the model to fill, or what the command takes.
     """
     params = context.command.params
-    free = {
-        name
-        for param in params
-        for name in param.opts
-        if not context.params.get(param.name)
-    }
+    # The options that have no value yet.
+    free: set[str] = set()
+    for param in params:
+        if not context.params.get(param.name):
+            free.update(param.opts)
     path = None if " " in words else pasted_path(words)
     if path is not None and not os.path.lexists(words):
         if "-o" in free:
@@ -127,12 +126,10 @@ def _as_sentence(text: str) -> str:
 
 def _unknown_option(name: str, context: Any) -> tuple[str, str | None]:
     """An option that there is not: one dash too few, an old name, or a typing error."""
-    options = [
-        option
-        for param in context.command.params
-        for option in (*param.opts, *param.secondary_opts)
-    ]
-    options += ["--help"]
+    options: list[str] = []
+    for param in context.command.params:
+        options += [*param.opts, *param.secondary_opts]
+    options.append("--help")
     # `-output` is parsed as `-o utput`: the word that was typed says what was meant.
     typed = next(
         (
