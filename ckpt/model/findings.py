@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json
 
+# The words of --level, of --fail-on and of JSON.
 Level = Literal["error", "warning", "info"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 """The most serious first."""

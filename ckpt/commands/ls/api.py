@@ -54,6 +54,7 @@ def _severity_key(row: LsRow) -> tuple[int, int, int]:
 
     Between them the most serious finding decides, then how many codes there are.
     """
+    # 0 is the most serious level.
     levels = [LEVELS.index(finding.level) for finding in row.findings]
     if row.error is not None:
         group = 2

@@ -89,6 +89,7 @@ class Member:
         LimitError, DamagedDataError.
         """
         what = f"member {show(self.member, 80)}"
+        # Read whole, unlike the members with tensors.
         if self.size > limits.index_bytes:
             raise LimitError(
                 f"{what} has {self.size:,} bytes", "index-bytes", limits.index_bytes
