@@ -200,7 +200,8 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
         text = effect.calls[0] if effect.calls else effect.dotted_name
         if effect.group == "called":
             # Calls of Python itself run what they are given.
-            (runs if is_own(effect.module) else other_calls)[text] = None
+            kind = runs if is_own(effect.module) else other_calls
+            kind[text] = None
         elif effect.group == "odd":
             # The lists of a folder are written anew.
             if not source.traits.is_folder:
