@@ -43,6 +43,7 @@ def files_in(names: Sequence[str]) -> list[str]:
 
 
 def _of_one_kind(names: list[str], pattern: str) -> list[str]:
+    # The names without their numbers: `step_1` and `epoch_1` are two kinds.
     kinds = {
         re.sub(pattern, r"\1\2\4" if pattern is _FILE else r"\1\2", name).lower()
         for name in names

@@ -62,6 +62,7 @@ def unindexed(probe: Probe, shards: ShardSet, limits: Limits) -> Layout:
         f"{show(index, 80)}"
     )
     notices = [Notice("no-index", text)]
+    # The numbers in the names say how many shards there were.
     if shards.gone:
         listed = and_more(
             [show(name, 80) for name in shards.lost(LISTED)], LISTED, total=shards.gone
@@ -103,6 +104,7 @@ def present_layout(probe: Probe, layout: Layout, limits: Limits) -> Layout:
     holds = _shards_by_name(probe, beside, limits)
     files: dict[str, str] = {}
     for name in layout.weight_map:
+        # A tensor in two files could be of either save.
         if len(holds.get(name, ())) == 1:
             files[name] = holds[name][0]
     if len(files) == len(layout.weight_map):
