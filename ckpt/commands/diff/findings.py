@@ -11,7 +11,7 @@ from ckpt.commands.diff.reasons import Side, at_one_step
 from ckpt.commands.diff.rows import Row
 from ckpt.commands.inspect.unused import STOPS, UNLESS_FROZEN, UNUSED
 from ckpt.evidence.extras import find_extras, last_names, lone_counters, what_they_are
-from ckpt.model.findings import Finding
+from ckpt.model.findings import Finding, Level
 from ckpt.model.text import and_more, counted_noun, show_folded_names
 
 _PROPAGATED = frozenset(("never", "no-gradient"))
@@ -149,69 +149,49 @@ def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]
         return
     # A parameter that stepped has a reason that is no fault: the update was too small.
     sure = [row for row in parameters if row.cause not in (None, "unknown", "stepped")]
-    others = (
-        f"stayed unchanged while {counted_noun(len(moved), 'other parameter')} changed"
-    )
+    others = counted_noun(len(moved), "other parameter")
+
+    def finding(chosen: list[Row], follows: str, level: Level | None) -> Finding:
+        text = f"{_labels_text(chosen)} stayed unchanged while {others} changed."
+        names = _row_names(chosen)
+        return Finding("frozen", text, names, raised=level, consequence=follows)
+
     lost = [row for row in sure if row.cause in _PROPAGATED]
     if lost:
         # A snapshot saw that there was no gradient; an optimizer only never had one.
         certain = all(row.cause == "no-gradient" for row in lost)
-        why = and_more(list(dict.fromkeys(str(row.reason) for row in lost)), 4, "; ")
-        follows = (
-            f"{why[:1].upper()}{why[1:]}. "
-            f"{f'{UNUSED} {STOPS}' if certain else UNLESS_FROZEN}"
-        )
-        yield Finding(
-            "frozen",
-            f"{_labels_text(lost)} {others}.",
-            _row_names(lost),
-            consequence=follows,
-        )
+        why = _reasons_text(lost)
+        effect = f"{UNUSED} {STOPS}" if certain else UNLESS_FROZEN
+        yield finding(lost, f"{why[:1].upper()}{why[1:]}. {effect}", None)
     still = [row for row in sure if row.cause not in _PROPAGATED | _ON_PURPOSE]
     if still:
-        reasons = dict.fromkeys(str(row.reason) for row in still)
-        follows = f"Reason: {and_more(list(reasons), 4, '; ')}."
-        yield Finding(
-            "frozen",
-            f"{_labels_text(still)} {others}.",
-            _row_names(still),
-            consequence=follows,
-        )
+        yield finding(still, f"Reason: {_reasons_text(still)}.", None)
     purpose = [row for row in sure if row.cause in _ON_PURPOSE]
     if purpose:
-        reasons = dict.fromkeys(str(row.reason) for row in purpose)
-        text = f"{_labels_text(purpose)} {others}."
-        follows = f"Reason: {and_more(list(reasons), 4, '; ')}."
-        yield Finding(
-            "frozen", text, _row_names(purpose), raised="info", consequence=follows
-        )
+        yield finding(purpose, f"Reason: {_reasons_text(purpose)}.", "info")
     # Level info: a parameter may stay on purpose, and no file says why.
     unknown = [row for row in parameters if row.cause == "unknown"]
     named = [row for row in unknown if not _may_be_buffer(row)]
     if named:
-        text = f"{_labels_text(named)} {others}."
         if step:
             follows = (
                 f"Both files are at {step}, so they do not show what a step changes."
             )
         else:
             follows = _reasons_nobody_recorded(rows, changed)
-        yield Finding(
-            "frozen", text, _row_names(named), raised="info", consequence=follows
-        )
+        yield finding(named, follows, "info")
     doubtful = [row for row in unknown if _may_be_buffer(row)]
     if doubtful:
         may = "They may be buffers: their names do"
         if len(doubtful) == 1:
             may = "It may be a buffer: its name does"
-        text = f"{_labels_text(doubtful)} {others}."
-        yield Finding(
-            "frozen",
-            text,
-            _row_names(doubtful),
-            raised="info",
-            consequence=f"{may} not say.",
-        )
+        yield finding(doubtful, f"{may} not say.", "info")
+
+
+def _reasons_text(rows: Sequence[Row]) -> str:
+    """The reasons of some rows, each once."""
+    reasons = dict.fromkeys(str(row.reason) for row in rows)
+    return and_more(list(reasons), 4, "; ")
 
 
 def _reasons_nobody_recorded(rows: Sequence[Row], changed: Sequence[Row]) -> str:

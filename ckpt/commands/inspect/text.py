@@ -19,7 +19,7 @@ from ckpt.commands.inspect.tables import (
 )
 from ckpt.evidence.gradients import GradientUse
 from ckpt.evidence.loading import NEEDED, refusals_text
-from ckpt.evidence.optimizers import optimizer_facts
+from ckpt.evidence.optimizers import Optimizer, optimizer_facts
 from ckpt.evidence.record import ModelRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import adapted_layers
@@ -654,59 +654,15 @@ def _part_text(
     part = parts[0]
     tensors = sum(section.tensors for section in parts)
     nbytes = sum(section.nbytes for section in parts)
+    sizes = f"{counted_noun(tensors, 'tensor')}, {size_text(nbytes)}"
     if part.kind == "optimizer":
         facts = optimizer_facts(part)
         if facts is None:
-            return f"{counted_noun(tensors, 'tensor')}, {size_text(nbytes)}"
-        nothing = "no state yet" if facts.has_begun else "no step taken yet"
-        kind = nothing if not facts.with_state else facts.family or "with state"
-        if facts.lost and not facts.with_state:
-            kind = facts.family or "with state"
-        verb = "has" if facts.parameters == 1 else "have"
-        below = f"{part.name}.param_groups." if part.name else "param_groups."
-        # The fields of param_groups that a damaged file lacks.
-        gone = {name.rpartition(".")[2] for name in lost if name.startswith(below)}
-        count = counted_noun(facts.parameters, "parameter")
-        if "params" in gone:
-            count = (
-                "at least "
-                f"{counted_noun(max(facts.parameters, facts.with_state), 'parameter')}"
-            )
-        text = f"{kind}, {facts.with_state:,} of {count} {verb} state"
-        if facts.lost:
-            text += f", that of {facts.lost:,} is lost"
-        # Megatron keeps the parameters' states elsewhere.
-        if not facts.parameters and facts.with_state and "params" not in gone:
-            text = f"{kind}, of no parameters"
-        if facts.family == "LBFGS":  # keeps all of it under its first parameter
-            text = f"LBFGS, one state for {counted_noun(facts.parameters, 'parameter')}"
-        if facts.is_plain_sgd:
-            text = f"SGD without momentum, which keeps no state, {count}"
-        text += f", {size_text(nbytes)}" if nbytes else ""
-        if use is not None and not use.is_before:
-            text += f", {use.steps:,.0f} step{'' if use.steps == 1 else 's'}"
-        rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
-        if "lr" in gone:
-            rates = f"{rates} and others, which are lost" if rates else "lost"
-        text += f", lr {rates}" if rates else ""
-        is_over = (
-            facts.rates == (0,)
-            and "lr" not in gone
-            and (facts.with_state or facts.is_plain_sgd)
-        )
-        text += (
-            " in every group, as at the end of a schedule: a step changes no weight"
-            if is_over
-            else ""
-        )
-        text += (
-            ", 1 step with zero moments, as before the first"
-            if use is not None and use.is_before
-            else ""
-        )
-        return text
-    prefix_text = f"module {show(look(part.node).type, 80)}, " if part.is_module else ""
-    text = f"{prefix_text}{counted_noun(tensors, 'tensor')}, {size_text(nbytes)}"
+            return sizes
+        return _optimizer_text(part, facts, nbytes, use, lost)
+    text = sizes
+    if part.is_module:
+        text = f"module {show(look(part.node).type, 80)}, {sizes}"
     if part.kind in ("model", "ema"):
         text += "" if part.path else ", at the root"
         for prefix in prefixes[:3]:
@@ -715,6 +671,64 @@ def _part_text(
             else:
                 count = f"{prefix.tensors:,} of {prefix.of:,} "
             text += f", {count}names {begin_text(prefix.prefix)}"
+    return text
+
+
+def _optimizer_text(
+    part: Section,
+    facts: Optimizer,
+    nbytes: int,
+    use: GradientUse | None,
+    lost: Sequence[str],
+) -> str:
+    """An optimizer in one line: its family, its state, its steps and learning rates."""
+    # The fields of param_groups that a damaged file lacks.
+    below = f"{part.name}.param_groups." if part.name else "param_groups."
+    gone = {name.rpartition(".")[2] for name in lost if name.startswith(below)}
+    text = _state_text(facts, are_counted="params" not in gone)
+    if nbytes:
+        text += f", {size_text(nbytes)}"
+    if use is not None and not use.is_before:
+        text += f", {use.steps:,.0f} step{'' if use.steps == 1 else 's'}"
+    rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
+    if "lr" in gone:
+        rates = f"{rates} and others, which are lost" if rates else "lost"
+    if rates:
+        text += f", lr {rates}"
+    has_begun = facts.with_state or facts.is_plain_sgd
+    if facts.rates == (0,) and "lr" not in gone and has_begun:
+        text += " in every group, as at the end of a schedule: a step changes no weight"
+    if use is not None and use.is_before:
+        text += ", 1 step with zero moments, as before the first"
+    return text
+
+
+def _state_text(facts: Optimizer, *, are_counted: bool) -> str:
+    """The family of an optimizer, and how many of its parameters have state.
+
+    Without `are_counted` the list of its parameters is lost, and more may be there.
+    """
+    count = counted_noun(facts.parameters, "parameter")
+    if not are_counted:
+        least = max(facts.parameters, facts.with_state)
+        count = f"at least {counted_noun(least, 'parameter')}"
+    if facts.is_plain_sgd:
+        text = f"SGD without momentum, which keeps no state, {count}"
+    elif facts.family == "LBFGS":
+        # It keeps all of its state under its first parameter.
+        text = f"LBFGS, one state for {counted_noun(facts.parameters, 'parameter')}"
+    else:
+        kind = facts.family or "with state"
+        if not facts.with_state and not facts.lost:
+            kind = "no state yet" if facts.has_begun else "no step taken yet"
+        if not facts.parameters and facts.with_state and are_counted:
+            # Megatron keeps the parameters' states elsewhere.
+            text = f"{kind}, of no parameters"
+        else:
+            verb = "has" if facts.parameters == 1 else "have"
+            text = f"{kind}, {facts.with_state:,} of {count} {verb} state"
+            if facts.lost:
+                text += f", that of {facts.lost:,} is lost"
     return text
 
 

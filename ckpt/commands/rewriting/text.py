@@ -417,13 +417,52 @@ _RULES = 12
 
 def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line]:
     """The report as a person reads it."""
+    # A model on the meta device has nothing to keep.
+    kept = "left out" if coverage.absent else "kept"
+    # Counters of profilers, and what is computed when the model is built.
+    statuses: tuple[Status, ...] = ("missing", "unexpected")
+    light = {status: coverage.without_weights(status) for status in statuses}
+    rest = {
+        status: _pairings_without(coverage.of(status), light[status])
+        for status in light
+    }
+    pieces, listed = _partly_loaded(coverage, width)
+    if coverage.of("kept"):
+        pieces.append(f"{len(coverage.of('kept')):,} {kept}")
+    pieces += [f"{len(rows):,} {status}" for status, rows in rest.items()]
+    number = sum(sum(map(len, kinds.values())) for kinds in light.values())
+    if number:
+        pieces.append(f"{number:,} without weights")
+    first, *more = wrap_text("; ".join(pieces), width)
+    out: list[Line] = [[(first, "head")], *([(f"  {line}", "head")] for line in more)]
+    out += listed
+    out += _alignment_lines(coverage, width)
     tensors, of = coverage.tensors
-    loaded, whole = coverage.elements
-    parts = [
-        (
-            f"loads {tensors:,} of {counted_noun(of, 'tensor')}, "
-            f"{percent_text(loaded, whole)} of the model"
-        )
+    # Where all is loaded, its parts say nothing more.
+    if tensors < of:
+        out += _halves_lines(coverage, width)
+        out += _module_lines(coverage, kept, width)
+    where = "left out" if coverage.absent else "kept as they were"
+    out += _list_lines(f"not in PRETRAINED, {where}", rest["missing"], width)
+    out += _list_lines("not in the target, ignored", rest["unexpected"], width)
+    for status, what in zip(statuses, (kept, "ignored"), strict=True):
+        for kind, rows in light[status].items():
+            out += _list_lines(f"{what}, {what_they_are(kind)}", rows, width)
+    for note in coverage.notes:
+        out += hanging_lines([("! ", "")], note, width, 2, "warning")
+    return out
+
+
+def _partly_loaded(
+    coverage: Coverage, width: int | None
+) -> tuple[list[str], list[Line]]:
+    """The first pieces of the headline, with the tensors that are loaded and not as
+    they are; and their lines, where several reasons need one each.
+    """
+    tensors, of = coverage.tensors
+    share = percent_text(*coverage.elements)
+    pieces = [
+        f"loads {tensors:,} of {counted_noun(of, 'tensor')}, {share} of the model"
     ]
     # Tensors that are loaded, but not as they are.
     in_part = (
@@ -435,42 +474,32 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     for label, rows in in_part:
         reasons = _by_reason(rows)
         if len(reasons) == 1:
-            parts.append(f"{label}: {reasons[0]}")
-        elif reasons:
-            parts.append(f"{len(rows):,} {label}")
-            for reason in reasons[:_LISTED]:
-                listed += hanging_lines([(f"{label}: ", "")], reason, width, 2)
-            if len(reasons) > _LISTED:
-                further = len(reasons) - _LISTED
-                listed.append([(f"{label}: {further:,} more (--json)", "dim")])
-    # A model on the meta device has nothing to keep.
-    kept = "left out" if coverage.absent else "kept"
-    parts += [f"{len(coverage.of('kept')):,} {kept}"] if coverage.of("kept") else []
-    statuses: tuple[Status, ...] = ("missing", "unexpected")
-    # Counters of profilers, and what is computed when the model is built.
-    light = {status: coverage.without_weights(status) for status in statuses}
-    rest = {
-        status: _pairings_without(coverage.of(status), light[status])
-        for status in light
-    }
-    parts += [f"{len(rows):,} {status}" for status, rows in rest.items()]
-    number = sum(sum(map(len, kinds.values())) for kinds in light.values())
-    if number:
-        parts.append(f"{number:,} without weights")
-    first, *more = wrap_text("; ".join(parts), width)
-    out: list[Line] = [[(first, "head")], *([(f"  {line}", "head")] for line in more)]
-    out += listed
-    aligned = [
-        f"{prefix}* → * ({side})"
-        for prefix, side in zip(coverage.aligned, ("pretrained", "target"), strict=True)
-        if prefix
-    ]
+            pieces.append(f"{label}: {reasons[0]}")
+            continue
+        if not reasons:
+            continue
+        pieces.append(f"{len(rows):,} {label}")
+        for reason in reasons[:_LISTED]:
+            listed += hanging_lines([(f"{label}: ", "")], reason, width, 2)
+        if len(reasons) > _LISTED:
+            further = len(reasons) - _LISTED
+            listed.append([(f"{label}: {further:,} more (--json)", "dim")])
+    return pieces, listed
+
+
+def _alignment_lines(coverage: Coverage, width: int | None) -> list[Line]:
+    """The lines on how the names of the two models were made to meet."""
+    out: list[Line] = []
+    aligned: list[str] = []
+    sides = ("pretrained", "target")
+    for prefix, side in zip(coverage.aligned, sides, strict=True):
+        if prefix:
+            aligned.append(f"{prefix}* → * ({side})")
     if aligned:
         met = coverage.component
         count = f", {counted_noun(met.met, 'tensor')}" if met is not None else ""
-        out += hanging_lines(
-            [], f"aligned: {', '.join(aligned)}{count}", width, 2, "dim"
-        )
+        text = f"aligned: {', '.join(aligned)}{count}"
+        out += hanging_lines([], text, width, 2, "dim")
     # A renamed start of the names stands in the line above.
     rules = [rename for rename in coverage.renames if rename.kind != "start"]
     for rename in rules[:_RULES]:
@@ -482,57 +511,54 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     if len(rules) > _RULES:
         out.append([(f"… {len(rules) - _RULES:,} more renames (--json)", "dim")])
     for rename in coverage.suggested:
-        out += hanging_lines(
-            [], f"{rename.advice} {rename.option}", width, 2, "warning"
-        )
-    # A head for another task is expected not to fit; a body is not.
+        text = f"{rename.advice} {rename.option}"
+        out += hanging_lines([], text, width, 2, "warning")
+    return out
+
+
+def _halves_lines(coverage: Coverage, width: int | None) -> list[Line]:
+    """The line on the body and the head: a head for another task is expected not to
+    fit, and a body is not.
+    """
+    if not coverage.head:
+        return []
     body, head = coverage.halves()
-    if coverage.head and tensors < of:
-        names = show_folded_names(
-            [row.name for row in coverage.pairings if row.name in coverage.head], 2
-        )
-        out += hanging_lines(
-            [],
-            f"body {percent_text(*body)} · head {percent_text(*head)} ({names})",
-            width,
-            2,
-        )
+    head_names = [row.name for row in coverage.pairings if row.name in coverage.head]
+    names = show_folded_names(head_names, 2)
+    text = f"body {percent_text(*body)} · head {percent_text(*head)} ({names})"
+    return hanging_lines([], text, width, 2)
+
+
+def _module_lines(coverage: Coverage, kept: str, width: int | None) -> list[Line]:
+    """The table of the modules, with the first reason why some of each is not loaded.
+    `kept` is the word for what stays as it is.
+    """
     modules = coverage.modules()
     # A table that says the same on every row says nothing.
-    if len(modules) > 1 and tensors < of:
-        heads = (
-            Column("MODULE", gives_way=True),
-            Column("TENSORS", right=True),
-            Column("SHARE", right=True),
-            Column(""),
-        )
-        table: list[list[str]] = []
-        for module in modules[:_MODULES]:
-            some, all_ = module.tensors
-            reasons = list(
-                dict.fromkeys(
-                    _kept_reason(row, kept)
-                    for row in module.rows
-                    if row.status in ("kept", "missing")
-                )
-            )
-            row = [
-                show(module.name, 60) or "(the root)",
-                f"{some:,} of {all_:,}",
-                percent_text(*module.elements),
-            ]
-            table.append([*row, and_more(reasons, 1)])
-        out += [[], *column_lines(heads, table, width=width)]
-        if len(modules) > _MODULES:
-            out.append([(f"… {len(modules) - _MODULES:,} more (--json)", "dim")])
-    where = "left out" if coverage.absent else "kept as they were"
-    out += _list_lines(f"not in PRETRAINED, {where}", rest["missing"], width)
-    out += _list_lines("not in the target, ignored", rest["unexpected"], width)
-    for status, what in zip(statuses, (kept, "ignored"), strict=True):
-        for kind, rows in light[status].items():
-            out += _list_lines(f"{what}, {what_they_are(kind)}", rows, width)
-    for note in coverage.notes:
-        out += hanging_lines([("! ", "")], note, width, 2, "warning")
+    if len(modules) < 2:
+        return []
+    heads = (
+        Column("MODULE", gives_way=True),
+        Column("TENSORS", right=True),
+        Column("SHARE", right=True),
+        Column(""),
+    )
+    table: list[list[str]] = []
+    for module in modules[:_MODULES]:
+        some, all_ = module.tensors
+        reasons: dict[str, None] = {}
+        for row in module.rows:
+            if row.status in ("kept", "missing"):
+                reasons[_kept_reason(row, kept)] = None
+        cells_of_module = [
+            show(module.name, 60) or "(the root)",
+            f"{some:,} of {all_:,}",
+            percent_text(*module.elements),
+        ]
+        table.append([*cells_of_module, and_more(list(reasons), 1)])
+    out: list[Line] = [[], *column_lines(heads, table, width=width)]
+    if len(modules) > _MODULES:
+        out.append([(f"… {len(modules) - _MODULES:,} more (--json)", "dim")])
     return out
 
 
