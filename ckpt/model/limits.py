@@ -217,6 +217,7 @@ def number_of(value: str) -> int | None:
     """Parse a number with an optional unit (`5GB`, `1GiB`, `2M`), or return None for
     any other text.
     """
+    # `GiB` is 2**30 and `GB` is 10**9; the letters may be small.
     digits = value.rstrip("KMGTiBkmgtb")
     factor = _SUFFIXES.get(value[len(digits) :].upper())
     if (
