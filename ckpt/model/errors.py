@@ -97,7 +97,7 @@ def as_keywords(text: str, *, is_hint: bool = False) -> str:
     def limit_of(found: re.Match[str]) -> str:
         return f"limits=ckpt.Limits({found[1].replace('-', '_')}={found[2]})"
 
-    # What follows is a command line, which stays as it is to be pasted.
+    # A command line follows, which stays as it is to be pasted.
     start = re.search(r"(?:^|(?<=\W))(?:ckpt|pip) [a-z]", text)
     end = len(text) if start is None else start.start()
     said, command = text[:end], text[end:]

@@ -169,7 +169,7 @@ def objects_in(
         if type(node) in (Opaque, tuple, Set) and id(node) not in seen:
             seen[id(node)] = node
             if type(node) is Opaque:
-                # What an object holds is not hashed with it.
+                # The content of an object is not hashed with it.
                 yield node
             else:
                 todo += reversed(_items_of(node))

@@ -519,8 +519,8 @@ def _run_opcodes(
                 memory -= getsizeof(string)
                 pos = end
             elif op == MARK:
-                # What lies above a MARK is a list of its own, so that no opcode looks
-                # for the MARK.
+                # The items above a MARK are a list of their own: no opcode looks for
+                # the MARK.
                 outer.append(stack)
                 stack = []
                 push, pop = stack.append, stack.pop

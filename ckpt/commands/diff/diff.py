@@ -357,7 +357,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         rows = with_moves(rows, options.executor or Local())
     sides = Side(before), Side(after)
     doubt_contradictions(rows, *sides)
-    # What differs between two ranks has no reason in a training.
+    # A difference between two ranks has no reason in a training.
     if not are_ranks(*sides, rows):
         kept = Kept(rows)
         rows = [with_reason(row, *sides, kept) for row in rows]

@@ -200,7 +200,7 @@ def without_lost(
                 said[f"{show(name, 80)} of {path} is lost: {why}"] = None
         for _, why in unlisted_parts(side):
             said[f"{why} (in {path})"] = None
-        # What one side has lost looks as if the other side had added it.
+        # A lost tensor of one side looks as if the other side had added it.
         lost[status] = {
             *(name for name, _ in side.account.left_out),
             *side.account.lost_names,

@@ -121,7 +121,7 @@ def import_table(report: Inspection) -> list[list[str]]:
     refuses: the view `--imports`.
     """
     checkpoint = report.checkpoint
-    # What is left of these after the imports is refused for another reason.
+    # The rest of these after the imports is refused for another reason.
     refused = {
         refusal.reason: refusal.where for refusal in checkpoint.weights_only or ()
     }

@@ -517,7 +517,7 @@ def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Li
     Where torch must trust the file, the command that makes a file without code comes
     first.
     """
-    # What stands below the label is indented as far.
+    # The lines below the label are indented as far.
     load, indent = report.load, sum(cells(text) for text, _ in head)
     way = report.way
     if load.expression is not None and way is not None and way.command is not None:

@@ -108,7 +108,7 @@ def verify(
         executor = None if quick else Local()
         # Of a folder one file is damaged, but its tensors are counted and saved
         # together with those of the others.
-        # What is left of the damaged file, and the command that saves it.
+        # The rest of the damaged file, and the command that saves it.
         rest = remainder(path, limits, plan, plugins=plugins, executor=executor)
         if error.path not in (None, path) and (rest is None or rest.whole is None):
             rest = remainder(

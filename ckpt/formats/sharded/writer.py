@@ -105,7 +105,7 @@ def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
     location = locate(folder)
     names = url_writer().names(folder) if is_url(folder) else location.names()
     taken = [name.removesuffix("/") for name in names]
-    # What looks like a shard of this stem, whoever wrote it.
+    # All that look like shards of this stem, whoever wrote them.
     mine = [name for name in taken if re.fullmatch(set_pattern(stem), name)]
     own: frozenset[str] = frozenset()
     for name in taken:

@@ -137,7 +137,7 @@ class Loose:
         end = slot + len(written) // 5
         if written != puts(slot, end):
             raise OutOfOrderError
-        # What most tensors of a dict have in common is kept once.
+        # The fields that most tensors of a dict share are kept once.
         rows = list(
             zip(classes, devices, counts, shapes, strides, b"".join(grads), strict=True)
         )

@@ -91,7 +91,7 @@ def _source_of(file: object) -> Source:
         if getattr(raw, "closed", False) is True:
             raise NotOpenedError("the file object is closed")
         if isinstance(raw, io.FileIO) and stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
-            # What Python has still in its buffer is not in the file.
+            # Bytes that Python still has in its buffer are not in the file.
             if raw.writable():
                 handle.flush()
             return File(name, opened=Duplicate(raw.fileno()))

@@ -140,7 +140,7 @@ def _check_result(
     if pickled and (runs := code_of(report.source, result).runs):
         raise CodeError(f"loading the result would run {runs[0]}")
     save.refuse_losses(result, format)
-    # What was planned as plain has to load with weights_only.
+    # A plan of something plain has to load with weights_only.
     if pickled and len(result.tensors) <= _MANY:
         why = _refusal_reason(result, limits)
         if why is not None and is_plain:

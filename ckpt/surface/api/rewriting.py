@@ -674,7 +674,7 @@ def _rewrite_survey(
     that is changed.
     """
     limits = options.limits
-    # What was not read is said before copies are left out.
+    # Unread parts are said before copies are left out.
     made = with_unread(
         _make_report(survey, make, options), is_whole=options.command.whole
     )

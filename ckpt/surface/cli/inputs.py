@@ -207,7 +207,7 @@ def run_for_each(
                 output.write_error(error)
                 codes.append(TROUBLE)
     except Signal:
-        # Whoever interrupts a long run needs to know where it stood.
+        # A user who interrupts a long run needs to know where it stood.
         if tell_rest and len(paths) > 1:
             sys.stdout.flush()  # the reports on what is done
             index = len(codes)

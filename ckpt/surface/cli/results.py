@@ -81,7 +81,7 @@ def split_options(
 
     Raises UsageError.
     """
-    # What the command takes at all: many files, changes in place, URLs.
+    # The things that the command takes: many files, changes in place, URLs.
     row = COMMANDS[command]
     out = keywords.pop("output")
     parents = keywords.pop("parents")
