@@ -317,6 +317,7 @@ class Probe:
         self.open = open
         self.mark = mark
         self.is_folder = location.is_folder()
+        # Opened once: each format looks at the same bytes.
         self.source: Source | None = None if self.is_folder else location.open()
         self.size = self.source.size if self.source else 0
         self.head = (

@@ -114,6 +114,7 @@ def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) ->
     for name, format in formats.items():
         if path.endswith(format.suffixes):
             return name
+    # An ending of a format that is only read gets a sentence about that format.
     for format in FORMATS:
         if not format.suffixes or not path.endswith(format.suffixes):
             continue
@@ -122,8 +123,10 @@ def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) ->
                 f"ckpt reads {format.traits.label} and does not write it", path=path
             )
         break
-    hint = f"--format {', '.join([*formats][:-1])} or {[*formats][-1]}"
+    *other_names, last_name = formats
+    hint = f"--format {', '.join(other_names)} or {last_name}"
     if endings:
+        # A path that no line of a shell can hold is not proposed.
         outs = [pasted_path(path.rstrip("/") + ending) for ending in endings]
         hint = " or ".join(f"-o {out}" for out in outs if out is not None)
     problem = "the ending names no format"
@@ -205,11 +208,13 @@ def same_format(path: str, checkpoint: Checkpoint) -> str:
     for several files.
     """
     name = checkpoint.format
-    if not can_keep_format(checkpoint) or (
-        checkpoint.traits.is_folder and _has_wrong_ending(path, name)
-    ):
+    # `-o model.pth` of a folder means one file, not a folder of that name.
+    leaves_folder = checkpoint.traits.is_folder and _has_wrong_ending(path, name)
+    if not can_keep_format(checkpoint) or leaves_folder:
         has_texts = bool(metadata_of(checkpoint.root))
-        chosen = format_for(path, None, endings=ENDINGS[1:] if has_texts else ENDINGS)
+        # Only safetensors keeps the texts of `__metadata__`.
+        endings = ENDINGS[1:] if has_texts else ENDINGS
+        chosen = format_for(path, None, endings=endings)
         if traits_of(chosen).is_pickle and has_texts:
             raise _other_ending(path, "safetensors")
         return chosen
@@ -248,6 +253,7 @@ def save_checkpoint(
     """
     refuse_losses(checkpoint, format)
     start = time.perf_counter()
+    # An unedited file is copied as it is: no byte of its layout changes.
     drafted = _same_file(checkpoint, format)
     if drafted is None:
         drafted = writer_of(format).draft(checkpoint, limits)
@@ -255,22 +261,29 @@ def save_checkpoint(
         Audit() as audit,
         _writing_target(to, format, drafted.size, progress, checkpoint) as sink,
     ):
+        # Each record whose bytes are written anew is compared with its checksum.
         sink.audit = audit
+        # An error while the source is read is about the source, a later one about
+        # the target.
         with about(checkpoint.path):
             drafted.write(sink)
             sink.flush()
             _check_carried(checkpoint, audit, checks)
             damaged = damaged_in(checkpoint, audit, keep=keep_damaged)
+            # Last: a training run may have written over the source meanwhile.
             checkpoint.check_unchanged()
         with about(to.path):
             sink.complete()
         written = time.perf_counter()
+        # The checks read the temporary file: leaving the context puts it in place.
         with about(to.path):
             done = _run_checks(sink.path, checkpoint, format, limits, checks)
-    result = SavedFile(
-        to.path, format, drafted.size, None, tuple(done), written - start
-    )
-    return result._replace(
+    return SavedFile(
+        path=to.path,
+        format=format,
+        nbytes=drafted.size,
+        checks=tuple(done),
+        seconds=written - start,
         overflowed=sink.overflowed,
         vanished=sink.vanished,
         warnings=tuple(sink.warnings),
@@ -298,8 +311,10 @@ def damaged_in(checkpoint: Checkpoint, audit: Audit, *, keep: bool) -> tuple[str
         return ()
     names = _names_over(checkpoint, storages)
     if not keep:
+        # No tensor may see a damaged record: a storage that nothing views.
         listed = and_more([show(name, 80) for name in names], 3) or "a record"
         verb = "is" if len(names) < 2 else "are"
+        # The file of a set that holds the record, not the folder.
         source = storages[0].place.source
         raise DamagedDataError(
             (
@@ -338,6 +353,7 @@ def _writing_target(
 ) -> AbstractContextManager[Sink]:
     """Return the context that puts a file or a folder in place."""
     sources = checkpoint.all_sources()
+    # A format of folders says which names in a folder are its own.
     owns = written_format(format).owns
     if owns is not None:
         return io_target.writing_folder(to, size, is_owned, progress, sources=sources)
@@ -372,6 +388,7 @@ def check_structure(format: str, limits: Limits) -> Check:
             with open(path, limits, plugins=_is_of_others(format)) as written:
                 writer_of(format).compare(planned, written)
         except (WriteError, LimitError):
+            # They say already what differs, or which limit to raise.
             raise
         except CkptError as error:
             raise difference_error(f"it cannot be read back, {error.problem}") from None
@@ -388,12 +405,12 @@ def _is_of_others(format: str) -> bool:
 
 def check_weights_only(path: str, planned: Checkpoint) -> None:
     """Raise WriteError unless torch.load(weights_only=True) loads a written file."""
+    # The judgement of our own reader: no file is loaded by torch here.
     with open(path) as written:
         if written.weights_only or written.not_loadable:
             reasons = [refusal.reason for refusal in written.weights_only or ()]
-            raise difference_error(
-                f"weights_only refuses {and_more(reasons, 3) or written.not_loadable}"
-            )
+            refused = and_more(reasons, 3) or written.not_loadable
+            raise difference_error(f"weights_only refuses {refused}")
 
 
 def check_bytes(path: str, planned: Checkpoint) -> None:
@@ -424,7 +441,8 @@ def save_shards(
     """
     refuse_losses(checkpoint, SHARD_FORMAT)
     parts = shards.split_checkpoint(checkpoint, shard_bytes)
-    index, single = to(shards.index_name(stem)), to(f"{stem}.safetensors")
+    index = to(shards.index_name(stem))
+    single = to(f"{stem}.safetensors")
     if os.path.islink(index.path):
         hint = f"-o {quote(index.real)}"
         raise UsageError(
@@ -444,6 +462,7 @@ def save_shards(
             checks=checks,
             keep_damaged=keep_damaged,
         )
+        # The index of the old set goes first: without it its shards are no checkpoint.
         gone = (os.path.basename(index.real), *old.shards) if index.is_replacing else ()
         return saved._replace(
             warnings=(*saved.warnings, *_clear_replaced(folder, gone, old.stray))
@@ -472,6 +491,7 @@ def save_shards(
                 )
             )
             listing.write(sinks[0])
+            # All shards stay temporary files until the last one is complete.
             for part, drafted, target in zip(parts, drafts, targets, strict=True):
                 sink = stack.enter_context(
                     io_target.writing_file(
@@ -499,6 +519,7 @@ def save_shards(
         raise
     total = listing.size + sum(drafted.size for drafted in drafts)
     seconds = time.perf_counter() - start - sum(done.values())
+    # Only now: until the new index was in place, the old set was the checkpoint.
     gone = tuple(old.shards)
     if single.is_replacing:
         gone = (os.path.basename(single.path), *gone)
@@ -566,9 +587,11 @@ def save_ranks(
     with io_target.writing_folder(to, size, ranks.owns, sources=sources) as sink:
         for name, part in parts:
             sink.make_folder(os.path.dirname(name))
+            # Inside of the temporary folder, which takes its place as a whole.
             place = io_target.target(os.path.join(sink.path, name), force=False)
             saved = save_checkpoint(
                 part,
+                # With the mode of what is replaced, which `place` does not see.
                 place._replace(like=to.replaced),
                 ranks.format,
                 limits,
@@ -580,9 +603,15 @@ def save_ranks(
         checkpoint.check_unchanged()
         sink.sync_folders()
     done: dict[str, float] = {}
+    warnings: list[str] = []
+    damaged: list[str] = []
     for saved in files:
         for name, seconds in saved.checks:
             done[name] = done.get(name, 0.0) + seconds
+        warnings += saved.warnings
+        damaged += saved.damaged
+    # Last, for putting the folder in place may add some.
+    warnings += sink.warnings
     return SavedFile(
         to.path,
         ranks.format,
@@ -592,11 +621,8 @@ def save_ranks(
         files=len(files),
         overflowed=sum(saved.overflowed for saved in files),
         vanished=sum(saved.vanished for saved in files),
-        warnings=(
-            *[line for saved in files for line in saved.warnings],
-            *sink.warnings,
-        ),
-        damaged=tuple([name for saved in files for name in saved.damaged]),
+        warnings=tuple(warnings),
+        damaged=tuple(damaged),
     )
 
 
@@ -627,6 +653,7 @@ def is_source(checkpoint: Checkpoint, path: str) -> bool:
         return any(
             os.path.realpath(source.name).startswith(folder) for source in sources
         )
+    # By device and inode: hard links of one file are the file too.
     statuses = [source.status for source in sources]
     return any(
         status is not None and os.path.samestat(status, there) for status in statuses
@@ -666,7 +693,8 @@ def append(
 
     Our own reader checks the new end before a byte of it is written.
     """
-    source, appender = checkpoint.source, appender_of(checkpoint.format)
+    source = checkpoint.source
+    appender = appender_of(checkpoint.format)
     if source is None or appender is None:
         raise UnsupportedError(
             f"{checkpoint.format} files cannot be changed in place",
@@ -681,12 +709,15 @@ def append(
         # The content must be on the disk before the bytes that make it valid.
         sink.sync()
         sink.write(validity)
-    more = len(content) + len(validity)
-    seconds = time.perf_counter() - checked
-    checks = (("structure", checked - start),)
-    size, warnings = source.size + more, tuple(sink.warnings)
+    appended = len(content) + len(validity)
     return SavedFile(
-        source.name, checkpoint.format, size, more, checks, seconds, warnings=warnings
+        path=source.name,
+        format=checkpoint.format,
+        nbytes=source.size + appended,
+        appended=appended,
+        checks=(("structure", checked - start),),
+        seconds=time.perf_counter() - checked,
+        warnings=tuple(sink.warnings),
     )
 
 
@@ -723,7 +754,9 @@ def relist_items(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
     start = time.perf_counter()
     folder = os.path.dirname(source.name) or os.curdir
     with inplace.locked_file(source.name, to_change=True):
+        # Under the lock: another run may have written the list since it was read.
         checkpoint.check_unchanged()
+        # The names in the folder, so that a new file gets none of them.
         plan = relister.relisting(checkpoint, locate(folder).names(), limits)
         to = io_target.target(source.name, force=True)
         sources = checkpoint.all_sources()
@@ -737,16 +770,15 @@ def relist_items(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
                     )
                 sink.write(plan.content)
                 sink.flush()
-                checked = time.perf_counter()
+                check_start = time.perf_counter()
+                # The folder as it will be: the temporary list in place of the old one.
+                with_new_list = Instead(locate(folder), plan.name, sink.path)
                 with about(to.path):
-                    _check_list(
-                        Instead(locate(folder), plan.name, sink.path),
-                        checkpoint,
-                        limits,
-                    )
-                checks = (("structure", time.perf_counter() - checked),)
+                    _check_list(with_new_list, checkpoint, limits)
+                checks = (("structure", time.perf_counter() - check_start),)
                 checkpoint.check_unchanged()
         except BaseException:
+            # The old list is still in place, and names none of the new files.
             if sink is None or not (sink.is_placed or sink.is_kept):
                 for path in placed:
                     io_target.remove_file(path)
@@ -809,7 +841,11 @@ def undo_rewrite(path: str, limits: Limits, *, dry_run: bool = False) -> Undone:
     with inplace.locked_file(path, to_change=not dry_run) as held:
         size = held.source.size
         end = None
-        for appender in filter(None, map(appender_of, written_formats())):
+        # A file with a torn rewrite cannot be opened, so that its format is unknown.
+        for format in written_formats():
+            appender = appender_of(format)
+            if appender is None:
+                continue
             end = appender.end_before(held.source, limits)
             if end is not None:
                 break

@@ -71,6 +71,7 @@ class Account(NamedTuple):
         """The names of the tensors whose elements are not all there once, each one
         time.
         """
+        # Several notices may name one tensor.
         names: dict[str, None] = {}
         for notice in self.noticed(*LOST):
             names.update(dict.fromkeys(notice.tensors))
@@ -91,6 +92,7 @@ class Account(NamedTuple):
         """The parts that could not be read. A damaged file of which no part is known
         stands there as UNREAD.
         """
+        # A damaged file whose values have names is in `left_out` already.
         known = {absence.why for absence in self.left_out}
         damage = [why for why in self.messages((DAMAGED_FILE,)) if why not in known]
         return (*self.left_out, *(Absence(UNREAD, why) for why in damage))
@@ -111,6 +113,7 @@ class Account(NamedTuple):
         """The first reason why the checkpoint is not whole, by its own metadata, or
         None.
         """
+        # Notices are about files, and come before the values in them.
         for message in self.messages((*LOST, DAMAGED_FILE)):
             return message
         for absence in self.left_out:

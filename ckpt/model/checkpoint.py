@@ -77,7 +77,9 @@ class Tensors(Column[TensorRef]):
 
         def make(first: int, last: int) -> list[TensorRef]:
             chosen = looks[first:last]
+            # All fields but the storage, which is the first. Few looks differ.
             views = {look: look[1:] for look in set(chosen)}
+            # Made without the checks of a call: there may be hundreds of thousands.
             fields = map(
                 add,
                 zip(storages[first:last], strict=True),
@@ -88,6 +90,7 @@ class Tensors(Column[TensorRef]):
         super().__init__(len(looks), make, looks)
 
     def cut(self, first: int, last: int) -> Tensors:
+        # A cut of a column makes no rows.
         of = self.storages
         storages = of.cut(first, last) if isinstance(of, Column) else of[first:last]
         return self._cut(Tensors(storages, self.looks[first:last]), first)
@@ -164,6 +167,7 @@ def storages_of(entries: Sequence[Entry]) -> list[str]:
         if isinstance(storages, Storages):
             ids += storages.ids
         else:
+            # Parts of a sparse or quantized tensor have a storage each.
             ids += [
                 ",".join(
                     dict.fromkeys(ref.storage.id for ref in parts_of(entry.tensor))
@@ -521,8 +525,10 @@ class Checkpoint:
 
     def all_sources(self) -> list[Source]:
         """The files of the checkpoint, and those that its tensors come from."""
+        # By id: one object for each file, and equal paths may be two objects.
         sources = {id(source): source for source in self.sources}
         for part in row_parts(self.storages):
+            # The storages of a column come from one file: the first one names it.
             for storage in part[:1] if isinstance(part, Storages) else part:
                 sources.update(
                     (id(source), source) for source in storage.list_sources()

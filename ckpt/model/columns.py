@@ -36,6 +36,7 @@ class Column(Sequence[R]):
         self.looks = looks
         self._count = count
         self._make = make
+        # Rows that were made one by one; `_all` once all of them are.
         self._some: dict[int, R] = {}
         self._all: list[R] | None = None
         self._base: Column[R] | None = None
@@ -174,6 +175,7 @@ class Chain(Sequence[R]):
                 return self._cut(first, last)
             return [self[position] for position in range(first, last, step)]
         position = range(len(self))[index]  # also counts from the end
+        # The first part that ends behind the position.
         number = bisect_right(self._ends, position)
         return self.parts[number][position - self._ends[number]]
 
@@ -182,6 +184,7 @@ class Chain(Sequence[R]):
 
     def append(self, row: R) -> None:
         """Add a row."""
+        # Single rows gather in one list behind a column.
         last = self.parts[-1] if self.parts else None
         if type(last) is list:
             last.append(row)

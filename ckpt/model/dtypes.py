@@ -61,11 +61,9 @@ class DType(NamedTuple):
         """The bits that one element takes, with its share of what its block
         says once.
         """
-        return (
-            self.bits
-            if self.block is None
-            else 8 * self.block.nbytes / self.block.elements
-        )
+        if self.block is None:
+            return self.bits
+        return 8 * self.block.nbytes / self.block.elements
 
 
 _TABLE = (
@@ -106,6 +104,7 @@ _TABLE = (
     DType("bits1x8", 8, "bits"),
     DType("bits2x4", 8, "bits"),
     DType("bits4x2", 8, "bits"),
+    # int1 to int7 of torch: a byte for each element.
     *(DType(f"{sign}int{n}", 8, "int") for sign in ("", "u") for n in range(1, 8)),
 )
 
@@ -140,6 +139,7 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     step = 1
     for size in reversed(shape):
         strides.append(step)
+        # As torch counts it, a dimension of size 0 counts as one of size 1.
         step *= max(size, 1)
     return tuple(reversed(strides))
 

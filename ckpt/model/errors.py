@@ -97,9 +97,11 @@ def as_keywords(text: str, *, is_hint: bool = False) -> str:
     def limit_of(found: re.Match[str]) -> str:
         return f"limits=ckpt.Limits({found[1].replace('-', '_')}={found[2]})"
 
+    # A command line follows, which stays as it is to be pasted.
     start = re.search(r"(?:^|(?<=\W))(?:ckpt|pip) [a-z]", text)
     end = len(text) if start is None else start.start()
     said, command = text[:end], text[end:]
+    # Whole phrases first, then single options.
     said = said.replace("-o another name", "another name for out=")
     said = said.replace("-o in another folder", "out= in another folder")
     said = re.sub(r"(?<!\S)-o '([^']*)'", r'out="\1"', said)
@@ -168,11 +170,9 @@ class CkptError(Exception):
         return Failure(self.code, self.said_of(path, hint=False), self.hint)
 
     def __str__(self) -> str:
-        return (
-            self.advice
-            if self.path is None
-            else f"{self.path or repr('')}: {self.advice}"
-        )
+        if self.path is None:
+            return self.advice
+        return f"{self.path or repr('')}: {self.advice}"
 
     def _render_traceback_(self) -> list[str]:
         return lines_in_notebook(self)
@@ -186,6 +186,7 @@ def lines_in_notebook(error: BaseException) -> list[str]:
     """
     from traceback import StackSummary, walk_tb
 
+    # (frame, the first part of the name of its module).
     rooms = [
         (place, str(place[0].f_globals.get("__name__")).partition(".")[0])
         for place in walk_tb(error.__traceback__)
@@ -207,6 +208,7 @@ def _rebuild_error(
     kind: type[CkptError], args: tuple[object, ...], fields: dict[str, object]
 ) -> CkptError:
     """An error that comes from another process, whatever its class takes."""
+    # Without `__init__`, whose arguments differ from class to class.
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(fields)
@@ -340,6 +342,7 @@ def about(path: str) -> Iterator[None]:
     try:
         yield
     except CkptError as error:
+        # The innermost file: an error in a shard keeps the name of the shard.
         if error.path is None:
             error.path = path
         raise

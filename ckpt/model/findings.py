@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, show
 
+# The words of --level, of --fail-on and of JSON.
 Level = Literal["error", "warning", "info"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 """The most serious first."""
@@ -489,7 +490,10 @@ class Gate(NamedTuple):
 
     def code(self, findings: Iterable[Finding]) -> int:
         """1 when a finding that counts is one of `fails`, or of one of its levels."""
-        levels = {level for word in self.fails for level in LEVEL_WORDS.get(word, ())}
+        # A level of --fail-on stands for itself and the more serious ones.
+        levels: set[Level] = set()
+        for word in self.fails:
+            levels.update(LEVEL_WORDS.get(word, ()))
         kept = self.rules.kept(findings)
         return int(
             any(

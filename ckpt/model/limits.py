@@ -87,6 +87,7 @@ class Limits(NamedTuple):
         """These limits with `NAME=VALUE` settings applied (`pickle-bytes=1GiB`). Raises
         UsageError.
         """
+        # Options have dashes, fields of Python have underscores.
         fields = {field.replace("_", "-"): field for field in self._fields}
         changes: dict[str, int] = {}
         for setting in settings:
@@ -122,6 +123,8 @@ class Budget:
         self.operations = limits.operations
         self.parsed = limits.inflated_bytes
         self._granted = self._stored = self._tensors = 0
+        # Allowances grow with the bytes that the file really has, and not with its
+        # claims.
         self.hold(stored)
 
     def copy(self) -> Budget:
@@ -160,6 +163,7 @@ class Budget:
         """Add the memory of the tensors named so far, and of `tensors` further ones, to
         what is left, and return it.
         """
+        # A file of few bytes cannot hold the many tensors that it names.
         allowed = (
             min(self._tensors + tensors, self._stored // TENSOR_BYTES) * TENSOR_MEMORY
         )
@@ -172,6 +176,7 @@ class Budget:
         """Take `memory` bytes. Raises LimitError when that is more than is left."""
         self.memory -= memory
         if self.memory < 0:
+            # Tensors that were named meanwhile may allow more.
             self.granted()
             if self.memory < 0:
                 raise self.exceeded(what)
@@ -212,6 +217,7 @@ def number_of(value: str) -> int | None:
     """Parse a number with an optional unit (`5GB`, `1GiB`, `2M`), or return None for
     any other text.
     """
+    # `GiB` is 2**30 and `GB` is 10**9; the letters may be small.
     digits = value.rstrip("KMGTiBkmgtb")
     factor = _SUFFIXES.get(value[len(digits) :].upper())
     if (
@@ -258,6 +264,8 @@ def parse_json(
     import json
     from math import isinf
 
+    # Counted in the bytes: marks inside of texts make the estimate larger, never
+    # smaller.
     counts = {mark: data.count(mark) for mark in (b"{", b"[", b",", b'"')}
     memory = (
         counts[b"{"] * _OBJECT
@@ -285,6 +293,8 @@ def parse_json(
         return value
 
     def unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        # The specification of JSON leaves it to the reader which of two equal keys
+        # counts.
         members = dict(pairs)
         if len(members) != len(pairs):
             seen: set[str] = set()

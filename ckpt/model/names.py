@@ -28,6 +28,7 @@ class NamedKey(str):
     kind: str
 
     def __new__(cls, text: str, kind: str) -> NamedKey:
+        # A str cannot take a second value by `__init__`.
         key = super().__new__(cls, text)
         key.kind = kind
         return key
@@ -250,6 +251,7 @@ def nearest_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     """The names most like `name`, best first: those at the root that have it as a word,
     as `global_step` has `step`, those that end with it, then those with a similar end.
     """
+    # Each name once, in the order of the file.
     pool = list(dict.fromkeys(names))
     matches = [other for other in pool if _has_word(other, name)]
     matches += [other for other in pool if other.endswith(f".{name}")]
@@ -294,6 +296,7 @@ def count_endings(paths: Iterable[str]) -> dict[str, int]:
     for path in paths:
         file_name = os.path.basename(path).lower()
         counts[os.path.splitext(file_name)[1]] += 1
+    # By the ending first, so that equal counts stand in alphabetical order.
     by_ending = sorted(counts.items())
     by_ending.sort(key=lambda pair: pair[1], reverse=True)
     return dict(by_ending)

@@ -65,6 +65,7 @@ def _join_nodes(before: Sequence[Node], values: Sequence[Node]) -> Sequence[Node
         return before
     if not len(before) and not isinstance(values, Column):
         return list(values)
+    # A column stays one, so that its tensors are made only when they are asked for.
     both = before if isinstance(before, Chain) else Chain(before)
     both.extend(values)
     return both
@@ -245,6 +246,7 @@ def inside(node: Node) -> Node:
     """The value that a call stands for: the root of a nested checkpoint, a value with a
     tag; any other node itself.
     """
+    # One checkpoint may lie inside of another.
     while type(node) is Opaque and isinstance(node.meaning, (Nested, Tagged)):
         node = node.meaning.root
     return node
@@ -259,11 +261,9 @@ def tensor_of(node: Node) -> Tensor | None:
     """
     if type(node) is Opaque:
         meaning = node.meaning
-        return (
-            tensor_of(meaning.root)
-            if isinstance(meaning, (Nested, Tagged))
-            else meaning
-        )
+        if isinstance(meaning, (Nested, Tagged)):
+            return tensor_of(meaning.root)
+        return meaning
     return node if type(node) is TensorRef or type(node) is Composite else None
 
 
@@ -281,14 +281,13 @@ def key_of(node: Node, index: int) -> str | int:
     """
     if type(node) is str:
         return node
+    # A larger one would be written out in each name.
     if type(node) is int and -(2**63) <= node < 2**63:
         return node
     if isinstance(node, ByteStr):
-        return (
-            str(node)
-            if node.isascii()
-            else NamedKey(node.raw.decode("utf-8", "backslashreplace"), "bytes")
-        )
+        if node.isascii():
+            return str(node)
+        return NamedKey(node.raw.decode("utf-8", "backslashreplace"), "bytes")
     if type(node) is bytes:
         return NamedKey(node[:100].decode("utf-8", "backslashreplace"), "bytes")
     if node is None or isinstance(node, (bool, float)):

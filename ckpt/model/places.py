@@ -244,6 +244,7 @@ class Range(NamedTuple):
     def checksum_of(self, start: int, count: int) -> Checksum | None:
         if self.recorded is None:
             return None
+        # A part of a record has no checksum of its own.
         whole = self.recorded.place
         is_whole = (self.offset, self.size, self.inflated) == (
             whole.offset,
@@ -287,11 +288,9 @@ class Range(NamedTuple):
         return self
 
     def kept_bytes(self) -> bytes | None:
-        return (
-            None
-            if self.inflated is None or self.inflated > _CACHED
-            else _inflated_whole(self)
-        )
+        if self.inflated is None or self.inflated > _CACHED:
+            return None
+        return _inflated_whole(self)
 
     def read_blocks(
         self, start: int = 0, count: int | None = None, tally: Tally | None = None
@@ -300,6 +299,7 @@ class Range(NamedTuple):
         if self.inflated is not None:
             yield from cut_blocks(_inflated_blocks(self), start, end - start)
             return
+        # Most tensors fit into one block, and are read by one call.
         if start < end <= start + BLOCK:
             yield self.source.read(self.offset + start, end - start)
             return
@@ -319,6 +319,7 @@ class Range(NamedTuple):
         if self.inflated is not None or count < BLOCK:
             yield from self.read_blocks(start, count)
             return
+        # One buffer for all blocks: it stays in the processor's cache.
         held = memoryview(bytearray(BLOCK))
         for position in range(0, count, BLOCK):
             block = held[: min(BLOCK, count - position)]
@@ -333,11 +334,13 @@ def _inflated_whole(place: Range) -> bytes:
 
 def _inflated_blocks(place: Range) -> Iterator[bytes]:
     """The bytes of a deflated record. Their number must be the one in the directory."""
+    # -15: deflate without a header, as a zip archive has it.
     machine = zlib.decompressobj(-15)
     remaining = place.inflated or 0
     try:
         for data in place._replace(inflated=None).read_blocks():
             while data and not machine.eof:
+                # At most a block at once: a few bytes may inflate to gigabytes.
                 inflated = machine.decompress(data, BLOCK)
                 remaining -= len(inflated)
                 if remaining < 0:
@@ -349,6 +352,7 @@ def _inflated_blocks(place: Range) -> Iterator[bytes]:
                 data = machine.unconsumed_tail
     except zlib.error:
         raise DamagedDataError("the deflate data of a record is damaged") from None
+    # Data that end early would read as a shorter tensor.
     if remaining or not machine.eof:
         raise DamagedDataError("a deflated record holds less than the archive records")
 
@@ -608,6 +612,7 @@ class Runs(Patched):
         self.ranges = tuple(ranges)
 
     def part(self, first: int, last: int) -> Place:
+        # The range with the first byte, then those behind it.
         index = bisect(self.ranges, first, key=lambda row: row[0]) - 1
         parts: list[tuple[int, Range]] = []
         while index < len(self.ranges) and self.ranges[index][0] < last:

@@ -25,6 +25,7 @@ else:
         """
         fields = tuple(body.get("__annotations__", ()))
         given = {field: body.pop(field) for field in fields if field in body}
+        # As Python refuses it: a call by position would be ambiguous.
         if tuple(given) != fields[len(fields) - len(given) :]:
             raise TypeError(
                 f"{name}: a field without a default follows one with a default"
@@ -75,6 +76,7 @@ else:
             body.update(
                 (field, _tuplegetter(index, "")) for index, field in enumerate(fields)
             )
+            # For each number of values that a call may give, the defaults behind them.
             defaults, least = tuple(given.values()), len(fields) - len(given)
             rest = {least + count: defaults[count:] for count in range(len(given) + 1)}
             body.update(__slots__=(), _rest=rest)
@@ -105,6 +107,7 @@ else:
             return record
 
         def _replace(self, **changes):
+            # `pop` takes each change once; what is left has no field.
             record = self._make(map(changes.pop, self._fields, self))
             if changes:
                 raise ValueError(

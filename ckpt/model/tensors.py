@@ -131,6 +131,7 @@ def tensor_ref(
     """
     numel = prod(shape)
     bits = dtype.bits
+    # Elements are counted by whole blocks.
     if dtype.block is not None:
         nbytes = dtype.nbytes(numel)
         return TensorRef(
@@ -144,6 +145,7 @@ def tensor_ref(
             (0, nbytes),
             requires_grad,
         )
+    # From the first element to the last one that strides reach, in whole bytes.
     if numel:
         last = offset
         for size, step in zip(shape, stride, strict=True):
@@ -193,6 +195,7 @@ def overlapping_groups(refs: Sequence[TensorRef]) -> list[list[TensorRef]]:
     """
     groups: list[list[TensorRef]] = []
     end = 0
+    # By their first bytes, so that each can only overlap the last group.
     for ref in sorted((ref for ref in refs if ref.numel), key=lambda ref: ref.extent):
         if groups and ref.extent[0] < end:
             groups[-1].append(ref)
@@ -218,6 +221,7 @@ def unexpanded_view(ref: TensorRef) -> TensorRef:
     """
     if 0 not in ref.stride:
         return ref
+    # A dimension of size 0 stays: without it the view would have elements.
     kept = [
         (size, step)
         for size, step in zip(ref.shape, ref.stride, strict=True)
@@ -279,6 +283,7 @@ class Piece(NamedTuple):
         """The coordinates that choose the elements: equal for copies. None where they
         are not recorded.
         """
+        # Replicated dimensions do not choose: their ranks hold copies.
         if self.coordinate is None:
             return None
         pairs = zip(self.placements, self.coordinate, strict=True)
@@ -381,6 +386,7 @@ class Sharding(NamedTuple):
 
 def sharding_of(tensor: Tensor) -> Sharding | None:
     """Return how a tensor is cut, or None for a whole one. Opens nothing."""
+    # Only places in boxes have a grid, and making one opens no file.
     place = tensor.storage.place if isinstance(tensor, TensorRef) else None
     grid = () if place is None else place.grid
     if prod(grid) < 2:
@@ -399,6 +405,7 @@ def unwrap_dtensor(tensor: Tensor) -> Tensor:
         or len(tensor.parts) != 1
     ):
         return tensor
+    # Where nothing was cut, the part has the shape of the whole.
     local = tensor.parts[0][1]
     return (
         local if (local.shape, local.dtype) == (tensor.shape, tensor.dtype) else tensor
@@ -407,8 +414,6 @@ def unwrap_dtensor(tensor: Tensor) -> Tensor:
 
 def parts_of(tensor: Tensor) -> tuple[TensorRef, ...]:
     """The strided tensors of a tensor: its parts, or the tensor itself."""
-    return (
-        (tensor,)
-        if isinstance(tensor, TensorRef)
-        else tuple(part for _, part in tensor.parts)
-    )
+    if isinstance(tensor, TensorRef):
+        return (tensor,)
+    return tuple(part for _, part in tensor.parts)

@@ -35,6 +35,7 @@ class Branches:
             if key not in below and not self._grow_dict(branch, key):
                 return False
             branch = below[key]
+            # A node of the file is not changed: it may stand at other places too.
             if id(branch) in self._put:
                 return False
         if path[-1] in self._below_of(branch) or not self._set_node(
@@ -67,6 +68,7 @@ class Branches:
         return self._set_node(branch, key, inner)
 
     def _set_node(self, branch: Node, key: str | int, node: Node) -> bool:
+        # Lists and objects of a file do not grow.
         if type(branch) is not Dict and look(branch).kind != "mapping":
             return False
         assert isinstance(branch, (Dict, Opaque))
@@ -104,6 +106,7 @@ class _Lists(EditInPlace):
             for key, value in zip(node.keys, node.values, strict=True)
             if type(key) is int
         }
+        # Only 0, 1, 2 and so on are positions; an empty dict stays one.
         if not rows or len(rows) < len(node.keys) or set(rows) != set(range(len(rows))):
             return None
         return self.shell_of([rows[place] for place in range(len(rows))])

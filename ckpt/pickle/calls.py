@@ -48,6 +48,7 @@ def rebuild_call(ref: TensorRef) -> Opaque:
     requires_grad = bool(ref.requires_grad)
     # torch makes them anew for each tensor.
     shape, stride = ((*ref.shape,), (*ref.stride,))
+    # A tensor on meta has no storage: torch keeps its dtype, shape and strides.
     if ref.storage.place is None:
         args: tuple[Node, ...] = (
             Global("torch", ref.dtype.name),
@@ -67,6 +68,7 @@ def rebuild_call(ref: TensorRef) -> Opaque:
             requires_grad and not ref.is_parameter,
             ordered_dict(),
         )
+        # `_v3` names the dtype, for an untyped storage does not say it.
         typed = is_typed(ref.storage)
         if not typed:
             args = (*args, Global("torch", ref.dtype.name))
@@ -79,11 +81,11 @@ def rebuild_call(ref: TensorRef) -> Opaque:
         call = _make_call(
             "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3", args, ref
         )
-    return (
-        _make_call("_rebuild_parameter", (call, requires_grad, ordered_dict()), ref)
-        if ref.is_parameter
-        else call
-    )
+    if ref.is_parameter:
+        return _make_call(
+            "_rebuild_parameter", (call, requires_grad, ordered_dict()), ref
+        )
+    return call
 
 
 DEVICE_ARGUMENT = {
@@ -173,46 +175,56 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
     )
     if not strange and not is_joined:
         return Code()
+    rows: list[_Effect] = []
     if not result.is_edited:
-        rows = [
-            (row.module, row.name, row.group, row.calls, row.attributes)
-            for row in strange
-        ]
+        for row in strange:
+            effect = _Effect(row.module, row.name, row.group, row.calls, row.attributes)
+            rows.append(effect)
     else:
+        # An edit may join what was harmless apart, so the new tree is judged.
         names, calls = names_and_calls(result.root)
         late = [call for call in calls if len(call.states) > 1]
         judged = judge_imports(names, calls, [result.root], late).items()
-        rows = [
-            (
-                name.module,
-                name.name,
-                judgement.group,
-                tuple(map(call_text, judgement.calls[:1])),
-                judgement.attributes,
+        for name, judgement in judged:
+            texts = tuple(map(call_text, judgement.calls[:1]))
+            effect = _Effect(
+                name.module, name.name, judgement.group, texts, judgement.attributes
             )
-            for name, judgement in judged
-        ]
-    # Ordered sets.
-    kinds: dict[str, dict[str, None]] = {
-        "runs": {},
-        "calls": {},
-        "imports": {},
-        "sets": {},
-    }
-    for module, name, group, texts, attributes in rows:
-        text = texts[0] if texts else f"{module}.{name}"
-        if group == "called":
-            kinds["runs" if is_own(module) else "calls"][text] = None
-        elif (
-            group == "odd" and not source.traits.is_folder
-        ):  # the lists of a folder are written anew
-            kinds["sets"].update(
-                dict.fromkeys(
-                    f"{module}.{name}.{attribute}" for attribute in attributes
-                )
-            )
-        elif (
-            group == "unknown" and not result.traits.names_are_code
-        ):  # a program of its own imports nothing
-            kinds["imports"][text] = None
-    return Code(*map(tuple, kinds.values()))
+            rows.append(effect)
+    # Dicts without values: sets that keep their order.
+    runs: dict[str, None] = {}
+    other_calls: dict[str, None] = {}
+    imports: dict[str, None] = {}
+    sets: dict[str, None] = {}
+    for effect in rows:
+        text = effect.calls[0] if effect.calls else effect.dotted_name
+        if effect.group == "called":
+            # Calls of Python itself run what they are given.
+            kind = runs if is_own(effect.module) else other_calls
+            kind[text] = None
+        elif effect.group == "odd":
+            # The lists of a folder are written anew.
+            if not source.traits.is_folder:
+                for attribute in effect.attributes:
+                    sets[f"{effect.dotted_name}.{attribute}"] = None
+        elif effect.group == "unknown":
+            # A program of its own imports nothing.
+            if not result.traits.names_are_code:
+                imports[text] = None
+    return Code(tuple(runs), tuple(other_calls), tuple(imports), tuple(sets))
+
+
+class _Effect(NamedTuple):
+    """A name that loading imports, with the calls of it as text, and the attributes
+    that are set on its objects.
+    """
+
+    module: str
+    name: str
+    group: str
+    calls: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+    @property
+    def dotted_name(self) -> str:
+        return f"{self.module}.{self.name}"

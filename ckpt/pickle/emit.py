@@ -10,6 +10,7 @@ weights_only refuses are used only where there is no other. No recursion.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from struct import Struct
 from typing import Literal, cast, final
 
@@ -127,16 +128,13 @@ def _first_parts(node: Node) -> Sequence[Node]:
         is_view = type(node.meaning) is TensorRef and len(node.args) != WITH_STATE
         return () if is_view else (node.func, *node.args, node.kwargs)
     if type(node) is Dict:
-        return [
-            part for pair in zip(node.keys, node.values, strict=True) for part in pair
-        ]
-    return (
-        node.items
-        if type(node) is Set
-        else node
-        if type(node) is list or is_tuple(node)
-        else ()
-    )
+        # Key, value, key, value: as SETITEMS finds them on the stack.
+        return list(chain.from_iterable(zip(node.keys, node.values, strict=True)))
+    if type(node) is Set:
+        return node.items
+    if type(node) is list or is_tuple(node):
+        return node
+    return ()
 
 
 class _Emitter:
@@ -423,11 +421,9 @@ def _int_opcode(value: int) -> bytes:
     # Like CPython, no more bytes than needed.
     if value < 0 and data[-1] == 0xFF and data[-2] & 0x80:
         data = data[:-1]
-    return (
-        b"\x8a" + bytes((len(data),)) + data
-        if len(data) < 256
-        else b"\x8b" + _INT32.pack(len(data)) + data
-    )
+    if len(data) < 256:
+        return b"\x8a" + bytes((len(data),)) + data
+    return b"\x8b" + _INT32.pack(len(data)) + data
 
 
 def _name_opcodes(module: str, name: str) -> bytes:

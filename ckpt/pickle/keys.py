@@ -111,6 +111,7 @@ def refuse_equal_keys(pickle: Pickle) -> None:
     """Refuse dicts with keys that may be equal, and numbers as keys that take ages to
     find. Raises UnreadableError.
     """
+    # Calls first, then what opcodes set, then sets.
     spellings = _Spellings()
     makers = {name for name in pickle.globals.values() if name.name in _HASHING}
     sets: list[tuple[Opaque, Node]] = []
@@ -124,12 +125,14 @@ def refuse_equal_keys(pickle: Pickle) -> None:
             sets.append((call, given))
         elif name in _DICTS:
             keys = _keys_of(given)
+            # A defaultdict gets its items by opcodes, when Python pickles it.
             if name == "collections.defaultdict" and keys:
                 raise _call_error(call, "it is given items when it is made")
             if name in DICTS and keys and call.keys:
                 raise _call_error(
                     call, "it is given items when it is made, and others afterwards"
                 )
+            # One list that is given to many calls is compared once.
             is_new = id(given) not in noted
             _count_call_keys(pickle, call, given, keys, noted, linear=0)
             if is_new or call.keys:
@@ -166,6 +169,7 @@ def objects_in(
         if type(node) in (Opaque, tuple, Set) and id(node) not in seen:
             seen[id(node)] = node
             if type(node) is Opaque:
+                # The content of an object is not hashed with it.
                 yield node
             else:
                 todo += reversed(_items_of(node))
@@ -175,15 +179,19 @@ def _path_text(parts: Sequence[str], *, is_windows: bool) -> str | None:
     """The text by which pathlib compares a path of these parts, or None where a later
     part begins anew.
     """
+    # Windows takes both slashes and all letters as equal.
     texts = [part.replace("\\", "/").lower() if is_windows else part for part in parts]
     if any(text.startswith("/") or (is_windows and ":" in text) for text in texts[1:]):
         return None
     first = texts[0] if texts else ""
     slashes = len(first) - len(first.lstrip("/"))
-    root = "//" if slashes == 2 else "/" if slashes else ""
-    words = [
-        word for text in texts for word in text.split("/") if word not in ("", ".")
-    ]
+    root = ""
+    if slashes:
+        # POSIX: two slashes in front are another root, three are one again.
+        root = "//" if slashes == 2 else "/"
+    words: list[str] = []
+    for text in texts:
+        words += [word for word in text.split("/") if word not in ("", ".")]
     return root + "/".join(words)
 
 
@@ -218,6 +226,7 @@ def _count_call_keys(
 
     What many calls share is looked at once, and counted as often.
     """
+    # The work is counted as often as it is done, and worked out once.
     again = noted.get(id(given))
     if again is not None:
         few = len(pickle.hashed) + len(again.objects) <= _MOST_OBJECTS
@@ -250,6 +259,7 @@ def _class_and_content(call: Opaque) -> tuple[str, Node]:
     args = call.args
     func = call.func.meaning if type(call.func) is PersistentId else call.func
     name = python3_name(func.module, func.name) if type(func) is Global else ""
+    # `_reconstructor(class, base, content)`, `__newobj__(class, content)`.
     if name in ("copyreg._reconstructor", "copyreg.__newobj__"):
         args = args[2:3] if name.endswith("_reconstructor") else args[1:]
         name = python3_name(*_class_name(call.args[0]))
@@ -259,11 +269,8 @@ def _class_and_content(call: Opaque) -> tuple[str, Node]:
 
 
 def _class_name(node: Node) -> tuple[str, str]:
-    node = (
-        node.meaning
-        if type(node) is PersistentId and type(node.meaning) is Global
-        else node
-    )
+    if type(node) is PersistentId and type(node.meaning) is Global:
+        node = node.meaning
     return (node.module, node.name) if type(node) is Global else ("", "")
 
 
@@ -334,16 +341,15 @@ class _Spellings:
 
     def _number_key(self, key: Node, depth: int) -> int | None:
         """The number of a key, or None for one that may be equal to any other."""
+        # The class of a legacy file that brings its source along.
         if type(key) is PersistentId and type(key.meaning) is Global:
             key = key.meaning
         if type(key) is Global:
             return self._number_spelling("name", _name_of(key))
         if type(key) not in (tuple, Set, Opaque):
-            return (
-                self._number_spelling("plain", key_text(key))
-                if is_compared(key)
-                else self._number_spelling("one", id(key))
-            )
+            if is_compared(key):
+                return self._number_spelling("plain", key_text(key))
+            return self._number_spelling("one", id(key))
         if id(key) not in self._known:
             number = self._number_compound(key, depth) if depth < _DEEPEST else None
             self._known[id(key)] = number, key
@@ -373,13 +379,12 @@ class _Spellings:
 
     def _number_call(self, call: Opaque, depth: int) -> int | None:
         name, args = python3_name(*call.class_name.rpartition(".")[::2]), call.args
+        # The whole UUID is the number `int` in its state.
         if name == "uuid.UUID":
             numbers = [_value_in(state, "int") for state in call.states]
-            return (
-                self._number_spelling("uuid", key_text(numbers[0]))
-                if len(numbers) == 1 and type(numbers[0]) is int
-                else None
-            )
+            if len(numbers) == 1 and type(numbers[0]) is int:
+                return self._number_spelling("uuid", key_text(numbers[0]))
+            return None
         if name.endswith(".MetadataIndex"):
             if args or len(call.states) != 1:
                 return None
@@ -390,11 +395,9 @@ class _Spellings:
             return self._number_spelling("one", id(call))
         # A method that a class inherits has the names of several classes.
         if name == "builtins.getattr":
-            return (
-                self._number_spelling("method", args[1])
-                if len(args) == 2 and isinstance(args[1], str)
-                else None
-            )
+            if len(args) == 2 and isinstance(args[1], str):
+                return self._number_spelling("method", args[1])
+            return None
         if call.states and name != "numpy.dtype":
             return None
         if name in ("torch.Size", "builtins.frozenset") and not args:
@@ -408,20 +411,16 @@ class _Spellings:
         ):
             return self._number_keys("tuple", args[0], depth)
         if name == "builtins.frozenset" and len(args) == 1:
-            return (
-                self._number_keys("set", _items_of(args[0]), depth)
-                if type(args[0]) in (list, tuple, Set)
-                else None
-            )
+            if type(args[0]) in (list, tuple, Set):
+                return self._number_keys("set", _items_of(args[0]), depth)
+            return None
         if name == "torch.device" and 1 <= len(args) <= 2:
             return self._number_spelling("device", ":".join(map(str, args)))
         if name == "numpy.core.multiarray.scalar":
             value = _numpy_scalar(call)
-            return (
-                None
-                if value is None
-                else self._number_spelling("plain", key_text(value))
-            )
+            if value is None:
+                return None
+            return self._number_spelling("plain", key_text(value))
         if name == "numpy.dtype":
             dtype = numpy_dtype(call)
             is_usual = (
@@ -429,22 +428,18 @@ class _Spellings:
                 and dtype.order in "<|"
                 and dtype.code[:1] in "biufcSUO"
             )
-            return (
-                self._number_spelling("dtype", dtype.code)
-                if is_usual and dtype is not None
-                else None
-            )
+            if is_usual and dtype is not None:
+                return self._number_spelling("dtype", dtype.code)
+            return None
         if name.startswith("pathlib."):
             parts = [str(arg) for arg in args if isinstance(arg, str)]
             if len(parts) < len(args):
                 return None
             is_windows = name.endswith("WindowsPath")
             spelled = _path_text(parts, is_windows=is_windows)
-            return (
-                None
-                if spelled is None
-                else self._number_spelling("windows" if is_windows else "path", spelled)
-            )
+            if spelled is None:
+                return None
+            return self._number_spelling("windows" if is_windows else "path", spelled)
         if name.startswith("datetime."):
             return self._number_time(name, args)
         if type(call.func) is Global and not is_known(call.func):
@@ -461,11 +456,9 @@ class _Spellings:
         ):
             # A member of an enum may be equal to its value, and a named tuple to one
             # without a name.
-            return (
-                self._number_key(args[0], depth)
-                if len(args) == 1
-                else self._number_keys("tuple", args, depth)
-            )
+            if len(args) == 1:
+                return self._number_key(args[0], depth)
+            return self._number_keys("tuple", args, depth)
         return None
 
     def _number_time(self, name: str, args: tuple[Node, ...]) -> int | None:
@@ -474,11 +467,10 @@ class _Spellings:
                 return None
             _, seconds, micros = args
             is_written = 0 <= seconds < 86_400 and 0 <= micros < 1_000_000  # type: ignore[operator]
-            return (
-                self._number_spelling(name, *map(key_text, args))
-                if is_written
-                else None
-            )
+            if is_written:
+                return self._number_spelling(name, *map(key_text, args))
+            return None
+        # datetime pickles itself as bytes: 10 with the date, 6 of the time alone.
         raw = as_bytes(args[0]) if len(args) == 1 else None
         if raw is None:
             return None
@@ -576,11 +568,13 @@ def _refuse_crowd(keys: Sequence[Node], *, linear: int) -> None:
             "damaged pickle: a key or an item of a set is a number of thousands of "
             "digits"
         )
+    # The usual dict ends here.
     if len(keys) <= _FEW_NUMBERS:
         return
     hashes = [number for key in keys if (number := _chosen_hash(key)) is not None]
     if len(hashes) <= _FEW_NUMBERS:
         return
+    # Numbers almost without gaps, such as 0, 1, 2, fill a table in order.
     if max(hashes) - min(hashes) < len(hashes) * 1.1:
         return
     if not _are_spread(hashes, linear):
@@ -623,6 +617,7 @@ def _are_spread(hashes: Sequence[int], linear: int) -> bool:
             window = steps
         if steps < 0:
             return False
+        # Objects/setobject.c and dictobject.c: a set grows at 3/5, a dict at 2/3.
         full = (
             used * 5 >= (len(slots) - 1) * 3 if linear else used >= len(slots) * 2 // 3
         )
@@ -642,6 +637,7 @@ def _are_spread(hashes: Sequence[int], linear: int) -> bool:
 
 def _put_hash(slots: list[int | None], number: int, linear: int, steps: int) -> int:
     """Put a hash into its slot, and return how many steps are left."""
+    # As CPython probes: slots beside the first, then places by the higher bits.
     mask = len(slots) - 1
     place = number & mask
     rest = number & (2**64 - 1)

@@ -264,6 +264,7 @@ class Hashes:
         """
         for key in keys:
             if type(key) is int:
+                # Python's hash of an int is the int itself, modulo 2**61 - 1.
                 if key.bit_length() <= 61:
                     continue
                 if key.bit_length() > _LONG_NUMBER:
@@ -280,6 +281,7 @@ class Hashes:
 
         Python compares each with all before, entry by entry.
         """
+        # Python salts the hashes of texts, so that no file can choose them.
         if {str, ByteStr}.issuperset(map(type, key)):
             return True
         try:
@@ -433,6 +435,7 @@ def run_machine(
     out = Pickle()
     if budget is None:
         budget = Budget(limits, len(data) - start)
+    # Charged before the first opcode: a file of many pickles pays for each.
     budget.parse(len(data) - start)
     try:
         _run_opcodes(data, limits, start, out, budget, feed, skim, far_slots=far_slots)
@@ -479,6 +482,7 @@ def _run_opcodes(
             if memory < len(memo) * MEMO_SLOT:
                 raise budget.exceeded("a pickle")
 
+    # The budget is looked at once in many opcodes, and not at each.
     def steps() -> Iterator[range]:
         while budget.operations > 0:
             step = min(STEP, budget.operations)
@@ -515,6 +519,8 @@ def _run_opcodes(
                 memory -= getsizeof(string)
                 pos = end
             elif op == MARK:
+                # The items above a MARK are a list of their own: no opcode looks for
+                # the MARK.
                 outer.append(stack)
                 stack = []
                 push, pop = stack.append, stack.pop
@@ -661,6 +667,7 @@ def _run_opcodes(
                 end = pos + 1 + data[pos]
                 if end > size:
                     raise TruncatedPickleError(offset)
+                # A `str` of Python 2 is bytes: its encoding is not in the file.
                 push(_make_bytestring(data[pos + 1 : end], out))
                 pos = end
                 memory -= getsizeof(stack[-1])
@@ -680,8 +687,11 @@ def _run_opcodes(
                     raise MachineError(f"unknown protocol {out.protocol}", offset)
                 pos += 1
             elif op == STOP:
+                # A pickler closes each MARK. The result would depend on what lies
+                # below.
                 if outer:
                     raise MachineError("STOP inside an open MARK", offset)
+                # The opcodes that this pickle did not need are given back.
                 out.root = pop()
                 out.end = pos
                 again.clear()
@@ -691,6 +701,7 @@ def _run_opcodes(
                 budget.claim(len(persistent))
                 return
             else:
+                # From here on: opcodes that torch's weights_only machine does not know.
                 out.foreign_opcodes.setdefault(op, offset)
                 if op == MEMOIZE:
                     memo[len(memo) + out.skimmed] = stack[-1]
@@ -710,6 +721,8 @@ def _run_opcodes(
                     push(_resolve_global(out, limits, offset, str(place), str(inner)))
                 elif op == FRAME:
                     pos += 8
+                    # Frames are only for the speed of Python's reader: their bytes are
+                    # read on here.
                     frame_end = _frame_end(data, offset, pos, frame_end)
                 elif op == POP and stack:
                     pop()
@@ -798,6 +811,7 @@ def _run_opcodes(
                     value, pos = _read_literal(op, data, pos, offset)
                     push(value)
                     memory -= getsizeof(value)
+            # Only a pickle that is dear asks more often than the steps do.
             if memory < 0:
                 settle(0)
     except IndexError:
@@ -828,6 +842,7 @@ def _resolve_global(
             raise OddPickleError(
                 f"a name has over {NAME_CHARACTERS:,} characters", offset
             )
+        # Real files import fewer than a hundred names.
         if len(out.globals) >= limits.globals:
             raise LimitError(
                 "a pickle imports too many names", "globals", limits.globals
@@ -863,6 +878,7 @@ def _check_nesting(
     inner, entries = 0, len(items)
     for item in items:
         if type(item) is tuple:
+            # A tuple that holds no tuples is not in `deep`: it is one deep.
             below, within, _ = deep.get(id(item)) or (1, len(item), item)
             inner, entries = max(inner, below), entries + within
     if inner:
@@ -911,6 +927,7 @@ def _add_items(
 ) -> None:
     if id(target) in out.again:
         out.fillings.last[id(target)] = offset, target
+    # APPENDS calls `extend` or `append`, which sets do not have: they take ADDITEMS.
     if type(target) is list:
         target.extend(items)
     elif type(target) is Opaque:
@@ -936,8 +953,10 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
         out.fillings.last[id(target)] = offset, target
     if type(target) is Opaque:
         _note_change(out, target, offset)
+    # Keys and values stand on the stack in turn.
     keys = items[::2]
     kinds = set(map(type, keys))
+    # Nearly all dicts have texts as keys, and pass here without a look at each.
     if kinds != {str} and (problem := out.hashes.count_numbers(keys)) is not None:
         raise OddPickleError(problem, offset)
     if not out.hashes.count_texts(keys):
@@ -1065,6 +1084,7 @@ def _read_line(
 ) -> tuple[bytes | bytearray, int]:
     end = data.find(b"\n", pos, pos + LINE_BYTES)
     if end < 0:
+        # The line may go on behind the end of the data.
         if len(data) - pos < LINE_BYTES:
             raise TruncatedPickleError(offset)
         raise LongLineError(offset)
@@ -1129,6 +1149,7 @@ def _read_literal(
 ) -> tuple[Made, int]:
     """The value of an opcode that only pushes a value, and the offset after it."""
     if op in (SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8, BINUNICODE8, LONG4):
+        # Bytes of the length that stands before the content.
         width = {SHORT_BINBYTES: 1, BINBYTES: 4, LONG4: 4}.get(op, 8)
         if pos + width > len(data):
             raise TruncatedPickleError(offset)
@@ -1153,6 +1174,7 @@ def _read_literal(
         )
     text, pos = _read_line(data, pos, offset)
     if op == INT:
+        # Protocols 0 and 1 write bools as these ints.
         if text in (b"00", b"01"):
             return text == b"01", pos
         return _usual_decimal(text, offset), pos

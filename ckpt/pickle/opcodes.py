@@ -70,6 +70,7 @@ def ends_opcode(data: bytes | bytearray, position: int, end: int) -> bool:
         code = data[position]
         position += 1
         if code in COUNTED:
+            # The length, then as many bytes.
             first = position + COUNTED[code]
             position = first + int.from_bytes(data[position:first], "little")
         elif code in LINED:

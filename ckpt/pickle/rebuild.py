@@ -90,6 +90,8 @@ class Rebuilder:
         """Set `meaning` of every call that torch would turn into a tensor. Raises
         UnreadableError.
         """
+        # By the node of the name: each call is then one lookup, and no text is
+        # compared.
         builders: dict[Node, _Builder] = {
             name: build
             for name in pickle.globals.values()
@@ -108,6 +110,7 @@ class Rebuilder:
                 built += 1
                 if not built % _STEP and self._budget is not None:
                     self._budget.charge(_STEP * _TENSOR)
+        # A state comes after its call, so that inner calls are the last in the file.
         for call, build in reversed(from_states):
             self._annotate_call(call, build)
         refuse_odd_containers(pickle)
@@ -197,6 +200,7 @@ class Rebuilder:
 
     def _parameter_tensor(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
         _check_arity(args, 2)
+        # (data, requires_grad, backward hooks).
         data = _tensor(args[0])
         return _with_flags(data, True, data.is_buffer, _flag_or_none(args[1]))
 
@@ -222,7 +226,11 @@ class Rebuilder:
 
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         inner = _tuple_state(call)
-        data = args[0] if args else inner[0] if inner else None
+        data: Node = None
+        if args:
+            data = args[0]
+        elif inner:
+            data = inner[0]
         # 0.1 to 0.3: (requires_grad, volatile, hooks), or without arguments (data,
         # gradient, hooks, requires_grad, volatile). torch takes four items for another
         # view of a storage.
@@ -243,14 +251,13 @@ class Rebuilder:
         if call.states:
             raise BadCallError("its tensor is changed by a state afterwards")
         data = tensor_of(args[0]) if args else None
-        return (
-            None
-            if data is None
-            else _with_flags(data, data.is_parameter, True, data.requires_grad)
-        )
+        if data is None:
+            return None
+        return _with_flags(data, data.is_parameter, True, data.requires_grad)
 
     def _from_type(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         _check_arity(args, 4)
+        # (function, class, arguments of the function, state): torch/_tensor.py.
         func, subclass, inner, state = args[:4]
         if type(func) is not Global or not is_tuple(inner):
             return None
@@ -310,6 +317,8 @@ class Rebuilder:
 
     def _wrapper_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _check_arity(args, 8)
+        # torch/_utils.py `_rebuild_wrapper_subclass`: the wrapper itself has no
+        # storage.
         cls, dtype, size, _stride, _offset, _layout, device, requires_grad = args[:8]
         # In this order: the first one that is bad says why.
         parsed_dtype = _parse_dtype(dtype)
@@ -328,6 +337,8 @@ class Rebuilder:
     def _quantized(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _check_arity(args, 6)
         data = _storage_view(args[0], args[2], args[3], args[1])
+        # (scheme, scale, zero point), or per channel (scheme, scales, zero points,
+        # axis).
         scheme = args[4] if type(args[4]) is tuple and args[4] else (None,)
         if type(scheme[0]) is not Global or not all(map(_is_of_scheme, scheme[1:])):
             raise BadCallError("its scheme is not a name, numbers, tensors, and lists")
@@ -355,11 +366,10 @@ class Rebuilder:
         _check_arity(args, 2)
         layout = _layout(args[0])
         data = args[1]
-        labels = (
-            ("indices", "values")
-            if layout == "sparse_coo"
-            else ("compressed_indices", "plain_indices", "values")
-        )
+        labels: tuple[str, ...] = ("compressed_indices", "plain_indices", "values")
+        if layout == "sparse_coo":
+            labels = ("indices", "values")
+        # The tensors, then the size, and in newer files whether it is coalesced.
         if not is_tuple(data) or len(data) <= len(labels):
             raise BadCallError("its data is not a tuple of tensors and a size")
         tensors = [_tensor(node) for node in data[: len(labels)]]
@@ -420,10 +430,8 @@ class Rebuilder:
     def _jagged_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _check_arity(args, 1)
         fields = _state_attributes(args[0])
-        values, offsets = (
-            _plain_tensor(fields.get("values")),
-            _plain_tensor(fields.get("offsets")),
-        )
+        values = _plain_tensor(fields.get("values"))
+        offsets = _plain_tensor(fields.get("offsets"))
         lengths = (
             None if fields.get("lengths") is None else _plain_tensor(fields["lengths"])
         )
@@ -453,11 +461,9 @@ class Rebuilder:
 
     def _on_device(self, args: tuple[Node, ...], call: Opaque) -> Composite | None:
         _check_arity(args, 4)
-        dtype, device, requires_grad = (
-            _parse_dtype(args[1]),
-            device_text(args[2]),
-            _flag_or_none(args[3]),
-        )
+        dtype = _parse_dtype(args[1])
+        device = device_text(args[2])
+        requires_grad = _flag_or_none(args[3])
         data = tensor_of(args[0])
         if isinstance(data, TensorRef):
             _refuse_expanded(data, dtype)  # torch makes all elements of a view
@@ -498,19 +504,18 @@ class Rebuilder:
         # Bytes that stay in the file.
         if args and type(args[0]) is PersistentId and type(args[0].pid) is int:
             meaning = args[0].meaning
-            data = (
-                meaning.place
-                if type(meaning) is Storage and type(meaning.place) is Range
-                else None
-            )
+            if type(meaning) is Storage and type(meaning.place) is Range:
+                data = meaning.place
+            else:
+                data = None
         return None if data is None else Nested(self._nested(data))
 
     def _tagged_value(self, args: tuple[Node, ...], call: Opaque) -> Tagged | None:
-        taken = (
-            2
-            if type(call.func) is Global and call.func.name == "restore_type_tag"
-            else 1
-        )
+        # `restore_type_tag(value, type)`, and `build_…list(values)`.
+        if type(call.func) is Global and call.func.name == "restore_type_tag":
+            taken = 2
+        else:
+            taken = 1
         if call.how != "reduce" or len(args) != taken:
             raise BadCallError(f"it is not called with {taken} arguments")
         if call.states or call.items or call.keys:
@@ -552,6 +557,7 @@ def strided_tensor(
     """A tensor that surely lies within its storage. Sizes, strides and offset are in
     elements of `dtype`.
     """
+    # Checked once, here: whatever reads the tensor trusts its numbers.
     shape, steps = _parse_sizes(size), _parse_sizes(stride)
     if len(shape) != len(steps):
         raise BadCallError(f"{len(shape)} sizes and {len(steps)} strides")
@@ -685,9 +691,11 @@ def refuse_odd_containers(pickle: Pickle) -> None:
     UnreadableError.
     """
     for call in pickle.calls:
+        # Few calls get items by keys, so that most pickles end here.
         if not call.keys:
             continue
         made, of = call.class_name, call.args[0] if call.args else None
+        # Both take the class as their first argument.
         if made.endswith((".__newobj__", "._reconstructor")) and type(of) is Global:
             made = of.qualified
         if made.endswith(_REPLACED):
@@ -720,11 +728,10 @@ def refuse_odd_containers(pickle: Pickle) -> None:
             problem = "it counts the items that it is given"
         elif name.endswith(".deque") and len(args) > 1 and type(args[1]) is int:
             items = args[0] if type(args[0]) is list or is_tuple(args[0]) else ()
-            problem = (
-                "it is longer than it may be"
-                if len(items) + len(call.items) > args[1]
-                else None
-            )
+            if len(items) + len(call.items) > args[1]:
+                problem = "it is longer than it may be"
+            else:
+                problem = None
         if problem is not None:
             raise UnreadableError(
                 f"damaged pickle: {name} at byte {call.offset:,}: {problem}"
@@ -772,6 +779,7 @@ def _storage_view(
     if type(node) is not PersistentId or type(node.meaning) is not Storage:
         raise BadCallError("its first argument is not a storage")
     storage = node.meaning
+    # A view of a storage, as old savers of the legacy format wrote it.
     if node.shift and type(offset) is int:
         offset += node.shift
     # As in torch, a tensor without a dtype over an untyped storage holds bytes.
@@ -828,6 +836,7 @@ def _flagged_view(
         args[0], args[2], args[3], args[1], dtype, _flag_or_none(args[4])
     )
     if flags is not None:
+        # conj and neg: the bytes are of the tensor without it.
         bits = _state_attributes(flags)
         is_usual = (
             type(flags) is Dict
@@ -1014,6 +1023,7 @@ def _refuse_properties(tensor: Tensor, attributes: Mapping[str, Node]) -> None:
     A method that is hidden changes no value. bitsandbytes writes the tensor itself as
     `data`, which changes nothing. Raises BadCallError.
     """
+    # torch sets each of these by `setattr`, also with weights_only=True.
     for name, value in attributes.items():
         if name not in TENSOR_PROPERTIES and name != "__class__":
             continue
@@ -1036,6 +1046,7 @@ def _refuse_other_parts(
     torch writes the same parts twice, and no sizes and strides.
     """
     for name, node in attributes.items():
+        # The attribute `_values` is the argument `values`.
         part = fields.get(name[1:])
         if name in ("_size", "_strides"):
             raise BadCallError(f"its state sets {name}")
@@ -1082,24 +1093,21 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
     begins: list[tuple[int, ...]] = []
     places: list[str] = []
     for shard in shards if type(shards) is list else ():
-        fields = (
-            _state_attributes(shard.states[0])
-            if type(shard) is Opaque and shard.states
-            else {}
-        )
+        if type(shard) is Opaque and shard.states:
+            fields = _state_attributes(shard.states[0])
+        else:
+            fields = {}
         metadata = fields.get("metadata")
-        shard_fields = (
-            _state_attributes(metadata.states[0])
-            if type(metadata) is Opaque and metadata.states
-            else {}
-        )
+        if type(metadata) is Opaque and metadata.states:
+            shard_fields = _state_attributes(metadata.states[0])
+        else:
+            shard_fields = {}
         tensor = tensor_of(fields.get("tensor"))
         if not isinstance(tensor, TensorRef) or not shard_fields:
             raise BadCallError("a shard has no tensor or no place")
-        offsets, sizes = (
-            _parse_sizes(shard_fields.get("shard_offsets")),
-            _parse_sizes(shard_fields.get("shard_sizes")),
-        )
+        # In elements of the whole tensor.
+        offsets = _parse_sizes(shard_fields.get("shard_offsets"))
+        sizes = _parse_sizes(shard_fields.get("shard_sizes"))
         if (
             sizes != tensor.shape
             or len(offsets) != len(whole.shape)
@@ -1112,6 +1120,7 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
                 f"a shard at {_format_numbers(offsets)} of size "
                 f"{_format_numbers(sizes)} lies outside of its tensor"
             )
+        # A name by its place, so that the shards of all ranks have names of their own.
         label = "_".join(["shard", *map(str, offsets)])
         if any(label == other for other, _ in parts):
             raise BadCallError("two shards begin at one place")

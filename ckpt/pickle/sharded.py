@@ -87,10 +87,12 @@ def as_piece(
 
     `meshes` keeps what was read before: all tensors of a file share a few.
     """
+    # `_local_tensor` is the only tensor that torch keeps in a DTensor.
     if len(tensor.parts) != 1 or tensor.parts[0][0] != "_local_tensor":
         return tensor
     fields = fields_of(spec)
     node = fields.get("mesh")
+    # By its id: the tensors of a file name one mesh.
     if id(node) not in meshes:
         meshes[id(node)] = _parse_mesh(fields_of(node))
     mesh = meshes[id(node)]
@@ -113,10 +115,9 @@ def as_piece(
 
 def _parse_mesh(mesh: dict[str, Node]) -> Mesh | None:
     shape = _mesh_shape(mesh)
-    position, every = (
-        mesh.get("_coordinate_on_dim"),
-        mesh.get("_flatten_rank_map", mesh.get("_flatten_mesh_list")),
-    )
+    position = mesh.get("_coordinate_on_dim")
+    # `_flatten_mesh_list` is the older name.
+    every = mesh.get("_flatten_rank_map", mesh.get("_flatten_mesh_list"))
     coordinate = None if position is None else whole_numbers(position, _MOST)
     ranks = () if every is None else whole_numbers(every, _MOST)
     rank = mesh.get("_rank")
@@ -149,6 +150,7 @@ def _mesh_shape(mesh: dict[str, Node]) -> tuple[int, ...] | None:
         size = layout["shape"]
         shape = whole_numbers((size,) if type(size) is int else size, _MOST)
     else:
+        # Up to torch 2.8 a mesh is a tensor of the numbers of its ranks.
         ranks = tensor_of(mesh.get("mesh"))
         shape = ranks.shape if isinstance(ranks, TensorRef) else None
     if not shape or not all(shape) or prod(shape) > _MOST:
@@ -164,6 +166,7 @@ def _parse_placement(node: Node, dimensions: int) -> Placement | None:
     ):
         return None
     name = node.func.name
+    # `_Partial` is its older name.
     if name in ("Partial", "_Partial"):
         return Placement("partial")
     if name == "Replicate":
@@ -190,6 +193,7 @@ def _is_in_order(node: Node) -> bool:
         return False
     for row in rows:
         args = row.args if type(row) is Opaque else ()
+        # (dimension of the tensor, dimensions of the mesh that cut it).
         order = whole_numbers(args[1], _MOST) if len(args) == 2 else None
         if order is None or list(order) != sorted(order):
             return False
@@ -198,9 +202,9 @@ def _is_in_order(node: Node) -> bool:
 
 def _few_items(node: Node) -> Sequence[Node] | None:
     """Return the items of a tuple or a list of a few, or None."""
-    items: Sequence[Node] | None = (
-        node if is_tuple(node) else node if type(node) is list else None
-    )
+    items: Sequence[Node] | None = None
+    if is_tuple(node) or type(node) is list:
+        items = node
     return items if items is not None and len(items) <= DIMENSIONS else None
 
 
@@ -241,6 +245,7 @@ def placed(
     rows = state if is_tuple(state) else ()
     if len(rows) < 3:
         return None
+    # The third item is what ProcessGroupState kept: ranks and sizes.
     metadata, group = fields_of(rows[1]), fields_of(rows[2])
     listed = _parse_shard_list(metadata.get("shards_metadata"), whole.shape)
     if listed is None or whole_numbers(metadata.get("size"), DIMENSIONS) != whole.shape:
@@ -290,6 +295,7 @@ def _is_dtype(properties: Node, dtype: DType) -> bool:
     """Tell whether properties name no other dtype than the tensor has."""
     for state in properties.states if type(properties) is Opaque else ():
         named = state[0] if is_tuple(state) and state else None
+        # The first item of the state of TensorProperties is the dtype.
         if type(named) is Global and named.qualified != f"torch.{dtype.name}":
             return False
     return True

@@ -35,6 +35,7 @@ def state_dict(view: View) -> Opaque:
     state = ordered_dict()
     versions = ordered_dict()
     _note_version(versions, "", view)
+    # A stack of iterators, so that the order is that of the live module.
     todo = [iter(list(module_steps(view, (), "", None)))]
     prefixes = [""]
     while todo:
@@ -44,6 +45,7 @@ def state_dict(view: View) -> Opaque:
             prefixes.pop()
             continue
         path, name, node, kind, registered, persistent = step
+        # `state_dict()` skips plain attributes and buffers with persistent=False.
         if not registered or not persistent:
             continue
         inner = look(node)
@@ -82,11 +84,9 @@ def _saved_value(name: str, node: Node) -> Node:
     inside = packed_parameters(node)
     if inside is not None:
         return unpack_parameters(name, inside[1])
-    return (
-        number_tensor(node)
-        if name in ("scale", "zero_point")
-        else _detach_parameter(node)
-    )
+    if name in ("scale", "zero_point"):
+        return number_tensor(node)
+    return _detach_parameter(node)
 
 
 def tensor_attributes(node: Node) -> dict[str, Node]:
@@ -97,9 +97,11 @@ def tensor_attributes(node: Node) -> dict[str, Node]:
     """
     attributes: dict[str, Node] = {}
     own = tensor_of(node)
+    # A Parameter may lie around another one, each with attributes of its own.
     while _is_parameter(node):
         assert type(node) is Opaque
         state = node.args[3] if len(node.args) > 3 else None
+        # A dict, or a pair of it and of what slots hold.
         for part in state if type(state) is tuple else (state,):
             if type(part) is Dict:
                 for key, value in zip(part.keys, part.values, strict=True):
@@ -161,6 +163,7 @@ def without_gradient(node: Node) -> Node:
         or not isinstance(node.meaning, (TensorRef, Composite))
     ):
         return node
+    # A call of its own, for other places may hold the same node.
     call = Opaque(
         node.how,
         node.func,
@@ -193,6 +196,7 @@ def without_tensors(node: Node, names: Collection[str], prefix: str = "") -> Nod
         if name in names:
             continue
         inner = look(child)
+        # A dict of dicts: names have dots between the keys.
         if inner.kind == "mapping" and inner.keys:
             child = without_tensors(child, names, f"{name}.")
             if not look(child).keys:

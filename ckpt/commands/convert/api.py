@@ -120,9 +120,12 @@ def convert(
         traits = save.traits_of(written)
         if traits.is_pickle:
             refuse_lost(survey.checkpoint)
+        # Each stage takes a survey and gives a report; their order is that of the
+        # changes.
         stages = strip_stages(strip, prefix, section, limits)
         has_blocks = survey.checkpoint.traits.has_own_metadata
         # The type that llama.cpp computes with.
+        # Blocks of GGUF are decoded to this by a cast; other schemes have a stage.
         floats = "float32" if dequantize and has_blocks else None
         if dequantize and not has_blocks:
             stages.insert(
@@ -136,6 +139,7 @@ def convert(
             if optimizer and not traits.is_pickle:
                 problem = f"--optimizer: {traits.label} holds tensors alone"
                 raise UsageError(problem, hint="-o OUT.pth or --format dcp")
+            # The format on the way: safetensors holds no optimizer.
             made = next(iter(written_formats())) if optimizer else save.SHARD_FORMAT
             stages.append(
                 load_hook("layouts").recipe_stage(
@@ -171,6 +175,7 @@ def convert(
                 complete_optimizer=complete_optimizer,
             )
         )
+        # A live model knows the order of its parameters.
         known = survey if live is None else Survey(survey.checkpoint, live)
         report = moved_report(in_stages(known, stages), to, limits, written)
         if recipe is not None:

@@ -103,6 +103,7 @@ class Decode(Edit):
         data_index = None
         if name.startswith(("numpy.", "datetime.")):
             data_index = _DATA_ARGUMENTS.get(name.rpartition(".")[2])
+        # The bytes of an array or a date stay bytes; any other argument is a text.
         args: list[Node] = []
         for index, arg in enumerate(call.args):
             is_data = index == data_index and type(arg) is ByteStr
@@ -110,6 +111,7 @@ class Decode(Edit):
         return tuple(args)
 
     def state(self, call: Opaque, state: Node) -> Node:
+        # (version, shape, dtype, order, data): Python 2 pickles the data as `str`.
         if class_of(call).endswith(".multiarray._reconstruct") and is_tuple(state):
             return tuple(
                 [as_bytes(item) if type(item) is ByteStr else item for item in state]
@@ -117,6 +119,7 @@ class Decode(Edit):
         return state
 
     def _decoded(self, node: ByteStr) -> str:
+        # By its id: a text that the pickle shares stays one object.
         if id(node) not in self._texts:
             try:
                 self._texts[id(node)] = node.raw.decode(self._encoding)
@@ -125,6 +128,7 @@ class Decode(Edit):
                     f"a text is not {self._encoding}: {show(str(node), 60)}",
                     hint="--encoding latin1 takes any",
                 ) from None
+            # ASCII reads the same in all encodings, so it does not count as changed.
             self.decoded += not node.isascii()
         return self._texts[id(node)]
 
@@ -192,6 +196,7 @@ class CastRefs:
         to = self._to
         if to is None or tensor.dtype == to or not is_castable(tensor.dtype):
             return tensor
+        # Tied tensors get one storage again.
         if tensor.view not in self._made:
             self.counts[tensor.dtype.name] += 1
             storage = Storage(
@@ -238,6 +243,7 @@ class Cast(Edit):
         self._refs = CastRefs(to)
         self._made: dict[Storage, Storage] = {}
         self.uncast: list[tuple[Entry, str]] = []
+        # Bytes that are seen as two dtypes cannot be cast for one of them.
         dtypes: dict[Storage, set[DType]] = {}
         for entry in survey.tensors:
             for part in parts_of(entry.tensor):
@@ -259,6 +265,7 @@ class Cast(Edit):
                 self.uncast.append((entry, why or ""))
 
     def storage(self, storage: Storage) -> Storage:
+        # One copy for all that look into a storage: ties stay ties.
         copy = self._made.get(storage)
         if copy is None:
             copy = self._made[storage] = self._cast_storage(storage)
@@ -269,6 +276,7 @@ class Cast(Edit):
         if dtype is None:
             return storage
         self._refs.counts[dtype.name] += 1
+        # All elements of the storage in a row, also those that no view sees.
         whole = tensor_ref(storage, dtype, (dtype.numel(storage.nbytes),), (1,), 0)
         place = Computed(whole, self._to)
         return storage._replace(
@@ -277,6 +285,7 @@ class Cast(Edit):
 
     def instead(self, node: Node) -> Node | None:
         # A call that names its dtype becomes one whose storage says it.
+        # The dtype is the seventh of the arguments of `_rebuild_tensor_v3`.
         if type(node) is not Opaque or not isinstance(node.meaning, TensorRef):
             return None
         if type(node.func) is not Global:
@@ -375,6 +384,8 @@ def convert(
     survey, section = _chosen_weights(survey, weights, section, traits, limits)
     if dtype is not None:
         _refuse_codes(survey, section, select, traits, limits)
+    # A folder of which a part is asked for: `slim` takes the part, then it is
+    # converted.
     if traits.is_folder and (section is not None or select):
         if optimizer_keys is not None or complete_optimizer:
             option = (
@@ -436,6 +447,7 @@ def _chosen_weights(
     if not traits.is_pickle:
         return survey, weights
     nodes = dict(children_of(checkpoint.root))
+    # The pickle keeps both, each below the key of the other.
     swapped = {"model": nodes[weights], weights: nodes["model"]}
     root = dict_of((key, swapped.get(str(key), child)) for key, child in nodes.items())
     return Survey(edited_checkpoint(checkpoint, root, limits), survey.model), section
@@ -465,6 +477,7 @@ def _refuse_codes(
     """
     if not (survey.scaled.codes or survey.scaled.unpaired):
         return
+    # A pickle is cast as a whole, anything else gets one section.
     is_whole = (
         traits.is_pickle and not survey.checkpoint.traits.names_are_code and not select
     )
@@ -489,6 +502,7 @@ def scales_of(survey: Survey, section: str | None) -> frozenset[str]:
     """
     beside = survey.scaled.beside
     names = {survey.tensors[index].name for index in beside}
+    # A section that is written alone has the names without its own.
     depth = 0
     if beside and section is not None:
         # The name of the section, and the dot behind it.
@@ -688,6 +702,7 @@ def _to_tensors(
     ]
     if chosen.node is not None:
         leftovers += attributes_left(chosen.node)
+    # Tensors that are attributes and not in the state dict cannot be loaded by name.
     picked = chosen.selected(select, checkpoint.path)
     if not chosen.is_module and not current.traits.names_are_code:
         loose = [entry for entry in picked if not entry.registered]
@@ -701,6 +716,7 @@ def _to_tensors(
     for entry in picked:
         # A section that is one tensor.
         name = chosen.relative(entry.name) or chosen.name
+        # The mark of two tensors whose keys read as one name.
         if "#" in name and name != chosen.relative(readable_name(entry)):
             same.append(entry)
         if (
@@ -714,6 +730,7 @@ def _to_tensors(
                 )
             )
     values = [] if chosen.is_module else _values_inside(parts, chosen)
+    # The format has one name for both, so that neither is written.
     twice = {chosen.relative(entry.name) for entry in same}
     refused: list[tuple[Entry, str]] = []
     for entry in entries:
@@ -741,6 +758,7 @@ def _to_tensors(
             path=checkpoint.path,
             hint="--drop-other",
         )
+    # From here on something may be lost: --drop-other allows it.
     gone = {id(entry) for entry, _ in refused}
     entries = [entry for entry in entries if id(entry) not in gone]
     cast = CastRefs(to)
@@ -757,6 +775,7 @@ def _to_tensors(
         for entry in entries
     ]
     root = dict_of((entry.name, entry.tensor) for entry in entries)
+    # Texts go along between safetensors; those of another program are its own.
     is_left = checkpoint.traits.is_pickle or checkpoint.traits.has_own_metadata
     metadata = {} if is_left else metadata_of(current.root)
     leftovers += _own_metadata(checkpoint)
@@ -840,11 +859,9 @@ def _sections_left(survey: Survey, to: DType, section: str | None) -> list[Lefto
         nbytes = sum(tensor.nbytes for tensor in floats if tensor.dtype != to)
         if nbytes:
             is_optimizer = part.kind == "optimizer"
-            why = (
-                "an optimizer keeps its precision"
-                if is_optimizer
-                else "not among the weights that are cast"
-            )
+            why = "not among the weights that are cast"
+            if is_optimizer:
+                why = "an optimizer keeps its precision"
             rows.append(Leftover(part.name or "(the root)", why, nbytes))
     return rows
 
@@ -943,6 +960,7 @@ class _Viewless(Edit):
             and type(args[1]) is int
         ):
             self.found = True
+            # The whole storage, and the offset of the view added to that of the tensor.
             whole = PersistentId(args[0].pid, args[0].offset)
             whole.meaning = args[0].meaning
             return (whole, args[1] + args[0].shift, *args[2:])

@@ -106,6 +106,7 @@ def with_optimizers(
         if match.optimizer.node is None:  # recorded by a snapshot
             continue
         name = match.optimizer.name
+        # A live model says the order; else the file may prove it.
         row = join_names(checkpoint, match, knows_order=None if model is None else True)
         names = None if keys == "numbers" else _parameter_names(checkpoint, row, keys)
         states = _first_states(checkpoint, match) if complete else {}
@@ -132,6 +133,7 @@ def with_optimizers(
         leftovers += _stale_state(match)
     if not changes:
         return report
+    # Nothing was made where only a group without state was looked at.
     if edit.made:
         checkpoint = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits)
     return report._replace(
@@ -235,8 +237,10 @@ class _Keyed(Edit):
             if rows:
                 self.made[id(node)] = partial(self._rekey_dict, node, {}, rows)
             return 0
+        # `state` and `param_groups`, as torch.optim.Optimizer.state_dict() has them.
         parts = dict(children_of(node))
         new = dict(zip(old, keys, strict=True))
+        # A number becomes a name; a name stays unless a wrapper came off.
         renamed = sum(
             type(slot.key) is int or str(slot.key) != new[str(slot.key)]
             for slot in match.slots
@@ -292,6 +296,7 @@ def _first_states(checkpoint: Checkpoint, match: Match) -> dict[int, Dict]:
 
     Raises UnsupportedError where it does not follow from the state of the others.
     """
+    # By the number of the slot: those to get state, and those that show how it looks.
     missing = [
         n
         for n, slot in enumerate(match.slots)
@@ -311,11 +316,10 @@ def _first_states(checkpoint: Checkpoint, match: Match) -> dict[int, Dict]:
     for field in rows[0] if problem is None else ():
         tensors = [_matched_parameter(checkpoint, match, number) for number in holders]
         same = all(row.keys() == rows[0].keys() for row in rows)
-        make = (
-            _first_value_maker(field, [row[field] for row in rows], tensors)
-            if same
-            else None
-        )
+        if same:
+            make = _first_value_maker(field, [row[field] for row in rows], tensors)
+        else:
+            make = None
         if make is None:
             problem = (
                 f"the first value of {show(field, 60)} does not follow from the state "
@@ -361,6 +365,7 @@ def _first_value_maker(
     that is unknown.
     """
     if field == "step":
+        # `step` is an int up to torch 1.11, and a tensor without dimensions since.
         first = tensor_of(nodes[0])
         if isinstance(first, TensorRef) and first.numel == 1:
             dtype, shape, device = first.dtype, first.shape, first.device

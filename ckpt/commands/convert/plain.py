@@ -423,11 +423,9 @@ class Plain(Spread):
                 self._note_kind("a type tag of torch in C++")
                 value = self._item(node.meaning.root)
                 return DROPPED if value is None else value
-            return (
-                self._tensor(node)
-                if node.meaning is not None
-                else self._plain_object(node)
-            )
+            if node.meaning is not None:
+                return self._tensor(node)
+            return self._plain_object(node)
         if type(node) is PersistentId and type(node.meaning) is Global:
             return self.leaf(node.meaning)
         if type(node) is Set:

@@ -94,6 +94,7 @@ def diff(
         rules=[substitution(text).apply for text in keyword_texts(sub)],
         executor=current_executor(),
     )
+    # Made before a file is read: an error of the factory comes at once.
     live = model_of(model, arg)
     # A recipe knows files of ranks, which a pattern names as one checkpoint.
     open_input = at_hand if recipe is None else load_hook("layouts").opened_side
@@ -112,6 +113,7 @@ def diff(
             old, new = (
                 with_ties(with_model(side, live), side.limits) for side in sides
             )
+            # Quantised weights of one side are compared as the plain ones of the other.
             judging = None
             if recipe is None and adapter is None and not (structure or quick):
                 judging = _judging(old, new, sides[1].limits)

@@ -92,6 +92,7 @@ def command(
         side(after) as second,
         documenting_errors(before, schema),
     ):
+        # Said before the comparison, which may take long.
         for compared in (first, second):
             mixed = compared.survey.mixed
             if mixed is not None:

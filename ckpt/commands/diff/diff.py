@@ -196,6 +196,7 @@ class DiffReport(NamedTuple):
         if self.damaged:
             names = show_names(self.damaged, 5)
             rows = [row for row in self.rows if row.damaged]
+            # One side alone may be damaged: the error is about its path then.
             files = [
                 file.path
                 for side, file in enumerate((self.before, self.after))
@@ -203,10 +204,8 @@ class DiffReport(NamedTuple):
             ]
             what = "damaged"
             if not files or not all(any(row.damaged_sides) for row in rows):
-                files, what = (
-                    [self.after.path],
-                    f"damaged, it or {show(self.before.path, None)}",
-                )
+                files = [self.after.path]
+                what = f"damaged, it or {show(self.before.path, None)}"
             raise UnreadableError(
                 f"{what}: the bytes do not match the checksums: {names}",
                 path=" and ".join(files),
@@ -325,6 +324,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     when a section is not there or two names would become one, UnreadableError.
     """
     options = options or Options()
+    # A part of the files cannot tell that nothing else differs.
     everything_asked = not options.select and options.section is None
     pairs, ours, theirs = _pair_sections(before, after, options)
     undecided: list[str] = []
@@ -335,6 +335,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     rows: list[Row] = []
     tied: list[Tied] = []
     aligned: list[Pair] = []
+    # Optimizers keep their names: only those of weights are shortened.
     weights = [pair for pair in pairs if pair.after.kind in ("model", "ema", "other")]
     several = len(weights) > 1 or any(len(side.models) > 1 for side in (before, after))
     names = _pair_names(before, after, pairs, options, keyed)
@@ -348,6 +349,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         aligned.append(whole)
         rows += [row._replace(kind=pair.after.kind) for row in found]
     rows = [_with_optimizer(row, before, after) for row in rows]
+    # Where only second names are left, the files hold the same tensors.
     if not tied:
         _refuse_nothing(before, after, rows, options)
     rows = compare_rows(rows, options, after.path)
@@ -355,6 +357,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         rows = with_moves(rows, options.executor or Local())
     sides = Side(before), Side(after)
     doubt_contradictions(rows, *sides)
+    # A difference between two ranks has no reason in a training.
     if not are_ranks(*sides, rows):
         kept = Kept(rows)
         rows = [with_reason(row, *sides, kept) for row in rows]
@@ -363,13 +366,16 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         values, lonely = differing_values(
             before, after, aligned, outside=everything_asked
         )
+        # The numbers of parameters in `param_groups` say nothing where names pair them.
         values = [row for row in values if not is_same_list(row, keyed)]
         alone += lonely
+    # A section that one file has lost is no section that only the other file has.
     gone = lost_of(before.checkpoint, after.checkpoint)
     alone = [name for name in alone if name not in gone]
     rows, values, lost = without_lost(rows, values, before.checkpoint, after.checkpoint)
     differs = any(row.status in DIFFERS for row in rows) or bool(values)
     notes: list[str] = []
+    # Differences of which each counts, though none is of a tensor's values.
     if options.strict:
         notes = [f"only on one side: {name}" for name in alone] + strict_notes(rows)
         notes += [
@@ -446,6 +452,7 @@ def _pair_sections(
         for side in (before, after)
     )
     if options.section is not None:
+        # A word such as `model` may name sections with other names in the two files.
         wanted = (
             before.section_name(options.section),
             after.section_name(options.section),
@@ -458,11 +465,14 @@ def _pair_sections(
             if not parts:
                 # This raises, with the names that there are.
                 side.section(options.section)
+    # The surest pairs first, for each pair takes its sections off the lists.
     pairs = [*_by_path(ours, theirs), *_by_kind(ours, theirs)]
     if not any(pair.after.kind in _WEIGHTS for pair in pairs):
         pairs += _only_weights(ours, theirs)
+    # Two files of nothing but tensors, whatever their kinds.
     if not pairs and len(ours) == len(theirs) == 1:  # files of nothing but tensors
         return [Pair(ours[0], theirs[0])], [], []
+    # An optimizer beside an empty dict: its tensors are removed, not left aside.
     pairs += [Pair(part, _empty_section(part)) for part in _taken_where(after, ours)]
     pairs += [Pair(_empty_section(part), part) for part in _taken_where(before, theirs)]
     return pairs, ours, theirs
@@ -583,6 +593,7 @@ def _pair_names(
     weights.
     """
     found: dict[int, Paired] = {}
+    # From the name of a weight in the second file to its name in the first.
     known: dict[str, str] = {}
     for index, pair in enumerate(pairs):
         if _WEIGHTS.isdisjoint((pair.before.kind, pair.after.kind)):
@@ -596,17 +607,13 @@ def _pair_names(
         )
         found[index] = each
         for two, one in each.partners.items():
-            old, new = (
-                before.tensors[each.one[one]].name,
-                after.tensors[each.two[two]].name,
-            )
+            old = before.tensors[each.one[one]].name
+            new = after.tensors[each.two[two]].name
             known[pair.after.relative(new)] = pair.before.relative(old)
     for index, pair in enumerate(pairs):
         if index not in found:
-            ours, theirs = (
-                Alignment(pair.before, before.path),
-                Alignment(pair.after, after.path),
-            )
+            ours = Alignment(pair.before, before.path)
+            theirs = Alignment(pair.after, after.path)
             if index in keyed:
                 keys = keyed[index]
                 ours = ours.then(lambda name, keys=keys: named_by(name, keys.before))  # type: ignore[misc]
@@ -657,6 +664,7 @@ def _pair_rows(
         at = names.one[partner]
         other = before.tensors[at]
         if _is_selected(options, entry.name, name, partner):
+            # The file that knows more about the tensor decides.
             role = min(role, before.roles[at], key=_trust_rank)
             status = shape_status(other, entry, ignore_dtype=options.ignore_dtype)
             rows.append(
@@ -669,6 +677,7 @@ def _pair_rows(
                     indices=(at, index),
                 )
             )
+    # Tensors of the first file alone come last: they have no place in the second.
     taken = set(names.partners.values())
     for name, index in names.one.items():
         entry = before.tensors[index]
@@ -705,6 +714,7 @@ def _without_tied(
     for name, partner in names.partners.items():
         held_before.add(before.tensors[names.one[partner]].name)
         held_after.add(after.tensors[names.two[name]].name)
+    # For each side: the first name of what both hold, by the elements that it shows.
     shared: list[dict[object, str]] = []
     for survey, held in ((before, held_before), (after, held_after)):
         entries = [entry for entry in survey.tensors if entry.name in held]
@@ -714,11 +724,10 @@ def _without_tied(
     for row in rows:
         side = 0 if row.after is None else 1
         entry = row.before if row.after is None else row.after
-        other = (
-            None
-            if entry is None or _shown_memory(entry) is None
-            else shared[side].get(_shown_memory(entry))
-        )
+        if entry is None or _shown_memory(entry) is None:
+            other = None
+        else:
+            other = shared[side].get(_shown_memory(entry))
         if other is None or row.status not in ("added", "removed"):
             left.append(row)
         else:
@@ -737,6 +746,7 @@ def _shown_memory(entry: Entry) -> object:
 def _with_optimizer(row: Row, before: Survey, after: Survey) -> Row:
     """The row with what the files say of optimizers."""
     one, two = row.indices
+    # The file after says whose state it is; for a removed tensor the file before.
     survey, index = (before, one) if two is None else (after, two)
     parameter = None if index is None else survey.state_parameters.get(index)
     return row._replace(
@@ -802,6 +812,7 @@ def _section_names(side: Survey) -> str:
     return ", ".join(show(name, 40) for name in names)
 
 
+# Source: torch/testing/_comparison.py, the table of default tolerances.
 _CLOSE: dict[str, Tolerance] = {
     "float64": (1e-7, 1e-7),
     "float32": (1e-5, 1.3e-6),

@@ -11,7 +11,7 @@ from ckpt.commands.diff.reasons import Side, at_one_step
 from ckpt.commands.diff.rows import Row
 from ckpt.commands.inspect.unused import STOPS, UNLESS_FROZEN, UNUSED
 from ckpt.evidence.extras import find_extras, last_names, lone_counters, what_they_are
-from ckpt.model.findings import Finding
+from ckpt.model.findings import Finding, Level
 from ckpt.model.text import and_more, counted_noun, show_folded_names
 
 _PROPAGATED = frozenset(("never", "no-gradient"))
@@ -35,6 +35,7 @@ def findings(
     """The findings of a comparison; `same` says that nothing at all differs, `whole`
     that nothing was left aside.
     """
+    # Two ranks first: between them nothing was trained.
     if ranks.are_pieces(rows):
         yield from ranks.rank_findings(rows)
     elif are_parallel(before, after):
@@ -72,6 +73,7 @@ def _extra_findings(rows: Sequence[Row]) -> Iterable[Finding]:
         row.name for row in rows if row.before is not None and row.after is not None
     }
     for status in ("removed", "added"):
+        # The state of an optimizer has counters and no extras.
         alone = [
             row for row in rows if row.status == status and row.kind in ("model", "ema")
         ]
@@ -130,6 +132,7 @@ def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]
 
     `step` is the step of both files.
     """
+    # A parameter without elements cannot change.
     parameters = [
         row
         for row in _parameter_rows(rows)
@@ -144,71 +147,51 @@ def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]
         moved = changed
     if not moved:
         return
+    # A parameter that stepped has a reason that is no fault: the update was too small.
     sure = [row for row in parameters if row.cause not in (None, "unknown", "stepped")]
-    others = (
-        f"stayed unchanged while {counted_noun(len(moved), 'other parameter')} changed"
-    )
+    others = counted_noun(len(moved), "other parameter")
+
+    def finding(chosen: list[Row], follows: str, level: Level | None) -> Finding:
+        text = f"{_labels_text(chosen)} stayed unchanged while {others} changed."
+        names = _row_names(chosen)
+        return Finding("frozen", text, names, raised=level, consequence=follows)
+
     lost = [row for row in sure if row.cause in _PROPAGATED]
     if lost:
+        # A snapshot saw that there was no gradient; an optimizer only never had one.
         certain = all(row.cause == "no-gradient" for row in lost)
-        why = and_more(list(dict.fromkeys(str(row.reason) for row in lost)), 4, "; ")
-        follows = (
-            f"{why[:1].upper()}{why[1:]}. "
-            f"{f'{UNUSED} {STOPS}' if certain else UNLESS_FROZEN}"
-        )
-        yield Finding(
-            "frozen",
-            f"{_labels_text(lost)} {others}.",
-            _row_names(lost),
-            consequence=follows,
-        )
+        why = _reasons_text(lost)
+        effect = f"{UNUSED} {STOPS}" if certain else UNLESS_FROZEN
+        yield finding(lost, f"{why[:1].upper()}{why[1:]}. {effect}", None)
     still = [row for row in sure if row.cause not in _PROPAGATED | _ON_PURPOSE]
     if still:
-        reasons = dict.fromkeys(str(row.reason) for row in still)
-        follows = f"Reason: {and_more(list(reasons), 4, '; ')}."
-        yield Finding(
-            "frozen",
-            f"{_labels_text(still)} {others}.",
-            _row_names(still),
-            consequence=follows,
-        )
+        yield finding(still, f"Reason: {_reasons_text(still)}.", None)
     purpose = [row for row in sure if row.cause in _ON_PURPOSE]
     if purpose:
-        reasons = dict.fromkeys(str(row.reason) for row in purpose)
-        text, follows = (
-            f"{_labels_text(purpose)} {others}.",
-            f"Reason: {and_more(list(reasons), 4, '; ')}.",
-        )
-        yield Finding(
-            "frozen", text, _row_names(purpose), raised="info", consequence=follows
-        )
+        yield finding(purpose, f"Reason: {_reasons_text(purpose)}.", "info")
+    # Level info: a parameter may stay on purpose, and no file says why.
     unknown = [row for row in parameters if row.cause == "unknown"]
     named = [row for row in unknown if not _may_be_buffer(row)]
     if named:
-        text = f"{_labels_text(named)} {others}."
-        follows = (
-            f"Both files are at {step}, so they do not show what a step changes."
-            if step
-            else _reasons_nobody_recorded(rows, changed)
-        )
-        yield Finding(
-            "frozen", text, _row_names(named), raised="info", consequence=follows
-        )
+        if step:
+            follows = (
+                f"Both files are at {step}, so they do not show what a step changes."
+            )
+        else:
+            follows = _reasons_nobody_recorded(rows, changed)
+        yield finding(named, follows, "info")
     doubtful = [row for row in unknown if _may_be_buffer(row)]
     if doubtful:
-        may = (
-            "It may be a buffer: its name does"
-            if len(doubtful) == 1
-            else "They may be buffers: their names do"
-        )
-        text = f"{_labels_text(doubtful)} {others}."
-        yield Finding(
-            "frozen",
-            text,
-            _row_names(doubtful),
-            raised="info",
-            consequence=f"{may} not say.",
-        )
+        may = "They may be buffers: their names do"
+        if len(doubtful) == 1:
+            may = "It may be a buffer: its name does"
+        yield finding(doubtful, f"{may} not say.", "info")
+
+
+def _reasons_text(rows: Sequence[Row]) -> str:
+    """The reasons of some rows, each once."""
+    reasons = dict.fromkeys(str(row.reason) for row in rows)
+    return and_more(list(reasons), 4, "; ")
 
 
 def _reasons_nobody_recorded(rows: Sequence[Row], changed: Sequence[Row]) -> str:
@@ -216,6 +199,7 @@ def _reasons_nobody_recorded(rows: Sequence[Row], changed: Sequence[Row]) -> str
     records it. A training changes vectors too.
     """
     has_optimizer = any(row.role.role == "optimizer" for row in rows)
+    # The number of dimensions of what changed: 1 is a vector.
     sizes = [len(row.after.tensor.shape) for row in changed if row.after is not None]
     vectors = [
         row
@@ -272,6 +256,7 @@ def _skipped_findings(
         for row in rows
         if row.role.role in ("parameter", "unknown") and row.kind != "ema"
     ]
+    # Averages follow later, so the model alone is asked.
     if not parameters or any(row.moved or row.status != "same" for row in parameters):
         return
     state = any(row.moved for row in rows if row.role.role == "optimizer")
@@ -305,6 +290,7 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
     """
     if not any(_is_trained(row) for row in _parameter_rows(rows)):
         return
+    # The statistics of BatchNorm lie beside its weight and bias.
     by_module: dict[str, list[Row]] = {}
     for row in rows:
         if row.before is not None and row.after is not None:
@@ -322,6 +308,8 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
         if any(row.status != "same" for row in weights):
             continue
         causes = {row.cause for row in weights}
+        # A layer that was trained, or has no known cause, has moving statistics by
+        # right.
         if None in causes or "stepped" in causes:
             continue
         if "unknown" in causes:
@@ -355,6 +343,7 @@ def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
         ("inf", "infinite", [(row, change.inf) for row, change in changed]),
     ):
         new = [(row, after) for row, (before, after) in pairs if after > before]
+        # As many as before, or fewer: this step did not make them.
         old = [(row, after) for row, (before, after) in pairs if 0 < after <= before]
         for bad, are_new in ((new, True), (old, False)):
             if bad:
@@ -400,6 +389,7 @@ def are_parallel(before: Side, after: Side) -> bool:
     one, two = before.rank, after.rank
     if one is None or two is None:
         return False
+    # Files of one rank are two steps, and of other worlds are two runs.
     return one.of == two.of and one.number != two.number
 
 
@@ -438,6 +428,7 @@ def _rank_findings(rows: Sequence[Row], before: Side, after: Side) -> Iterable[F
     numbers = before.record.rank, after.record.rank
     propagated = before.record.has_gradients and after.record.has_gradients
     other: list[Row] = []
+    # A gradient on the first rank only, and on the second rank only.
     only: tuple[list[Row], list[Row]] = ([], [])
     for row in _parameter_rows(rows):
         one, two = before.recorded(row.indices[0]), after.recorded(row.indices[1])
@@ -445,6 +436,7 @@ def _rank_findings(rows: Sequence[Row], before: Side, after: Side) -> Iterable[F
             continue
         if row.status in ("changed", "retyped", "reshaped"):
             other.append(row)
+        # One of the two ranks took a branch in which the parameter is used.
         if propagated and (one.gradient is None) != (two.gradient is None):
             only[one.gradient is None].append(row)
     if other:

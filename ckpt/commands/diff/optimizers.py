@@ -40,16 +40,16 @@ def by_parameters(
     keyed: dict[int, Keyed] = {}
     alone: list[str] = []
     for pair in pairs:
-        one, two = (
-            _match_at(before, pair.before.path),
-            _match_at(after, pair.after.path),
-        )
+        one = _match_at(before, pair.before.path)
+        two = _match_at(after, pair.after.path)
         if (
             one is not None
             and two is not None
             and _is_numbered(one) != _is_numbered(two)
         ):
             rows = join_names(before.checkpoint, one), join_names(after.checkpoint, two)
+            # Names that may be wrong would compare the state of one parameter with
+            # another's.
             doubtful = next((row for row in rows if not row.is_sure), None)
             if doubtful is not None:
                 name = pair.after.name or "the optimizer"
@@ -73,6 +73,7 @@ def named_by(name: str, keys: Mapping[str, str]) -> str:
     """
     start, _, rest = name.partition(".")
     if start == _STATE:
+        # Names of parameters have dots, so each dot may end the key.
         for key, field in cut_at_dots(rest):
             if key in keys:
                 return f"{start}.{keys[key]}.{field}"
@@ -118,6 +119,7 @@ def _names_by_key(survey: Survey, match: Match) -> dict[str, str]:
     names: dict[str, str] = {}
     for slot, index in zip(match.slots, match.indices, strict=True):
         name = str(slot.name)
+        # The file knows the tensor, so its name is the model's.
         if index is not None and model is not None:
             name = model.relative(survey.tensors[index].name)
         names[str(slot.key)] = name
@@ -137,6 +139,7 @@ def _parameter_lists(row: Joined) -> list[tuple[Path, tuple[str, ...]]]:
     rows: list[tuple[Path, tuple[str, ...]]] = []
     first = 0
     for number, group in enumerate(groups_of(section)):
+        # The slots of all groups stand in one row, group after group.
         last = first + len(group.slots)
         rows.append(((*section.path, _GROUPS, number, _LIST), row.names[first:last]))
         first = last

@@ -87,6 +87,7 @@ class Side:
                     )
                     self._clocks.setdefault(index, use.steps)
         for index, held in enumerate(survey.in_optimizer):
+            # `None` where no optimizer is matched: then nothing is known.
             if held is False:
                 self._states.setdefault(index, "absent")
 
@@ -95,11 +96,10 @@ class Side:
         all that are matched by order alone.
         """
         for use in self._survey.uses:
-            ordered = (
-                by_order(self._survey.checkpoint, use.match)
-                if index in use.match.indices
-                else ()
-            )
+            # State that names its parameter stays certain, whatever the order is.
+            ordered: frozenset[int] = frozenset()
+            if index in use.match.indices:
+                ordered = by_order(self._survey.checkpoint, use.match)
             if ordered:
                 self.is_disordered = True
                 for number in ordered:
@@ -175,6 +175,7 @@ class Kept:
         self._moved: dict[str, str] = {}
         self._stayed: dict[str, list[str]] = {}
         for row in rows:
+            # Only state of which the parameter is known and both sides were compared.
             if row.parameter is None or row.after is None or row.status == "unchecked":
                 continue
             key = str(row.after.path[-1])
@@ -232,6 +233,7 @@ def _row_reason(row: Row, before: Side, after: Side) -> Reason:
     assert row.before is not None and row.after is not None
     known = after.recorded(row.indices[1]) or before.recorded(row.indices[0])
     tensors = row.before.tensor, row.after.tensor
+    # Only a Parameter keeps the flag: state_dict() detaches plain tensors.
     if any(tensor.is_parameter and tensor.requires_grad is False for tensor in tensors):
         return _FROZEN
     if known is not None and not known.requires_grad:
@@ -240,6 +242,8 @@ def _row_reason(row: Row, before: Side, after: Side) -> Reason:
     states = before.state(row.indices[0]), after.state(row.indices[1])
     recorded = after.recorded(row.indices[1])
     if recorded is not None and after.record is not None and after.record.has_gradients:
+        # A snapshot is taken after backward(), so no gradient means that none reached
+        # it.
         if recorded.gradient is None:
             return Reason("no-gradient", "had no gradient when the snapshot was taken")
         if recorded.gradient == 0:
@@ -257,6 +261,7 @@ def _row_reason(row: Row, before: Side, after: Side) -> Reason:
                 f"smaller than {dtype} can"
                 " represent, or lr is 0",
             )
+    # The later file knows more; a bare state dict knows nothing.
     latest = states[1] if states[1] is not None else states[0]
     if latest == "never":
         return _NEVER
@@ -293,6 +298,7 @@ def recorded_same(before: Tensor, after: Tensor) -> bool | None:
     Nothing is read. A CRC covers a whole storage, so both tensors must be the same view
     of their storages.
     """
+    # A composite tensor is the same where each of its parts is.
     answers = [
         _recorded_same(one, two)
         for one, two in zip(parts_of(before), parts_of(after), strict=False)
@@ -305,6 +311,7 @@ def recorded_same(before: Tensor, after: Tensor) -> bool | None:
 def _recorded_same(one: TensorRef, two: TensorRef) -> bool | None:
     if not one.numel:
         return True
+    # Other views of equal storages show other elements.
     alike = (
         _view_key(one) == _view_key(two) and one.storage.nbytes == two.storage.nbytes
     )
@@ -312,6 +319,7 @@ def _recorded_same(one: TensorRef, two: TensorRef) -> bool | None:
         return None
     if one.storage.crc == two.storage.crc:
         return True
+    # Another CRC may come from elements that the view does not show.
     return False if _is_whole(one) else None
 
 
@@ -364,6 +372,7 @@ def compare_rows(rows: list[Row], options: Options, path: str) -> list[Row]:
     """
     if options.structure:
         return rows
+    # Parts of other ranks differ in any case, so they are not compared by value.
     rows = [
         row._replace(status="unchecked", apart=True) if is_apart(row) else row
         for row in rows
@@ -371,6 +380,7 @@ def compare_rows(rows: list[Row], options: Options, path: str) -> list[Row]:
     if options.quick:
         return [_compare_recorded(row) for row in rows]
 
+    # By the index of the row. All plans are made before the first byte is read.
     plans = {}
     for index, row in enumerate(rows):
         if (
@@ -391,6 +401,7 @@ def compare_rows(rows: list[Row], options: Options, path: str) -> list[Row]:
         except UnsupportedError as error:
             problem = f"{show(row.name, 80)}: {error.problem}"
             raise UnsupportedError(problem, path=path, hint=error.hint) from None
+    # One call for all tensors, which the executor shares out.
     executor = options.executor or Local()
     changes = compare_all(list(plans.values()), executor, options.progress)
     found = dict(zip(plans, changes, strict=True))
@@ -452,6 +463,7 @@ def _with_change(row: Row, change: Change | Failed | None) -> Row:
         row.before.tensor, row.after.tensor, same=same
     )
     is_close = change is not None and change.close
+    # Within the tolerance a tensor is the same, and keeps its numbers.
     status = (
         "changed" if row.status == "same" and not same and not is_close else row.status
     )
@@ -475,6 +487,7 @@ def is_apart(row: Row) -> bool:
     if row.before is None or row.after is None:
         return False
     one, two = row.before.tensor, row.after.tensor
+    # The shapes of composite tensors are those of the whole.
     if (one.dtype, one.shape) != (two.dtype, two.shape):
         return False
     parts = _part_key(one), _part_key(two)
@@ -522,11 +535,9 @@ def ranks_of(rows: Iterable[Row]) -> tuple[int, int] | None:
         one, two = _run_and_rank(row.before.tensor), _run_and_rank(row.after.tensor)
         if one is not None and two is not None and one[0] == two[0]:
             ranks = one[1], two[1]
-            return (
-                None
-                if None in ranks or ranks[0] == ranks[1]
-                else cast("tuple[int, int]", ranks)
-            )
+            if None in ranks or ranks[0] == ranks[1]:
+                return None
+            return cast("tuple[int, int]", ranks)
     return None
 
 
@@ -586,6 +597,7 @@ def strict_notes(rows: Iterable[Row]) -> list[str]:
     A device that all its tensors left for one other is one note.
     """
     notes = []
+    # The labels of rows by their device before, then after.
     moved: dict[str | None, dict[str | None, list[str]]] = {}
     for row in rows:
         if row.before is not None and row.after is not None:

@@ -99,11 +99,10 @@ class Row(NamedTuple):
 
     def __repr__(self) -> str:
         change = self.change
-        more = (
-            ""
-            if change is None
-            else f": {change.differing:,} of {counted_noun(change.numel, 'element')}"
-        )
+        if change is None:
+            more = ""
+        else:
+            more = f": {change.differing:,} of {counted_noun(change.numel, 'element')}"
         more += (
             ""
             if change is None or change.max_abs is None
@@ -190,6 +189,7 @@ def without_lost(
     lost: dict[str, set[str]] = {}
     said: dict[str, None] = {}
     for status, side in (("added", before), ("removed", after)):
+        # A live model has all of its tensors.
         if side.traits.is_live:
             continue
         path = show(side.path, None)
@@ -200,6 +200,7 @@ def without_lost(
                 said[f"{show(name, 80)} of {path} is lost: {why}"] = None
         for _, why in unlisted_parts(side):
             said[f"{why} (in {path})"] = None
+        # A lost tensor of one side looks as if the other side had added it.
         lost[status] = {
             *(name for name, _ in side.account.left_out),
             *side.account.lost_names,
@@ -211,6 +212,7 @@ def without_lost(
     def is_lost(status: str, *names: str) -> bool:
         return any(name in lost.get(status, ()) for name in names)
 
+    # A lost container takes along all that lies below its name.
     kept: list[Row] = []
     for row in rows:
         if is_lost(row.status, *names_above(row.name), *names_above(row.label)):
@@ -263,6 +265,7 @@ class Module(NamedTuple):
             return nan
         if not self.squares and self.is_unmeasured:
             return None
+        # Both are sums of squares, so the root is taken of their quotient.
         if self.reference:
             return sqrt(self.squares / self.reference)
         return 0.0 if not self.squares else None
@@ -282,6 +285,7 @@ def modules(rows: Sequence[Row], depth: int | None = None) -> list[Module]:
         change = row.change
         if change is None or (row.status == "same" and change.squares is None):
             continue
+        # `depth` None keeps all parts.
         name = ".".join(_module_name(row).split(".")[:depth])
         squares = change.squares
         if change.is_vague:
@@ -333,6 +337,7 @@ def bars_that_fit(rows: Sequence[Row], most: int) -> Bars:
     as ranges of one size, else the ones that changed most, and one for all others.
     """
     deeper = modules(rows)
+    # From the deepest names on, each cut merges siblings into their parent.
     depth = max((module.name.count(".") + 1 for module in deeper), default=1)
     fit: list[Module] = []
     while len(deeper) > most and depth:
@@ -343,6 +348,7 @@ def bars_that_fit(rows: Sequence[Row], most: int) -> Bars:
         deeper = fit
     else:
         return Bars(deeper, depth, len(deeper))
+    # The next deeper cut would not fit, and this one fills half of the room.
     if 2 * len(fit) > most:
         return Bars(fit, depth, len(fit))
     ranges = _range_modules(deeper, most)
@@ -369,7 +375,9 @@ def _range_modules(every: Sequence[Module], most: int) -> list[Module]:
     """
     families: dict[tuple[str, bool], list[Module]] = {}
     for module in every:
+        # `layers.0` … `layers.31` are a family: (`layers.`, True).
         begin = module.name.rstrip(_DIGITS)
+        # A number of many digits, such as a hash, is no count of siblings.
         is_numbered = 0 < len(module.name) - len(begin) < 10
         families.setdefault(
             (begin if is_numbered else module.name, is_numbered), []
@@ -391,6 +399,7 @@ def _range_modules(every: Sequence[Module], most: int) -> list[Module]:
 
     size = min(range(least, min(2 * least, longest) + 1), key=count_faults)
     out: dict[int, Module] = {}
+    # A range stands where its first module stood.
     places = {module.name: index for index, module in enumerate(every)}
     for (begin, _), family in families.items():
         family = sorted(family, key=lambda module: int(module.name[len(begin) :] or 0))
@@ -450,6 +459,7 @@ def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
         if row.status == "added" and row.after
     }
     gone, come = _movable_entries(gone), _movable_entries(come)
+    # Only tensors with a twin in dtype, shape and layout are read.
     shapes = {_tensor_geometry(entry.tensor) for entry in gone.values()}
     shapes &= {_tensor_geometry(entry.tensor) for entry in come.values()}
     if not shapes:
@@ -469,6 +479,7 @@ def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
         {index: unwrap_dtensor(entry.tensor) for index, entry in every.items()},
         executor,
     )
+    # A tensor that cannot be read is said, and not paired.
     rows = [
         row._replace(unread=unread[index]) if index in unread else row
         for index, row in enumerate(rows)
@@ -477,6 +488,7 @@ def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
     come = {index: entry for index, entry in come.items() if index in content}
     pairs: list[tuple[int, int]] = []
     deepest = max(entry.name.count(".") + 1 for entry in every.values())
+    # The longest common end of the names first; at 0 the content alone decides.
     for depth in range(min(deepest, _DEPTH), -1, -1):
 
         def key(index: int, depth: int = depth) -> Hashable:
@@ -486,6 +498,7 @@ def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
             pairs.append((old, new))
             del gone[old], come[new]
     moves = {new: old for old, new in pairs}
+    # The row of the old name goes into the row of the new one.
     dropped = set(moves.values())
     return [
         _renamed_row(rows[moves[index]], row) if index in moves else row
@@ -518,6 +531,7 @@ def _unique_pairs(
     gone_by_key: dict[Hashable, list[int]] = {}
     for index in gone:
         gone_by_key.setdefault(key_of(index), []).append(index)
+    # Two equal tensors with one key could be exchanged, so none of them is paired.
     come_by_key: dict[Hashable, list[int]] = {}
     for index in come:
         come_by_key.setdefault(key_of(index), []).append(index)
@@ -569,6 +583,7 @@ def _content_keys(
             tasks[index] = [Task(digest, (part,), part.nbytes) for part in parts]
         else:
             tasks[index] = [Task(digest, (tensor,), tensor.nbytes)]
+    # In the order of the tasks: each tensor takes as many results as it has tasks.
     results = iter(run_each(executor, list(chain.from_iterable(tasks.values()))))
     found: dict[int, Hashable] = {}
     unread: dict[int, str] = {}

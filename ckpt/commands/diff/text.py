@@ -137,13 +137,11 @@ def diff_lines(
         out += hanging_lines([], f"{component.advice}:", width, 2, "warning")
         out.append(pasted_line(_command_with(report, component.option), width))
     out += _count_lines(report, width)
-    out += (
-        _still_lines(report, width, show_rows)
-        if show_rows in ("auto", "unchanged", "frozen", "all")
-        else []
-    )
+    if show_rows in ("auto", "unchanged", "frozen", "all"):
+        out += _still_lines(report, width, show_rows)
     if report.findings:
         out += [[], *findings_lines(report.findings, width)]
+    # The end is made before the rows of tensors, which get what is left of the screen.
     end = _changed_value_lines(report, width)
     notes = [
         *_tied_notes(report),
@@ -167,19 +165,22 @@ def diff_lines(
     end += hanging_lines([], _verdict_text(report), width, 2, "head")
     used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
     if stat:
-        # The header, and what is folded.
+        # Two more lines: the header, and what is folded.
         most = _BARS if height is None else min(height - used - 2, _BARS)
+        # The bars of buffers and optimizers would hide those of the parameters.
         chosen: Sequence[Row] = [
             row
             for row in report.rows
             if show_rows == "all" or row.role.role in ("parameter", "unknown")
         ]
+        # A file may hold no parameters, such as the state of an optimizer.
         chosen = chosen or report.rows
         out += [[], *_bar_lines(chosen, width, most, depth)]
         left = _counts_not_drawn(report, chosen)
         if left:
             text = f"… {', '.join(left)} changed too (--show all)"
             out += hanging_lines([], text, width, 2, "dim")
+    # Bars alone are the answer to --stat, unless --show asks for rows too.
     if not (stat and show_rows == "auto"):
         used = height_of([*out, *end], width) + 3
         limit = _ROWS if height is None else max(height - used, _LEAST)
@@ -219,20 +220,16 @@ def _counter_lines(report: DiffReport, width: int | None) -> list[Line]:
 
 def _swapped(report: DiffReport) -> str:
     """Return the command of the comparison the other way round."""
-    return " ".join(
-        [
-            "ckpt diff",
-            *(pasted_path(side.path) or "…" for side in (report.after, report.before)),
-        ]
-    )
+    # A path that no line of a shell can hold is shown as …
+    paths = [pasted_path(side.path) or "…" for side in (report.after, report.before)]
+    return " ".join(["ckpt diff", *paths])
 
 
 def _command_with(report: DiffReport, option: str) -> str:
     """Return the command of the comparison with one more option."""
-    words = [
-        "ckpt diff",
-        *(pasted_path(side.path) or "…" for side in (report.before, report.after)),
-    ]
+    paths = [pasted_path(side.path) or "…" for side in (report.before, report.after)]
+    words = ["ckpt diff", *paths]
+    # Without it the pasted command would compare other parts of the files.
     if report.options.section is not None:
         words += ["--section", shell_word(report.options.section) or "…"]
     return " ".join([*words, option])
@@ -242,6 +239,7 @@ def _lone_notes(report: DiffReport) -> list[str]:
     """Return one note for each file about what it alone has: sections and values."""
     notes: list[str] = []
     rest = list(report.not_compared)
+    # Each path once: a file may be compared with itself.
     for path in dict.fromkeys((report.before.path, report.after.path)):
         ending = f" of {path}"
         names = [name.removesuffix(ending) for name in rest if name.endswith(ending)]
@@ -263,6 +261,7 @@ def _adapter_lines(report: DiffReport, width: int | None) -> list[Line]:
     """
     ours = [row.before for row in report.rows if row.before is not None]
     theirs = [row.after for row in report.rows if row.after is not None]
+    # A row with both sides counts twice: then some tensors of the two do meet.
     if not ours or not theirs or len(ours) + len(theirs) != len(report.rows):
         return []
     places = [report.before.path, report.after.path]
@@ -272,6 +271,7 @@ def _adapter_lines(report: DiffReport, width: int | None) -> list[Line]:
     ]
     if sum(are_adapters) != 1:
         return []
+    # `ckpt merge` takes the base first.
     if are_adapters[0]:
         places.reverse()
     base, adapter = [pasted_path(place) or "FILE" for place in places]
@@ -298,11 +298,9 @@ def _tied_notes(report: DiffReport) -> list[str]:
 
 def _tied_sides(report: DiffReport, row: Tied) -> tuple[Checkpoint, Checkpoint]:
     """Return the file that has both names of a tied tensor, and the other file."""
-    return (
-        (report.before, report.after)
-        if row.is_before
-        else (report.after, report.before)
-    )
+    if row.is_before:
+        return report.before, report.after
+    return report.after, report.before
 
 
 def _apart_notes(report: DiffReport) -> list[str]:
@@ -313,17 +311,12 @@ def _apart_notes(report: DiffReport) -> list[str]:
     if not apart:
         return []
     numbers = ranks_of(apart)
-    whose = (
-        f"rank {numbers[0]} and rank {numbers[1]} of one mesh"
-        if numbers
-        else "other ranks, or the whole"
-    )
-    return [
-        (
-            f"not compared: {counted_noun(len(apart), 'tensor')} of which each file "
-            f"holds another part ({whose})"
-        )
-    ]
+    # Without the ranks one file may hold a part and the other the whole tensor.
+    whose = "other ranks, or the whole"
+    if numbers:
+        whose = f"rank {numbers[0]} and rank {numbers[1]} of one mesh"
+    count = counted_noun(len(apart), "tensor")
+    return [f"not compared: {count} of which each file holds another part ({whose})"]
 
 
 def _headline_lines(report: DiffReport, width: int | None) -> list[Line]:
@@ -339,8 +332,10 @@ def _headline_lines(report: DiffReport, width: int | None) -> list[Line]:
         for prefix, mark in zip(pair.prefixes, ("before", "after"), strict=True):
             if prefix:
                 aligned.append(f"{prefix}* → * ({mark})")
+        # A renamed start of the names is such a prefix, and is said above.
         aligned += [rename.label for rename in pair.renames if rename.kind != "start"]
     if aligned:
+        # Several pairs of sections may be aligned in the same way.
         pieces.append(f"aligned: {and_more(list(dict.fromkeys(aligned)), 6)}")
     lines: list[Line] = []
     # All of it is a headline, but for what has a style of its own.
@@ -355,19 +350,21 @@ def _count_lines(report: DiffReport, width: int | None) -> list[Line]:
     rows = []
     for role, label in _ROLES.items():
         counts = {status: report.count(status, role) for status in STATUSES}
-        if any(counts.values()):
-            parts = [f"{counts['changed']:,} changed", f"{counts['same']:,} unchanged"]
-            if report.options.structure:
-                parts = [f"{counts['same']:,} same"]
-            parts += [
-                f"{counts[status]:,} {status}"
-                for status in STATUSES[1:-1]
-                if counts[status]
-            ]
-            parts = list(map(whole, parts))
-            if role == "parameter" and any(_is_by_name(row) for row in report.rows):
-                parts.append("(by their names: a state dict does not mark buffers)")
-            rows.append((label, "   ".join(parts)))
+        if not any(counts.values()):
+            continue
+        # These two are said even when they are 0.
+        parts = [f"{counts['changed']:,} changed", f"{counts['same']:,} unchanged"]
+        if report.options.structure:
+            # Values are not compared: nothing is known to be unchanged.
+            parts = [f"{counts['same']:,} same"]
+        for status in STATUSES[1:-1]:
+            if counts[status]:
+                parts.append(f"{counts[status]:,} {status}")
+        # No line ends between a number and its word.
+        parts = list(map(whole, parts))
+        if role == "parameter" and any(_is_by_name(row) for row in report.rows):
+            parts.append("(by their names: a state dict does not mark buffers)")
+        rows.append((label, "   ".join(parts)))
     size = max((len(label) for label, _ in rows), default=0)
     out: list[Line] = []
     for label, text in rows:
@@ -386,8 +383,10 @@ def _still_lines(report: DiffReport, width: int | None, which: str) -> list[Line
     By default the findings say it of most of them, and it is not said again.
     """
     moved = any(row.status == "changed" for row in report.rows)
+    # That finding says already that no parameter changed.
     if which == "auto" and any(row.code == "step-skipped" for row in report.findings):
         return []
+    # The finding `frozen` names these.
     told = set(report.frozen) if which == "auto" else set()
     still: dict[str, list[str]] = {}
     for row in report.rows:
@@ -401,13 +400,12 @@ def _still_lines(report: DiffReport, width: int | None, which: str) -> list[Line
         out += hanging_lines([("  ", "")], f"{reason} ({len(names):,}):", width, 2)
         if which == "auto":
             text = show_folded_names(names, _STILL, 200)
-            text += (
-                " (--show unchanged)" if len(names) > _STILL and " more" in text else ""
-            )
+            if len(names) > _STILL and " more" in text:
+                text += " (--show unchanged)"
         else:
-            text = ", ".join(
-                map(whole, brace_siblings([show(name, None) for name in names]))
-            )
+            # `whole` keeps a name on one line, so that it can be copied.
+            shown_names = brace_siblings([show(name, None) for name in names])
+            text = ", ".join(map(whole, shown_names))
         out += hanging_lines([("    ", "")], text, width, 4)
     return out
 
@@ -419,8 +417,11 @@ def _name_size(rows: Sequence[tuple[str, Texts]], width: int | None) -> int:
     longest = max((cells(name) for name, _ in rows), default=0)
     if width is None:
         return min(longest, NAME)
+    # The last text of a row is its shortest one.
     widest = max((cells(texts[-1]) for _, texts in rows), default=0)
-    return min(longest, max(min(NAME, width // 2), _LEAST_NAME, width - 4 - widest))
+    # 4 cells: git's letter and a blank before the name, two blanks behind it.
+    beside_texts = width - 4 - widest
+    return min(longest, max(min(NAME, width // 2), _LEAST_NAME, beside_texts))
 
 
 def _laid_out(
@@ -439,27 +440,24 @@ def _laid_out(
     pairs = [(name, texts) for _, name, texts in rows]
     first: list[Line] = []
     if width is not None and not is_whole:
-        begin = common_begin(
-            [
-                name
-                for name, texts in pairs
-                if cells(name) + 4 + cells(texts[-1]) > width
-            ]
-        )
+        too_long = [
+            name for name, texts in pairs if cells(name) + 4 + cells(texts[-1]) > width
+        ]
+        begin = common_begin(too_long)
         if begin:
-            pairs = [
-                (
-                    "…" + name.removeprefix(begin) if name.startswith(begin) else name,
-                    texts,
-                )
-                for name, texts in pairs
-            ]
+            # Also in names that fit: … means the same in all rows.
+            shortened: list[tuple[str, Texts]] = []
+            for name, texts in pairs:
+                if name.startswith(begin):
+                    name = "…" + name.removeprefix(begin)
+                shortened.append((name, texts))
+            pairs = shortened
             size = _name_size(pairs, width)
             first = [[(cut(f"{_STANDS_FOR}{begin}", width), "dim")]]
     blocks: list[list[Line]] = []
-    for (letter, *_), (name, _), texts in zip(
-        rows, pairs, _in_one_length(pairs, size, width), strict=True
-    ):
+    shown_texts = _in_one_length(pairs, size, width)
+    for row, (name, _), texts in zip(rows, pairs, shown_texts, strict=True):
+        letter = row[0]
         lines = _row_lines(letter, name, size, texts, width, is_whole=is_whole)
         blocks.append([*first, *lines])
         first = []
@@ -474,15 +472,19 @@ def _in_one_length(
     """
     if width is None:
         return [texts for _, texts in rows]
+    # By the number of texts of a row: the index of the longest one that fits all rows.
     fitting: dict[int, int] = {}
+    room = width - 4 - size
     for name, texts in rows:
-        if cells(name) <= size:
-            room = width - 4 - size
-            first = next(
-                (i for i, text in enumerate(texts) if cells(text) <= room),
-                len(texts) - 1,
-            )
-            fitting[len(texts)] = max(fitting.get(len(texts), 0), first)
+        # A longer name gets a line of its own, and its texts the next one.
+        if cells(name) > size:
+            continue
+        first = len(texts) - 1
+        for index, text in enumerate(texts):
+            if cells(text) <= room:
+                first = index
+                break
+        fitting[len(texts)] = max(fitting.get(len(texts), 0), first)
     return [texts[fitting.get(len(texts), 0) :] for _, texts in rows]
 
 
@@ -508,21 +510,16 @@ def _row_lines(
     for text in texts:
         if 2 + beside + cells(text) <= width:
             return [[*head, (_pad_name(name, size), ""), (text, "")]]
+    # No text fits beside the whole name: the shortest one beside a shorter name.
     room = width - 4 - cells(texts[-1])
     if room >= _LEAST_NAME and not is_whole:
-        return [
-            [
-                *head,
-                (_pad_name(_fit_name(name, room), min(size, room)), ""),
-                (texts[-1], ""),
-            ]
-        ]
+        short_name = _pad_name(_fit_name(name, room), min(size, room))
+        return [[*head, (short_name, ""), (texts[-1], "")]]
+    # Two lines: the text stands below the name, indented by 4 cells.
     shown = name if is_whole else _fit_name(name, width - 2)
     text = next((text for text in texts if 4 + cells(text) <= width), texts[-1])
-    return [
-        [*head, (shown, "")],
-        *(hanging_lines([("    ", "")], text, width) if text else []),
-    ]
+    below = hanging_lines([("    ", "")], text, width) if text else []
+    return [[*head, (shown, "")], *below]
 
 
 def _pad_name(name: str, size: int) -> str:
@@ -534,7 +531,10 @@ def _fit_name(name: str, width: int) -> str:
     left out, but no part of braces.
     """
     short = drop_siblings(name, width)
-    return short if short is not None else cut(re.sub(r"\{[^{}]*\}", "*", name), width)
+    if short is not None:
+        return short
+    without_braces = re.sub(r"\{[^{}]*\}", "*", name)
+    return cut(without_braces, width)
 
 
 def _wanted_rows(report: DiffReport, which: str) -> list[Row]:
@@ -567,11 +567,13 @@ def _change_lines(
     """
     rows = _wanted_rows(report, which)
     if which != "auto":
-        return (
-            [[], *_listing_lines(sorted(rows, key=_rank_key), width, is_whole=True)]
-            if rows
-            else []
-        )
+        # --show asks for these rows: all of them, with whole names.
+        if not rows:
+            return []
+        ranked = sorted(rows, key=_rank_key)
+        return [[], *_listing_lines(ranked, width, is_whole=True)]
+    # Each row goes into one of: optimizers of one file, new NaN and Inf, casts of a
+    # whole role, other rows that no bar can show, and the groups of roles.
     entire = _entire_optimizers(report.rows)
     rows = [row for row in rows if id(row) not in entire]
     bad = [row for row in rows if _is_bad(row)]
@@ -584,6 +586,7 @@ def _change_lines(
         and (row.status != "changed" or not _is_drawn(row))
     ]
     said = {*retyped, *(id(row) for row in (*bad, *others))}
+    # Tensors that do not meet are more important than tensors that changed.
     weight = {"added": 0, "removed": 0, "reshaped": 0}
     others.sort(key=lambda row: (weight.get(row.status, 1), *_rank_key(row)))
     groups = {
@@ -594,12 +597,14 @@ def _change_lines(
         for label, roles in _GROUPS.items()
     }
     parameters = groups["parameters"]
-    first, then = _merge_rows(bad), _merge_rows(others)
+    first = _merge_rows(bad)
+    then = _merge_rows(others)
     # What is added, removed and reshaped comes before the bars, and on a small screen
     # in place of them.
     least = min(len(parameters), _LEAST_BARS + 2) + 1 if any(groups.values()) else 0
     has_bars = not then or limit >= _SMALL or len(first) + len(then) + least <= limit
     least = least if has_bars else 1
+    # The column of names is as wide as what will be listed in all blocks needs.
     listed = [(name, texts) for _, name, texts, _ in (*first, *then)]
     room = limit - len(listed) - 1
     for group in groups.values():
@@ -622,11 +627,11 @@ def _change_lines(
             size = _name_size([(name, texts) for _, name, texts, _ in merged], width)
             lines = _block_lines(merged, len(group), size, width, limit)
         elif (not lines and group) or len(lines) > room:
-            most = max(min(room - 3, _FEW), least_bars)
-            is_drawn = label == "parameters" and has_bars
-            lines = (
-                _bar_lines(group, width, most, only_changed=True) if is_drawn else []
-            )
+            # Too many rows: bars of modules, but only of parameters.
+            lines = []
+            if label == "parameters" and has_bars:
+                most = max(min(room - 3, _FEW), least_bars)
+                lines = _bar_lines(group, width, most, only_changed=True)
             left.append(f"{len(group):,} {label}")
         out += lines
     entire_rows = list(dict.fromkeys(entire.values()))
@@ -682,10 +687,12 @@ and how many they are.
 def _merge_rows(rows: Sequence[Row]) -> list[_Merged]:
     """Return the first rows, those as one of which the same is said."""
     looks = [(row.status, row.role.role, _row_texts(row)) for row in rows[:_MERGED]]
+    # Not strict: `looks` ends after the first rows.
+    named_looks = [
+        (_row_name(row), look) for row, look in zip(rows, looks, strict=False)
+    ]
     out: list[_Merged] = []
-    for name, indices in merge_alike_rows(
-        [(_row_name(row), look) for row, look in zip(rows, looks, strict=False)]
-    ):
+    for name, indices in merge_alike_rows(named_looks):
         status, _, texts = looks[indices[0]]
         times = f"  ×{len(indices)}" if len(indices) > 1 else ""
         texts = tuple((text + times).lstrip() for text in texts)
@@ -699,11 +706,14 @@ def _block_lines(
     """Return the lines of some of `count` rows, at most `most`, and how many rows are
     left out.
     """
+    # One row more than fits, to see that some are left out.
     rows = [(letter, name, texts) for letter, name, texts, _ in merged[: most + 1]]
     blocks = _laid_out(rows, size, width)
     shown = sum(times for *_, times in merged)
-    if sum(map(len, blocks)) <= most and len(merged) == len(blocks) and shown >= count:
+    line_count = sum(map(len, blocks))
+    if line_count <= most and len(merged) == len(blocks) and shown >= count:
         return list(chain.from_iterable(blocks))
+    # The first block in any case, then those that leave a line for the count.
     out: list[Line] = []
     shown = 0
     for block, (*_, times) in zip(blocks, merged, strict=False):
@@ -736,12 +746,12 @@ def _wholly_retyped(rows: Sequence[Row]) -> dict[int, tuple[str, Texts]]:
             if before == after or len(by_dtype) > 1 or len(group) < 2:
                 continue
             changes = [row.change for row in group if row.change is not None]
-            texts: Texts = (f"{before} → {after}",)
+            dtypes = f"{before} → {after}"
+            texts: Texts = (dtypes,)
+            # Rows whose values were not compared have no change.
             if len(changes) == len(group):
-                texts = tuple(
-                    f"{texts[0]}, {text}"
-                    for text in change_texts(merge_changes(changes))
-                )
+                merged_texts = change_texts(merge_changes(changes))
+                texts = tuple(f"{dtypes}, {text}" for text in merged_texts)
             lines |= {id(row): (f"{len(group):,} {label}", texts) for row in group}
     return lines
 
@@ -763,6 +773,7 @@ def _entire_optimizers(rows: Sequence[Row]) -> dict[int, tuple[str, str, Texts]]
     for row in rows:
         if row.role.role != "optimizer":
             continue
+        # `optimizer.state.0.exp_avg`: the state dict of torch.optim.Optimizer.
         name = row.name.partition(".state.")[0]
         if row.status in ("added", "removed"):
             groups.setdefault((row.status, name), []).append(row)
@@ -828,6 +839,7 @@ def _bar_lines(
     else:
         rows = modules(chosen, depth)
         bars = Bars(rows, depth, len(rows))
+    # A norm that is missing or NaN gets no bar: it would be the largest of all.
     shares = [
         0.0 if row.rel_l2 is None or isnan(row.rel_l2) else row.rel_l2
         for row in bars.modules
@@ -840,37 +852,29 @@ def _bar_lines(
             heads.append("RETYPED")
     table: list[list[str]] = []
     for row in bars.modules:
+        # A relative norm lacks where all values were 0 before: any change is infinite.
         none = "-" if row.is_unmeasured else "from 0"
         number = none if row.rel_l2 is None else f"{row.rel_l2:.3g}"
         counts = [row.tensors, row.changed, row.retyped]
         counts = [row.changed] if only_changed else counts[: len(heads)]
         name = show(row.name, 120) or "(the root)"
         table.append([name, *(f"{count:,}" for count in counts), number])
-    columns_ = [Column(name, right=True) for name in (*heads, "REL. L2")]
-    sizes = [
-        max(map(cells, column))
-        for column in zip(["MODULE", *heads, "REL. L2"], *table, strict=True)
-    ]
+    numbers = [Column(name, right=True) for name in (*heads, "REL. L2")]
+    titles = ["MODULE", *heads, "REL. L2"]
+    sizes = [max(map(cells, column)) for column in zip(titles, *table, strict=True)]
     room = _BAR_CELLS
     if width is not None:
-        room = min(max(width - sum(sizes) - 2 * len(sizes), _FEWEST_CELLS), _BAR_CELLS)
-    for cells_, change in zip(table, shares, strict=True):
-        cells_.append(_bar_text(change, largest, room))
-    out = column_lines(
-        [Column("MODULE", gives_way=True, is_file=True), *columns_, Column("")],
-        table,
-        width=width,
-    )
+        # Two blanks between columns.
+        left_over = width - sum(sizes) - 2 * len(sizes)
+        room = min(max(left_over, _FEWEST_CELLS), _BAR_CELLS)
+    for table_row, change in zip(table, shares, strict=True):
+        table_row.append(_bar_text(change, largest, room))
+    module_column = Column("MODULE", gives_way=True, is_file=True)
+    out = column_lines([module_column, *numbers, Column("")], table, width=width)
     if len(bars.modules) < bars.total:
         every = f"{'--stat ' if only_changed else ''}--depth {bars.depth}"
-        out.append(
-            [
-                (
-                    f"… {bars.total:,} modules in {len(bars.modules):,} rows ({every})",
-                    "dim",
-                )
-            ]
-        )
+        text = f"… {bars.total:,} modules in {len(bars.modules):,} rows ({every})"
+        out.append([(text, "dim")])
     return out
 
 
@@ -881,6 +885,7 @@ def _bar_text(change: float, largest: float, room: int) -> str:
     """
     if not change:
         return ""
+    # inf / inf is NaN.
     share = 1.0 if change == largest else change / largest
     eighths = max(1, round(share * room * 8))  # a change, however small
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
@@ -899,17 +904,16 @@ def _row_texts(row: Row) -> Texts:
         assert entry is not None
         return (f"{list(entry.tensor.shape)} {entry.tensor.dtype.name}",)
     if row.status == "reshaped":
+        # A sparse tensor and a dense one are reshaped too, with the same numbers.
         layouts = [entry.tensor.layout for entry in (before, after)]
         marks = ["" if layouts[0] == layouts[1] else f" {layout}" for layout in layouts]
-        return (
-            (
-                f"{list(before.tensor.shape)}{marks[0]} → "
-                f"{list(after.tensor.shape)}{marks[1]}"
-            ),
-        )
+        old = f"{list(before.tensor.shape)}{marks[0]}"
+        new = f"{list(after.tensor.shape)}{marks[1]}"
+        return (f"{old} → {new}",)
     texts: Texts = ()
     change = row.change
     if change is not None:
+        # Where the indices of sparse tensors differ, elements cannot be compared.
         is_vague = (
             before.tensor.layout != "strided"
             and change.differing == change.numel
@@ -940,21 +944,20 @@ def change_texts(change: Change) -> Texts:
     share = f"{change.differing:,} of {counted_noun(change.numel, 'element')}"
     if is_all:
         share = "all elements"
-    bad = ", ".join(
-        f"{label} {before:,} → {after:,}"
-        for label, (before, after) in (("NaN", change.nan), ("inf", change.inf))
-        if before != after
-    )
+    new_bad: list[str] = []
+    for label, (before, after) in (("NaN", change.nan), ("inf", change.inf)):
+        if before != after:
+            new_bad.append(f"{label} {before:,} → {after:,}")
+    bad = ", ".join(new_bad)
     largest = "" if change.max_abs is None else f"max |Δ| {change.max_abs:.3g}"
     place = f" at {list(change.at)}" if largest and change.at else ""
     norm = "" if change.rel_l2 is None else f"relative L2 {change.rel_l2:.3g}"
+    # In a short text the absence of a share says that all elements differ.
     kept = "" if is_all else share
     drawn = change.histogram is not None and bool(change.histogram.counts)
-    full = (
-        _histogram_text(change.histogram)
-        if change.histogram is not None and drawn
-        else ""
-    )
+    full = ""
+    if change.histogram is not None and drawn:
+        full = _histogram_text(change.histogram)
     lengths: list[tuple[str, ...]] = [
         (share, bad, largest + place, norm, full),
         (share, bad, largest, norm, full),
@@ -1005,6 +1008,7 @@ def _value_lines(head: Line, row: ValueRow, width: int | None) -> list[Line]:
     sides = value_change(row)
     if width is None:
         return [[*head, (f"{name}  ", ""), *sides]]
+    # Two values that look the same would not say what changed.
     for limit in (_VALUE_CELLS, _VALUE_CELLS // 2):
         shorter = value_change(row, limit)
         if not _are_apart(shorter):
@@ -1033,33 +1037,37 @@ def value_change(row: ValueRow, limit: int = _VALUE_CELLS) -> Line:
     Long lists are counted if that differs, and values that begin alike are without
     their middles.
     """
-    sides = _two_sides(
-        row,
-        lambda side: (
-            value_text(side, limit)
-            if side.fields is not None
-            else show_literal(brief_text(side.node, limit))
-        ),
-    )
-    if len(sides) > 1 and any(text.endswith("…") for text, _ in sides):
-        counted = _two_sides(row, lambda side: value_text(side, limit))
-        ends = _two_sides(
-            row,
-            lambda side: cut(show_literal(brief_text(side.node, _LONG_VALUE)), limit),
-        )
-        return next(
-            (ways for ways in (counted, sides, ends) if _are_apart(ways)), sides
-        )
+
+    def show_start(side: Value) -> str:
+        if side.fields is not None:
+            return value_text(side, limit)
+        return show_literal(brief_text(side.node, limit))
+
+    def show_ends(side: Value) -> str:
+        return cut(show_literal(brief_text(side.node, _LONG_VALUE)), limit)
+
+    sides = _two_sides(row, show_start)
+    is_cut = any(text.endswith("…") for text, _ in sides)
+    if len(sides) < 2 or not is_cut:
+        return sides
+    # Of the ways to show long values the first that tells them apart.
+    counted = _two_sides(row, lambda side: value_text(side, limit))
+    ends = _two_sides(row, show_ends)
+    for ways in (counted, sides, ends):
+        if _are_apart(ways):
+            return ways
     return sides
 
 
 def _two_sides(row: ValueRow, text_of: Callable[[Value], str]) -> Line:
-    sides = [
-        (text_of(side), style)
-        for side, style in ((row.before, "removed"), (row.after, "added"))
-        if side is not None
-    ]
-    return [*sides[:1], *([(" → ", ""), sides[1]] if len(sides) > 1 else [])]
+    sides: Line = []
+    for side, style in ((row.before, "removed"), (row.after, "added")):
+        if side is not None:
+            sides.append((text_of(side), style))
+    # A value that one file alone has stands without an arrow.
+    if len(sides) > 1:
+        sides.insert(1, (" → ", ""))
+    return sides
 
 
 def _verdict_text(report: DiffReport) -> str:
@@ -1069,13 +1077,12 @@ def _verdict_text(report: DiffReport) -> str:
             what = "same names, shapes and dtypes; values were not compared"
         elif report.options.quick:
             what = "same sizes and checksums; values were not read"
+        # Parts of other ranks and unread tensors are unchecked too, and are said apart.
         unchecked = report.count("unchecked")
         decided = sum(row.apart or row.unread is not None for row in report.rows)
         if unchecked > decided:
-            what = (
-                f"undecided: {counted_noun(unchecked - decided, 'tensor')} have no "
-                f"checksum; {what}"
-            )
+            count = counted_noun(unchecked - decided, "tensor")
+            what = f"undecided: {count} have no checksum; {what}"
         empty = [] if report.options.structure else _valueless(report)
         if empty:
             what = (

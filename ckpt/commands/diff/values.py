@@ -38,11 +38,10 @@ def differing_values(
     # The sides of which a module at the root has been dealt with here.
     whole = [False, False]
     for pair in pairs:
-        ours, theirs = (
-            _section_values(before, pair.before),
-            _section_values(after, pair.after),
-        )
+        ours = _section_values(before, pair.before)
+        theirs = _section_values(after, pair.after)
         parts = pair.before, pair.after
+        # A pickled module beside a state dict: its attributes have no counterpart.
         modules = [part.is_module for part in parts]
         for side, checkpoint in enumerate((before, after)):
             if modules[side] and not modules[1 - side]:
@@ -60,6 +59,7 @@ def differing_values(
             rows += _differing_values(before, after, ours, theirs)
     if not outside:
         return rows, lonely
+    # A place that is a section in one file belongs to no value of the other.
     sections = (*first.sections, *second.sections)
     taken = {part.path for part in sections if part.path}
     with_metadata = before.traits.has_own_metadata and after.traits.has_own_metadata
@@ -192,6 +192,7 @@ def _parent_paths(checkpoint: Checkpoint, *, theirs_of: _Values) -> set[Path]:
     """The places above values and tensors: a dict that is empty on the other side has
     things in it here.
     """
+    # Paths inside of a section are shorter by the path of the section.
     skip = 0
     for path, value in theirs_of.items():
         skip = len(value.path) - len(path)
@@ -270,6 +271,7 @@ def same_node(one: Node, two: Node) -> bool:
             continue
         if views[0].kind in ("tensor", "storage"):
             continue
+        # A pair that was begun is not begun again: cycles end here.
         seen.add((id(left), id(right)))
         pairs = _child_pairs(*views)
         if pairs is None:
@@ -280,6 +282,7 @@ def same_node(one: Node, two: Node) -> bool:
 
 def _same_scalar(one: object, two: object) -> bool:
     if isinstance(one, float) and isinstance(two, float):
+        # By their bits 0.0 and -0.0 differ.
         return struct.pack("<d", one) == struct.pack("<d", two) or (
             one != one and two != two
         )
@@ -294,6 +297,8 @@ def _child_pairs(one: View, two: View) -> list[tuple[Node, Node]] | None:
         return None
     if one.kind == "sequence":
         if one.type.endswith("set"):
+            # Sets have no order, and their elements may not be comparable with each
+            # other.
             ordered = [sorted(view.children, key=_sort_text) for view in (one, two)]
             return list(zip(*ordered, strict=True))
         return list(zip(one.children, two.children, strict=True))
@@ -312,18 +317,14 @@ def _children_by_key(view: View) -> dict[tuple[str, str], Node]:
 
 def _sort_text(node: Node) -> str:
     view = look(node)
-    return (
-        f"{view.type} {view.value!r}"
-        if view.kind == "scalar"
-        else f"{view.type} {len(view.children)}"
-    )
+    if view.kind == "scalar":
+        return f"{view.type} {view.value!r}"
+    return f"{view.type} {len(view.children)}"
 
 
 def _typed_key(key: Node, index: int) -> tuple[str, str]:
     """A key of a dict so that keys of several types are apart."""
     view = look(key)
-    return (
-        (view.type, repr(view.value))
-        if view.kind == "scalar"
-        else ("", str(key_of(key, index)))
-    )
+    if view.kind == "scalar":
+        return (view.type, repr(view.value))
+    return ("", str(key_of(key, index)))

@@ -40,17 +40,17 @@ def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
     step=$(ckpt get last.ckpt global_step)
     ckpt get train.pth args.lr epoch
     """
+    # `ckpt get NAME FILE`: the words in the order of grep.
     swapped = next((name for name in names if os.path.isfile(name)), None)
     if swapped is not None and not os.path.exists(path):
         words = [
             pasted_path(swapped),
             *(shell_word(name) for name in (path, *names) if name != swapped),
         ]
-        hint = (
-            None
-            if None in words
-            else f"ckpt get {' '.join(word or '' for word in words)}"
-        )
+        if None in words:
+            hint = None
+        else:
+            hint = f"ckpt get {' '.join(word or '' for word in words)}"
         raise UsageError("no such file", path=path, hint=hint)
     with (
         about(path),
@@ -58,6 +58,7 @@ def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
         opened(path, limits) as found,
     ):
         checkpoint = found.checkpoint
+        # The value itself goes to stdout alone, for `$(…)`.
         for text in notice_lines(found, _DOUBTFUL):
             output.write_talk(text)
         if names:
@@ -92,6 +93,7 @@ def _several_files_error(path: str, names: list[str]) -> UsageError | None:
     words = [pasted_path(file) for file in files]
     asked = [shell_word(name) for name in rest]
     hint = None
+    # A loop of the shell, ready to paste.
     if rest and len(files) <= _FILES and None not in words and None not in asked:
         hint = (
             f'for file in {" ".join(map(str, words))}; do ckpt get "$file" '

@@ -73,6 +73,7 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
         if not matches and "#" in name:  # the mark of a second path with one name
             paths = [value.path for value in checkpoint.values if value.name == name]
             matches = [(path, node_at(checkpoint.root, path)) for path in paths]
+        # Two paths that read alike and lead to one node are no contradiction.
         if len(matches) > 1 and len({id(node) for _, node in matches}) > 1:
             raise UsageError(
                 f"{len(matches)} places are called {name}",
@@ -98,6 +99,7 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
 
 def _find_row(survey: Survey, name: str) -> Row | None:
     """The tensor with this name, or the first one that has it inside of its section."""
+    # Full names first: a name inside of a section may be another tensor's full name.
     names = names_of(survey.tensors)
     if name in names:
         index = names.index(name)
@@ -116,10 +118,8 @@ def lookup_whole(survey: Survey) -> Lookup:
     root = survey.checkpoint.root
     if tensor_of(root) is None:
         return Lookup("", (), root)
-    row, role = (
-        Row(survey.tensors[0], next(iter(survey.sections), None), 0),
-        survey.roles[0],
-    )
+    row = Row(survey.tensors[0], next(iter(survey.sections), None), 0)
+    role = survey.roles[0]
     return Lookup(
         row.entry.name, row.entry.path, row.tensor, row, role, survey.in_optimizer[0]
     )
@@ -210,6 +210,7 @@ def first_values(
         return None
     width = tensor.dtype.bits // 8
     data = b""
+    # Block by block, so that a large tensor is not read to its end.
     for block in elements(tensor):
         data += block[: count * width - len(data)]
         if len(data) == count * width:
@@ -232,9 +233,7 @@ def _unknown_name_error(checkpoint: Checkpoint, name: str) -> CkptError:
         entry.name for entry in checkpoint.tensors
     ]
     alike = nearest_names(name, names)
-    hint = (
-        f"did you mean {', '.join(alike)}?"
-        if alike
-        else _look_hint(checkpoint, "for all names", "--values")
-    )
+    hint = _look_hint(checkpoint, "for all names", "--values")
+    if alike:
+        hint = f"did you mean {', '.join(alike)}?"
     return UsageError(f"no value called {name}", path=checkpoint.path, hint=hint)

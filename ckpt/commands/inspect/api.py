@@ -157,11 +157,9 @@ class InspectReport(Shown[TensorSummary]):
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.inspect`; docs/json.md is its contract."""
         document = self.report.to_json()
-        return (
-            document
-            if self.index is None
-            else {**document, "index": self.index.to_json()}
-        )
+        if self.index is None:
+            return document
+        return {**document, "index": self.index.to_json()}
 
     def __repr__(self) -> str:
         findings = (
@@ -215,6 +213,7 @@ def inspect(
         report = with_description(report, limits, base, plugins=plugins)._replace(
             card=_find_card(opened)
         )
+        # The numbers of DDP are solved only where they are asked for.
         numbering = None
         if index is not None:
             from ckpt.evidence.numbering import numbered_parameters as solve
@@ -265,6 +264,7 @@ def _is_adapter(report: Inspection) -> bool:
     """Tell whether a whole file looks like an adapter by its names."""
     if report.selected:
         return False
+    # A model of 100,000 tensors is no adapter.
     is_small = len(report.entries) <= _MOST_NAMES
     return report.adapter is not None or (
         is_small and any(".lora_" in name for name in names_of(report.entries))

@@ -59,6 +59,7 @@ def counters_below(values: list[Value]) -> str:
     iter 1000`, or nothing.
     """
     found: dict[str, str] = {}
+    # The shallowest first: a counter deep inside may be of something else.
     for value in sorted(values, key=lambda value: len(value.path)):
         key = str(value.path[-1])
         if key in _COUNTERS and value.type in ("int", "float") and key not in found:

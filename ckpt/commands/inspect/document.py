@@ -29,6 +29,7 @@ def document(report: Inspection) -> dict[str, Json]:
     """The report as plain data that `json.dumps(allow_nan=False)` takes."""
     checkpoint = report.checkpoint
     refused = checkpoint.weights_only
+    # By the index of the tensor: parameters, then the tensors of the state themselves.
     states = _optimizer_states(report.survey)
     for position, (index, _) in report.survey.state_parameters.items():
         states[position] = {"parameter": report.survey.tensors[index].name}
@@ -143,6 +144,7 @@ def _part_bytes(checkpoint: Checkpoint) -> list[int | None] | None:
 
     The bytes of a file are None if it holds no tensors.
     """
+    # A source goes by its path, or by its name in the folder.
     sizes = {source.name: source.size for source in checkpoint.all_sources()}
     folder = checkpoint.path.rstrip("/")
     part_sizes = [
@@ -161,6 +163,8 @@ def _optimizer_states(survey: Survey) -> dict[int, dict[str, Json]]:
             continue
         for number, index in enumerate(use.match.indices):
             if index is not None:
+                # A parameter that never had a gradient has counted 0 steps, if any are
+                # counted.
                 never = number in use.never
                 steps = 0.0 if never and use.steps else use.counters.get(number)
                 states[index] = {
@@ -200,6 +204,7 @@ def totals(report: Inspection) -> dict[str, Json]:
 def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Json]:
     """One tensor: the entry of `tensors[]`."""
     tensor, entry = row.tensor, row.entry
+    # Composite tensors have no stride and storage of their own, their parts have.
     plain_ref = tensor if isinstance(tensor, TensorRef) else None
     fields: dict[str, Json] = {
         "name": entry.name,
@@ -224,6 +229,7 @@ def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Js
     sharding = sharding_of(tensor)
     if sharding is not None:
         fields["sharding"] = {"parts": sharding.parts, "dims": list(sharding.dims)}
+    # Only few tensors are views of this kind, so that the fields may lack.
     if plain_ref and (plain_ref.conj or plain_ref.neg):
         fields |= {"conj": plain_ref.conj, "neg": plain_ref.neg}
     if isinstance(tensor, Composite):
@@ -259,6 +265,7 @@ def _piece_json(piece: Piece) -> dict[str, Json]:
 
 
 def _values_json(values: Iterable[Value]) -> list[Json]:
+    # One for all values: what they repeat is counted together, and bounded.
     repeats = Repeats()
     return [value_json(value, repeats) for value in values]
 
@@ -276,6 +283,7 @@ def value_json(value: Value, repeats: Repeats) -> dict[str, Json]:
     elif value.fields is not None:
         fields["fields"] = value.fields
     else:
+        # A value is a scalar as JSON has it, an object by its fields, else a tree.
         view = look(value.node)
         if view.kind == "scalar":
             fields["value"], otherwise = scalar_json(view)

@@ -114,7 +114,10 @@ def _resume_stops(survey: Survey, plan: Plan) -> Iterable[Finding]:
         )
 
 
+# Fewer bytes that no tensor uses are not worth a finding.
 _BLOAT_BYTES = 1024
+# An optimizer of more than so many times the model is heavy. Adam's two moments are
+# twice as large as the model.
 _HEAVY = 1.0
 _ALONE = "For the weights alone:"
 
@@ -212,12 +215,14 @@ def _find_adapter(survey: Survey) -> AdapterFound | None:
     found = adapter_of(part.names(), looks_of(part.entries))
     if found is None:
         return None
+    # kohya's trainers write the base model into the metadata of safetensors.
     bases = [
         value.node
         for value in survey.checkpoint.values
         if value.path[-1:] == ("ss_base_model_version",)
     ]
     base = bases[0] if bases and isinstance(bases[0], str) else ""
+    # Behind a URL each number would be a request of its own.
     is_far = any(source.far is not None for source in survey.checkpoint.all_sources())
     alphas = [] if is_far else [part.entries[number].tensor for number in found.alphas]
     return AdapterFound(found, scales_of(alphas, found.ranks), str(base))
@@ -348,6 +353,7 @@ def inspect(
     """
     checkpoint, parts = survey.checkpoint, survey.sections
     entries, values = checkpoint.tensors, checkpoint.values
+    # The indices of the selected tensors in `Checkpoint.tensors`.
     indices: Sequence[int] = range(len(entries))
     if section is not None:
         name = survey.section(section).name
@@ -360,6 +366,7 @@ def inspect(
         )
     if select:
         names = names_of(entries)
+        # A glob matches the full name of a tensor or its name inside of its section.
         relative = [*names]
         for part in parts:
             relative[part.first : part.first + part.tensors] = part.names()
@@ -371,11 +378,13 @@ def inspect(
             raise select.refusal(candidates, checkpoint.path)
     prefixes = _find_prefixes(parts)
     hidden = hidden_devices(checkpoint.values)
+    # The column of entries itself where all are selected: no entry is made.
     chosen_entries = entries
     if len(indices) < len(entries):
         every = list(entries)
         chosen_entries = [every[index] for index in indices]
 
+    # Rows are made on demand: text folds most of them, and reads their names alone.
     def make(first: int, last: int) -> list[Row]:
         owner: list[Section | None] = [None] * len(entries)
         for part in parts:
@@ -398,6 +407,7 @@ def inspect(
         values=values,
         adapter=None if select or section is not None else _find_adapter(survey),
     )
+    # The findings look at the report itself, so it is completed afterwards.
     plan = plan or _no_plan
     report = report._replace(findings=order(list(_list_findings(report, plan))))
     return report._replace(way=_way_out(report, plan))
@@ -415,8 +425,10 @@ def _way_out(report: Inspection, plan: Plan) -> Way | None:
     # A file of one rank is no model.
     if checkpoint.traits.is_set and checkpoint.members:
         return None
+    # Objects that loading calls are not made plain: only the weights come out.
     if any(row.group == "called" for row in checkpoint.imports):
         return plan(("weights",))
+    # A document beside the weights that is refused leaves the weights loadable.
     refused = any(
         checkpoint.is_of_weights(row.file) for row in checkpoint.weights_only or ()
     )
@@ -430,6 +442,7 @@ def _find_prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
         if part.kind not in ("model", "ema"):
             continue
         names = part.names()
+        # How many names begin with each prefix.
         leading = Counter(filter(None, map(wrapper_prefix, wrapped_names(names))))
         counters = _average_counters(part)
         for prefix, count in leading.items():
@@ -444,6 +457,7 @@ def _find_prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
                 for wrapper, place in inner_wrappers(name):
                     inner.setdefault(wrapper, []).append(place)
         for wrapper, places in inner.items():
+            # One place is shown by its name, several by what they end with.
             place = places[0] if len(set(places)) == 1 else f"*.{wrapper}."
             writers = writers_of_prefix(wrapper)
             prefixes.append(Prefix(place, writers, part, len(places)))
@@ -540,6 +554,7 @@ def _refused_findings(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
     """Report what weights_only refuses: one finding, or one for each file of a
     folder.
     """
+    # The rows of each file: torch loads the files of a folder one by one.
     files: dict[str, list[Refusal]] = {}
     for row in checkpoint.weights_only or ():
         files.setdefault(row.file, []).append(row)
@@ -563,11 +578,10 @@ def _wrapper_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
             yield _wrapped_part(report, prefix, plan, is_sure=True)
             continue
         where = f" of {prefix.section}" if prefix.section else ""
-        count = (
-            f"all {prefix.of:,}"
-            if prefix.tensors == prefix.of
-            else f"{prefix.tensors:,} of {prefix.of:,}"
-        )
+        if prefix.tensors == prefix.of:
+            count = f"all {prefix.of:,}"
+        else:
+            count = f"{prefix.tensors:,} of {prefix.of:,}"
         begin = "contain" if prefix.prefix.startswith("*") else "begin with"
         text = (
             f"{count} names{where} {begin} {prefix.prefix.removeprefix('*')} "
@@ -596,11 +610,10 @@ def _wrapped_part(
     part = prefix.prefix.removesuffix("module.")
     where = f" of {prefix.section}" if prefix.section else ""
     names = _prefixed_names(report, prefix)
-    count = (
-        f"{prefix.tensors:,} of {prefix.of:,}"
-        if prefix.tensors < prefix.of
-        else f"all {prefix.of:,}"
-    )
+    if prefix.tensors < prefix.of:
+        count = f"{prefix.tensors:,} of {prefix.of:,}"
+    else:
+        count = f"all {prefix.of:,}"
     if is_sure:
         text = (
             f"{count} names{where} begin with {show(prefix.prefix, 80)} "
@@ -618,6 +631,7 @@ def _wrapped_part(
         f"{count} names{where} begin with {show(prefix.prefix, 80)}: {prefix.writer} "
         f"may be around {show(part[:-1], 60)}."
     )
+    # `strip` takes off only what is a wrapper's for sure.
     words = ["rename", "--sub", f"s/^{re.escape(prefix.prefix)}/{part}/"]
     if len(report.survey.candidates) > 1:
         words += ["--section", prefix.section]
@@ -635,6 +649,7 @@ def _prefixed_names(report: Inspection, prefix: Prefix) -> tuple[str, ...]:
     """The tensors of a section whose names carry a prefix."""
     mark = prefix.prefix.removeprefix("*")
     part = prefix.part
+    # The prefix is looked for in the name inside of the section.
     names = ((entry.name, part.relative(entry.name)) for entry in part.entries)
     return tuple(
         full
@@ -648,6 +663,7 @@ def _import_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
     all others.
     """
     checkpoint = survey.checkpoint
+    # One command mends all of them, so that it is planned once.
     called = [row for row in checkpoint.imports if row.group == "called"]
     way = plan(("weights",)) if called else Way(None)
     follows = _ALONE if way.command is not None and way.keeps == "weights" else None
@@ -722,6 +738,7 @@ def _file_text(name: str) -> str:
 
 def _call_text(row: Import) -> str:
     where = f" (stored at {row.where[0]})" if row.where and row.where[0] else ""
+    # A name that is never called in the pickle, but that torch may call later.
     if not row.calls and passes_module(row.name):
         return (
             f"DANGER: loading {_file_text(row.file)} can run anything: {row.module}."
@@ -732,17 +749,16 @@ def _call_text(row: Import) -> str:
             f"DANGER: loading {_file_text(row.file)} can run anything: it holds "
             f"{row.module}.{row.name} as a value{where}."
         )
-    more = (
-        f" and makes {counted_noun(row.times - 1, 'more such call')}"
-        if row.times > 1
-        else ""
-    )
+    more = ""
+    if row.times > 1:
+        more = f" and makes {counted_noun(row.times - 1, 'more such call')}"
     if row.attributes:
         names = and_more([show(name, 60) for name in row.attributes], 3)
         return (
             f"DANGER: loading {_file_text(row.file)} sets {names} on "
             f"{row.module}.{row.name}{where}, which torch calls or reads{more}."
         )
+    # Of the standard library it is known what it does.
     if is_own(row.module):
         return (
             f"DANGER: loading {_file_text(row.file)} runs {row.calls[0]}{where}{more}."
@@ -765,6 +781,7 @@ def _cuda_number(tag: str) -> int:
 def _device_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     placed = storage_devices(report)
+    # Storages on the CPU and on meta need no device.
     away = {tag: nbytes for tag, nbytes in placed.items() if is_accelerator(tag)}
     if away:
         held = " and ".join(
@@ -776,6 +793,7 @@ def _device_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         follows = None
         if any(tag.partition(":")[0] == "cuda" for tag in away):
             follows = "Each process opens a CUDA context (some hundred MiB)."
+            # `cuda:3` needs four GPUs, for their numbers begin at 0.
             last = max(_cuda_number(tag) for tag in away)
             if last > 0:
                 follows += f" It needs {last + 1} GPUs."
@@ -887,6 +905,7 @@ def _averages(survey: Survey, plan: Plan) -> Iterable[Finding]:
     for part in survey.models:
         every = names_of(part.entries)
         indices = [index for index, name in enumerate(every) if _AVERAGES in name]
+        # A model of averages alone is no model with averages.
         if indices and len(indices) < len(every):
             where = show(part.name or "the model", 60)
             text = (
@@ -919,11 +938,9 @@ def _extra_findings(survey: Survey, plan: Plan) -> Iterable[Finding]:
         names = part.names()
         for kind, chosen in find_extras(names, looks_of(part.entries)).items():
             way = _way_without(survey, part, chosen, names, plan)
-            alone = (
-                f" {_ALONE}"
-                if way.command is not None and way.keeps == "weights"
-                else ""
-            )
+            alone = ""
+            if way.command is not None and way.keeps == "weights":
+                alone = f" {_ALONE}"
             full = tuple(
                 f"{part.name}.{name}" if part.path else name for name in chosen
             )
@@ -960,6 +977,7 @@ def _way_without(
 def _in_code(rows: Sequence[CodeDevice], follows: str) -> Iterable[Finding]:
     """Report the constants of code that are devices."""
     if rows:
+        # Bytecode has no lines.
         places = [
             row.file if row.line is None else f"{row.file}:{row.line}" for row in rows
         ]
@@ -971,24 +989,21 @@ def _in_code(rows: Sequence[CodeDevice], follows: str) -> Iterable[Finding]:
 def _sharing_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     ties = tied_weights(report.survey)
     if ties:
-        more = (
-            f", and {counted_noun(len(ties) - 1, 'more group')} too"
-            if len(ties) > 1
-            else ""
-        )
+        more = ""
+        if len(ties) > 1:
+            more = f", and {counted_noun(len(ties) - 1, 'more group')} too"
         tied = tuple(chain.from_iterable(ties))
         yield Finding(
             "tied", f"{and_more(ties[0], 4, ' = ')} share their memory{more}.", tied
         )
+    # Storages of which a view was saved: torch.save writes the whole storage.
     held = list(holding_storages(report.checkpoint))
     total = sum(row.held for row in held)
     if total >= _BLOAT_BYTES:
         worst = max(held, key=lambda row: row.held)
-        more = (
-            f", and {counted_noun(len(held) - 1, 'more storage')}"
-            if len(held) > 1
-            else ""
-        )
+        more = ""
+        if len(held) > 1:
+            more = f", and {counted_noun(len(held) - 1, 'more storage')}"
         views = (
             f"{and_more(worst.tensors, 2)} in a storage of "
             f"{size_text(worst.storage.nbytes)}{more}"
@@ -1002,6 +1017,7 @@ def _sharing_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
 def storage_devices(report: Inspection) -> dict[str, int]:
     """Bytes of the storages on each device: what a bare load puts where."""
     placed: dict[str, int] = {}
+    # Storages of one column share their looks, so that few are counted.
     for storage, count in Counter(row_looks(report.checkpoint.storages)).items():
         if storage.device is not None:
             placed[storage.device] = (
@@ -1050,6 +1066,8 @@ def holding_storages(checkpoint: Checkpoint) -> Iterator[StorageUse]:
     """The storages with bytes that no tensor sees, in the order in which the file names
     them.
     """
+    # The usual file ends here: each tensor has a storage of its own, and sees all of
+    # it.
     if not _is_apart(checkpoint.tensors) or not all(
         map(_is_whole, set(looks_of(checkpoint.tensors)))
     ):
@@ -1103,11 +1121,14 @@ def _storage_users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRe
 
 
 def _storage_use(storage: Storage, users: list[tuple[str, TensorRef]]) -> StorageUse:
+    # The names at each range of bytes of the storage, first and one past the last.
     ranges: dict[tuple[int, int], list[str]] = {}
     for name, ref in users:
         ranges.setdefault(ref.extent, []).append(name)
     used, is_bound, overlaps = 0, False, False
     for group in overlapping_groups([ref for _, ref in users]):
+        # Views of one group overlap. Equal ones are counted exactly, others by their
+        # span.
         span = max(ref.extent[1] for ref in group) - group[0].extent[0]
         seen = {ref.geometry[:4]: _count_seen_bytes(ref) for ref in group}
         used += min(*seen.values(), span) if len(seen) == 1 else span
@@ -1145,6 +1166,7 @@ def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
     other sections share, the parts of one tensor, what a quantized layer packs and
     single numbers that are no parameters are no weights.
     """
+    # Each group of sections is searched on its own.
     averages = [[section] for section in survey.sections if section.kind == "ema"]
     ties: list[tuple[str, ...]] = []
     if _is_apart(survey.tensors):
@@ -1152,6 +1174,7 @@ def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
     ids: list[int] = []
     for entry in survey.tensors:
         ids += [id(part.storage) for part in parts_of(entry.tensor)]
+    # Most storages have one user, and are passed by without a key.
     uses = Counter(ids)
     for sections in (survey.candidates, *averages):
         groups: dict[tuple[tuple[Storage, tuple[int, int]], ...], list[str]] = {}

@@ -18,6 +18,7 @@ def numbering_lines(numbering: Numbering, width: int | None = None) -> list[Line
     out: list[Line] = []
     if numbering.assumes is not None:
         out += hanging_lines([], f"If {numbering.assumes}:", width, 2, "warning")
+    # Where all numbers are of the same ranks, the column says nothing.
     several = len({row.ranks for row in numbering.rows}) > 1
     rows = [["INDEX", "NAME", "SHAPE", "DTYPE", "GRADIENT", "RANK"]]
     for row in numbering.rows:
@@ -46,8 +47,10 @@ def _fitting(
     Where the names alone are too long, giving up a column helps nobody.
     """
     for given_up in ([], ["DTYPE"], ["DTYPE", "SHAPE"]):
+        # The indices of columns: those not given up, then those with any text.
         kept = [i for i, title in enumerate(rows[0]) if title not in given_up]
         used = [i for i in kept if any(row[i] for row in rows[1:])]
+        # Two blanks stand between columns.
         widths = [max(cells(row[i]) for row in rows) for i in used]
         size = sum(widths) + 2 * (len(used) - 1)
         if width is None or size <= width:
@@ -74,6 +77,7 @@ def _number_rows(row: Numbered, ranks: str) -> list[list[str]]:
                 ranks,
             ]
         )
+        # The number stands once, and `or` before each further tensor.
         label = "or"
     return rows
 
@@ -95,10 +99,7 @@ def _one_of(row: Numbered) -> list[str]:
 def _closing_sentences(numbering: Numbering) -> list[str]:
     """Two short sentences: what DDP counts, and on what the names rest."""
     counted = counted_noun(numbering.parameters, "parameter")
-    counted = (
-        counted
-        if numbering.least == numbering.parameters
-        else f"{numbering.least:,} to {counted}"
-    )
+    if numbering.least != numbering.parameters:
+        counted = f"{numbering.least:,} to {counted}"
     why = f"{numbering.trust}: {numbering.why}."
     return [why] if numbering.trust == "certain" else [f"DDP counts {counted}.", why]

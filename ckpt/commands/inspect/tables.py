@@ -121,6 +121,7 @@ def import_table(report: Inspection) -> list[list[str]]:
     refuses: the view `--imports`.
     """
     checkpoint = report.checkpoint
+    # The rest of these after the imports is refused for another reason.
     refused = {
         refusal.reason: refusal.where for refusal in checkpoint.weights_only or ()
     }
@@ -155,17 +156,17 @@ def folded_imports(report: Inspection) -> list[list[str]]:
     one row, which tells both.
     """
     header, *rows = import_table(report)
+    # By the name as it is shown: rows of the table have no other.
     stored = {
         show(f"{row.module}.{row.name}", None): row for row in report.checkpoint.imports
     }
     met: dict[tuple[str, str], list[list[str]]] = {}
     for row in rows:
         stored_name = stored.get(row[1])
-        name = (
-            row[1]
-            if stored_name is None
-            else python3_name(stored_name.module, stored_name.name)
-        )
+        if stored_name is None:
+            name = row[1]
+        else:
+            name = python3_name(stored_name.module, stored_name.name)
         met.setdefault((row[0], name), []).append(row)
     out = [header]
     for same in met.values():
@@ -206,6 +207,7 @@ def value_text(value: Value, limit: int = 60) -> str:
         and count <= 6
         and all(child.kind == "scalar" for child in looked)
     ):
+        # Short lists of scalars are written out, longer ones are counted.
         inner = ", ".join(scalar_text(child, 16) for child in looked)
         opening, closing = BRACKETS.get(view.type, (f"{view.type}([", "])"))
         inner += "," if view.type == "tuple" and count == 1 else ""
@@ -263,6 +265,7 @@ def tensor_lines(
     else:
         room = max(rows - 1 - len(tree.optimizers), 2)
         opened = _open_lines(fold(tree.names, tree.leaves), depth, room)
+        # The last row says how many are left out.
         if depth is None and len(opened) > room:
             rest = len(opened) - room + 1
             opened = opened[: room - 1]
@@ -287,6 +290,7 @@ def _open_lines(folds: tuple[Fold, ...], depth: int | None, room: int) -> list[O
         or not any(line.shut for line in opened)
     ):
         return opened
+    # A table of one or two rows says little: the next level may fit too.
     for level in range(1, 9):
         deeper = lines(folds, level)
         if len(deeper) > room:

@@ -19,7 +19,7 @@ from ckpt.commands.inspect.tables import (
 )
 from ckpt.evidence.gradients import GradientUse
 from ckpt.evidence.loading import NEEDED, refusals_text
-from ckpt.evidence.optimizers import optimizer_facts
+from ckpt.evidence.optimizers import Optimizer, optimizer_facts
 from ckpt.evidence.record import ModelRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import adapted_layers
@@ -72,6 +72,7 @@ def textconv_lines(report: Inspection, digests: Sequence[str | None]) -> list[st
     """The format, the findings, the values, the imports and the tensors of a file; no
     path, which is git's own.
     """
+    # One fact per line, in an order that does not change: git compares the lines.
     lines = [f"format {report.checkpoint.format}"]
     lines += [
         f"finding {row.code}: {show_literal(row.message)}" for row in report.findings
@@ -152,16 +153,17 @@ def inspect_lines(
 def _finding_lines(report: Inspection, width: int | None) -> list[Line]:
     counts: dict[str, int] = {}
     shown: list[Finding] = []
+    # The commands that the lines above everything else have given already.
     ways = {
         finding.hint
         for finding in report.findings
         if finding.code in _RUNS and finding.hint is not None
     }
-    command = (
-        None
-        if report.load.expression is None or report.way is None
-        else report.way.command
-    )
+    # The lines about loading give this command with the reasons of weights_only.
+    if report.load.expression is None or report.way is None:
+        command = None
+    else:
+        command = report.way.command
     for finding in report.findings:
         if finding.code in _RUNS:
             continue  # said above
@@ -198,6 +200,7 @@ def call_lines(report: Inspection, width: int | None = None) -> list[Line]:
         danger, text = text.startswith("DANGER: "), text.removeprefix("DANGER: ")
         word = "DANGER" if danger else f"! {finding.code}"
         out += hanging_lines([(f"{word}  ", "error")], text, width, 8, "error")
+        # One command mends all of them: it stands below the last.
         if number < len(dangers):
             finding = finding._replace(hint=None)
             if danger:
@@ -237,6 +240,7 @@ def headline_lines(
     chosen, unknown = report.survey.parameters, report.survey.unknown
     if report.selected:
         here = {row.position for row in report.rows}
+        # Only parameters that are among the selected tensors are counted.
         chosen, unknown = (
             [index for index in indices if index in here]
             for indices in (chosen, unknown)
@@ -256,11 +260,10 @@ def headline_lines(
         )
     if report.selected and rows:
         pieces.append(size_text(sum([tensor.nbytes for tensor in tensors])))
-    counted = (
-        tensors
-        if report.selected or not chosen
-        else [every[i] for i in report.survey.weight_indices]
-    )
+    if report.selected or not chosen:
+        counted = tensors
+    else:
+        counted = [every[i] for i in report.survey.weight_indices]
     dtypes = _dtype_names(counted, with_parts=not report.selected)
     if blocks_in(dict.fromkeys(counted)):
         pieces += _shares(counted)
@@ -350,6 +353,8 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     The parts have lines only where there is more than the weights.
     """
     sections = [] if report.selected else _section_rows(report)
+    # All labels are known before the first line, so that their texts begin in one
+    # column.
     labels = [
         shorten_name(show(name, None), _LABEL) for name, _ in sections[:_SECTIONS]
     ]
@@ -401,11 +406,10 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
             head(""), f"… {rest} in values (--json)", width, style="dim"
         )
     names = [] if report.selected else names_of(report.entries)
-    layers = (
-        adapted_layers([row.relative for row in report.rows])
-        if "lora_" in "\n".join(names)
-        else []
-    )
+    if "lora_" in "\n".join(names):
+        layers = adapted_layers([row.relative for row in report.rows])
+    else:
+        layers = []
     texts: tuple[str, ...] = ()
     if report.adapter is not None and report.adapter.adapter.style != "PEFT":
         texts = (report.adapter.text,)
@@ -444,10 +448,12 @@ def _pieces_text(report: Inspection) -> str:
     if not pieces:
         return _shards_text(report)
     ranks = {piece.rank for piece in pieces}
+    # `2 × 4`: the sizes of the dimensions of the mesh, as DTensor writes them.
     meshes = list(dict.fromkeys(" × ".join(map(str, piece.mesh)) for piece in pieces))
     rank = next(iter(ranks)) if len(ranks) == 1 else None
     whose = f"{rank} of a mesh" if rank is not None else "not recorded; a mesh"
     mesh = f"{and_more(meshes, 3)} {'rank' if meshes == ['1'] else 'ranks'}"
+    # How often each way to cut occurs, such as Shard(0).
     cut: dict[str, int] = {}
     for piece in pieces:
         if piece.is_cut:
@@ -457,11 +463,9 @@ def _pieces_text(report: Inspection) -> str:
         [f"{counted_noun(count, 'tensor')} by {text}" for text, count in cut.items()], 3
     )
     whole = f"; {counted_noun(len(report.entries) - sum(cut.values()), 'tensor')} whole"
-    return (
-        f"{whose} of {mesh}; parts of {how}{whole}"
-        if cut
-        else f"{whose} of {mesh}{whole}"
-    )
+    if cut:
+        return f"{whose} of {mesh}; parts of {how}{whole}"
+    return f"{whose} of {mesh}{whole}"
 
 
 def _shards_text(report: Inspection) -> str:
@@ -473,6 +477,7 @@ def _shards_text(report: Inspection) -> str:
     ]
     if not shards:
         return ""
+    # Shards of several ranks in one file name no rank that wrote it.
     ranks = {(shard.rank, shard.world) for shard in shards}
     rank, world = next(iter(ranks)) if len(ranks) == 1 else (None, None)
     if rank is None:
@@ -490,6 +495,7 @@ def _sharding_text(report: Inspection) -> str:
     """Return how many tensors are cut, along which dimensions, and into how
     many parts.
     """
+    # Few files are cut, and only places that several parts make have a grid.
     places = [storage.place for storage in set(row_looks(report.checkpoint.storages))]
     if not any(place.grid for place in places if place is not None):
         return ""
@@ -518,6 +524,7 @@ def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Li
     Where torch must trust the file, the command that makes a file without code comes
     first.
     """
+    # The lines below the label are indented as far.
     load, indent = report.load, sum(cells(text) for text, _ in head)
     way = report.way
     if load.expression is not None and way is not None and way.command is not None:
@@ -525,11 +532,10 @@ def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Li
         advice = "Take the weights alone" if way.keeps == "weights" else "Make it plain"
         note, needed = load.note or "", NEEDED.format(reasons)
         is_flag = note.startswith(needed)
-        how = (
-            f", with weights_only=False{note.removeprefix(needed)}"
-            if is_flag
-            else f" ({note})"
-        )
+        if is_flag:
+            how = f", with weights_only=False{note.removeprefix(needed)}"
+        else:
+            how = f" ({note})"
         trust = f"or, only if you trust its author{safe_sentence(how)}:"
         return [
             *hanging_lines(
@@ -590,6 +596,7 @@ def _verdict_text(report: Inspection) -> str:
             f"a {checkpoint.traits.label} program, which "
             f"{checkpoint.traits.load.partition('(')[0]} reads"
         )
+    # Documents beside the weights do not decide how the weights load.
     opened = [
         member.checkpoint for member in checkpoint.members if member.is_model
     ] or [checkpoint]
@@ -604,6 +611,7 @@ def _section_rows(report: Inspection) -> list[tuple[str, str]]:
     """The name of each section below the root, and what it holds; loose tensors under
     one key are one.
     """
+    # Loose tensors below one key are sections of one name and kind.
     groups: dict[tuple[str, str], list[Section]] = {}
     loose = any(part.path for part in report.sections) and not report.checkpoint.members
     for part in report.sections:
@@ -650,68 +658,82 @@ def _part_text(
     part = parts[0]
     tensors = sum(section.tensors for section in parts)
     nbytes = sum(section.nbytes for section in parts)
+    sizes = f"{counted_noun(tensors, 'tensor')}, {size_text(nbytes)}"
     if part.kind == "optimizer":
         facts = optimizer_facts(part)
         if facts is None:
-            return f"{counted_noun(tensors, 'tensor')}, {size_text(nbytes)}"
-        nothing = "no state yet" if facts.has_begun else "no step taken yet"
-        kind = nothing if not facts.with_state else facts.family or "with state"
-        if facts.lost and not facts.with_state:
-            kind = facts.family or "with state"
-        verb = "has" if facts.parameters == 1 else "have"
-        below = f"{part.name}.param_groups." if part.name else "param_groups."
-        gone = {name.rpartition(".")[2] for name in lost if name.startswith(below)}
-        count = counted_noun(facts.parameters, "parameter")
-        if "params" in gone:
-            count = (
-                "at least "
-                f"{counted_noun(max(facts.parameters, facts.with_state), 'parameter')}"
-            )
-        text = f"{kind}, {facts.with_state:,} of {count} {verb} state"
-        if facts.lost:
-            text += f", that of {facts.lost:,} is lost"
-        # Megatron keeps the parameters' states elsewhere.
-        if not facts.parameters and facts.with_state and "params" not in gone:
-            text = f"{kind}, of no parameters"
-        if facts.family == "LBFGS":  # keeps all of it under its first parameter
-            text = f"LBFGS, one state for {counted_noun(facts.parameters, 'parameter')}"
-        if facts.is_plain_sgd:
-            text = f"SGD without momentum, which keeps no state, {count}"
-        text += f", {size_text(nbytes)}" if nbytes else ""
-        if use is not None and not use.is_before:
-            steps = f"{use.steps:,.0f} step{'' if use.steps == 1 else 's'}"
-            text += f", {whole(steps)}"
-        rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
-        if "lr" in gone:
-            rates = f"{rates} and others, which are lost" if rates else "lost"
-        text += f", {whole(f'lr {rates}')}" if rates else ""
-        is_over = (
-            facts.rates == (0,)
-            and "lr" not in gone
-            and (facts.with_state or facts.is_plain_sgd)
-        )
-        text += (
-            " in every group, as at the end of a schedule: a step changes no weight"
-            if is_over
-            else ""
-        )
-        text += (
-            ", 1 step with zero moments, as before the first"
-            if use is not None and use.is_before
-            else ""
-        )
-        return text
-    prefix_text = f"module {show(look(part.node).type, 80)}, " if part.is_module else ""
-    text = f"{prefix_text}{counted_noun(tensors, 'tensor')}, {size_text(nbytes)}"
+            return sizes
+        return _optimizer_text(part, facts, nbytes, use, lost)
+    text = sizes
+    if part.is_module:
+        text = f"module {show(look(part.node).type, 80)}, {sizes}"
     if part.kind in ("model", "ema"):
         text += "" if part.path else ", at the root"
         for prefix in prefixes[:3]:
-            count = (
-                ""
-                if prefix.tensors == prefix.of
-                else f"{prefix.tensors:,} of {prefix.of:,} "
-            )
+            if prefix.tensors == prefix.of:
+                count = ""
+            else:
+                count = f"{prefix.tensors:,} of {prefix.of:,} "
             text += f", {count}names {begin_text(prefix.prefix)}"
+    return text
+
+
+def _optimizer_text(
+    part: Section,
+    facts: Optimizer,
+    nbytes: int,
+    use: GradientUse | None,
+    lost: Sequence[str],
+) -> str:
+    """An optimizer in one line: its family, its state, its steps and learning rates."""
+    # The fields of param_groups that a damaged file lacks.
+    below = f"{part.name}.param_groups." if part.name else "param_groups."
+    gone = {name.rpartition(".")[2] for name in lost if name.startswith(below)}
+    text = _state_text(facts, are_counted="params" not in gone)
+    if nbytes:
+        text += f", {size_text(nbytes)}"
+    if use is not None and not use.is_before:
+        steps = f"{use.steps:,.0f} step{'' if use.steps == 1 else 's'}"
+        text += f", {whole(steps)}"
+    rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
+    if "lr" in gone:
+        rates = f"{rates} and others, which are lost" if rates else "lost"
+    if rates:
+        text += f", {whole(f'lr {rates}')}"
+    has_begun = facts.with_state or facts.is_plain_sgd
+    if facts.rates == (0,) and "lr" not in gone and has_begun:
+        text += " in every group, as at the end of a schedule: a step changes no weight"
+    if use is not None and use.is_before:
+        text += ", 1 step with zero moments, as before the first"
+    return text
+
+
+def _state_text(facts: Optimizer, *, are_counted: bool) -> str:
+    """The family of an optimizer, and how many of its parameters have state.
+
+    Without `are_counted` the list of its parameters is lost, and more may be there.
+    """
+    count = counted_noun(facts.parameters, "parameter")
+    if not are_counted:
+        least = max(facts.parameters, facts.with_state)
+        count = f"at least {counted_noun(least, 'parameter')}"
+    if facts.is_plain_sgd:
+        text = f"SGD without momentum, which keeps no state, {count}"
+    elif facts.family == "LBFGS":
+        # It keeps all of its state under its first parameter.
+        text = f"LBFGS, one state for {counted_noun(facts.parameters, 'parameter')}"
+    else:
+        kind = facts.family or "with state"
+        if not facts.with_state and not facts.lost:
+            kind = "no state yet" if facts.has_begun else "no step taken yet"
+        if not facts.parameters and facts.with_state and are_counted:
+            # Megatron keeps the parameters' states elsewhere.
+            text = f"{kind}, of no parameters"
+        else:
+            verb = "has" if facts.parameters == 1 else "have"
+            text = f"{kind}, {facts.with_state:,} of {count} {verb} state"
+            if facts.lost:
+                text += f", that of {facts.lost:,} is lost"
     return text
 
 
@@ -723,6 +745,7 @@ def _snapshot_text(record: ModelRecord) -> str:
     if record.wrappers:
         wrappers = [wrapper.rpartition(".")[2] for wrapper in record.wrappers]
         text += f" in {show(', '.join(wrappers), 80)}"
+    # In the order of the model, each once.
     devices = dict.fromkeys(tensor.device for tensor in record.tensors.values())
     text += f" on {show(', '.join(devices), 60)}" if devices else ""
     if record.world_size > 1:
@@ -738,11 +761,9 @@ def _snapshot_text(record: ModelRecord) -> str:
 
 def begin_text(prefix: str) -> str:
     """`begin with module.`, or `contain` what stands further inside."""
-    return (
-        f"contain {prefix.removeprefix('*')}"
-        if prefix.startswith("*")
-        else f"begin with {prefix}"
-    )
+    if prefix.startswith("*"):
+        return f"contain {prefix.removeprefix('*')}"
+    return f"begin with {prefix}"
 
 
 def _fact_text(node: Node) -> str:
@@ -776,6 +797,8 @@ def _value_texts(report: Inspection) -> list[str]:
         return []
     containers = report.checkpoint.containers
     is_module = bool(containers) and containers[0].is_module and not containers[0].path
+    # A value below a section belongs to it; few depths occur, so that few slices are
+    # made.
     covered = {part.path for part in report.sections if part.path}
     depths = {len(path) for path in covered}
     groups: dict[object, list[Value]] = {}

@@ -45,6 +45,7 @@ def _recorded_findings(
     survey: Survey, match: RecordMatch, none: tuple[int, ...]
 ) -> Iterable[Finding]:
     """Parameters that had no gradient when a snapshot was taken."""
+    # The tensors that had a gradient in some step, by the state of their optimizers.
     held: set[int] = set()
     for use in survey.uses:
         if not use.steps and not use.never:
@@ -56,6 +57,7 @@ def _recorded_findings(
     never = [index for index in none if index not in held]
     if never:
         text, names = _tensors_text(survey, match.section, never)
+        # The tensors that no optimizer has seen a gradient of.
         before: set[int | None] = set()
         for use in survey.uses:
             before.update(use.match.indices[number] for number in use.never)
@@ -99,6 +101,7 @@ def _by_state(
     """
     match = survey.record
     recorded = match.known() if match is not None else {}
+    # A live model says which parameters are frozen, so these are not reported.
     frozen = {index for index, row in recorded.items() if not row.requires_grad}
     skip = frozen.union(none)
     never = [number for number in use.never if use.match.indices[number] not in skip]
@@ -107,6 +110,7 @@ def _by_state(
         for row in use.lagging
         if use.match.indices[row[0]] not in skip and row[1] not in mixed
     ]
+    # (number of the parameter, its counter): behind, with moments that are not zero.
     lagging = [row for row in behind if row[0] not in use.zero]
     zero = [row for row in behind if row[0] in use.zero]
     name = use.match.optimizer.name
@@ -117,6 +121,8 @@ def _by_state(
         message = f"{text} never had a gradient in {which}."
         if match is None:
             follows = UNLESS_FROZEN
+            # Names by the model's order alone hold only if the optimizer got that
+            # order.
             if not by_order(survey.checkpoint, use.match).isdisjoint(never):
                 ordered = f"{which} got model.parameters()"
                 if use.match.groups > 1:
@@ -176,6 +182,7 @@ def _zero_findings(
 
 def _steps_text(rows: Sequence[tuple[int, float]], use: GradientUse) -> str:
     """`3 of 5 steps`, or a range of them."""
+    # Parameters may have been left out of different numbers of steps.
     steps = sorted({step for _, step in rows})
     took = f"{steps[0]:,.0f}"
     if len(steps) > 1:
@@ -189,6 +196,7 @@ def _parameters_text(
     """Parameters of an optimizer as text, by their names where these are known, and all
     of the names.
     """
+    # The indices of tensors that are sure, and how many parameters have none.
     indices, unknown = known_indices(use, numbers)
     named = [
         str(slot.name)
@@ -224,15 +232,11 @@ def _candidates_text(survey: Survey, use: GradientUse, numbers: Sequence[int]) -
             f"{which} {and_more([str(number) for number in numbers], 8)} in the "
             "optimizer"
         )
-    names = [
-        match.model.relative(survey.tensors[index].name)
-        if match.model
-        else survey.tensors[index].name
-        for index in indices
-    ]
-    return (
-        f"{'one' if len(numbers) == 1 else len(numbers)} of {show_folded_names(names)}"
-    )
+    names = [survey.tensors[index].name for index in indices]
+    if match.model:
+        names = [match.model.relative(name) for name in names]
+    count = "one" if len(numbers) == 1 else str(len(numbers))
+    return f"{count} of {show_folded_names(names)}"
 
 
 def _candidate_indices(use: GradientUse, numbers: Sequence[int]) -> set[int]:

@@ -62,6 +62,7 @@ def _severity_key(row: LsRow) -> tuple[int, int, int]:
 
     Between them the most serious finding decides, then how many codes there are.
     """
+    # 0 is the most serious level.
     levels = [LEVELS.index(finding.level) for finding in row.findings]
     if row.error is not None:
         group = 2
@@ -235,8 +236,6 @@ def _file_row(item: Found, looking: Looking) -> LsRow | None:
             # the same.
             return row._replace(path=item.path) if is_cached_model(item.path) else row
     except CkptError as error:
-        return (
-            LsRow(item.path, error=error.failure(item.path))
-            if is_concern(item, error.code)
-            else None
-        )
+        if is_concern(item, error.code):
+            return LsRow(item.path, error=error.failure(item.path))
+        return None

@@ -73,11 +73,10 @@ class LsRow(NamedTuple):
         return max(counts, default=None)
 
     def __repr__(self) -> str:
-        what = (
-            str(self.error)
-            if self.error is not None
-            else f"{self.format}, {counted_noun(self.tensors, 'tensor')}"
-        )
+        if self.error is not None:
+            what = str(self.error)
+        else:
+            what = f"{self.format}, {counted_noun(self.tensors, 'tensor')}"
         found = (
             f", {counted_noun(len(self.findings), 'finding')}" if self.findings else ""
         )
@@ -139,6 +138,7 @@ def _by_values(rows: list[LsRow]) -> list[LsRow]:
     numbered: list[tuple[tuple[float, float], LsRow]] = []
     named: list[tuple[tuple[float, float], LsRow]] = []
     for row in rows:
+        # `step_100.pth` is in its place by its name already.
         is_numbered = re.search("[0-9]", os.path.basename(row.path)) is not None
         if row.reached is not None:
             alike = numbered if is_numbered else named
@@ -226,6 +226,7 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
     if report.quantised is not None and report.quantised.shown is not None:
         # Parameters are counted as weights, and not as the codes that hold them.
         survey = report.quantised.shown.survey
+    # Without a model all tensors are counted.
     indices = list(chain.from_iterable(section.indices for section in survey.main))
     parameters = survey.parameters
     tensors = looks_of(survey.tensors)
@@ -279,6 +280,7 @@ def _loading_word(survey: Survey) -> str:
     unknown = [
         row for row in checkpoint.imports if row.group != "known" and not row.is_script
     ]
+    # The worst answer first: a load that runs code.
     for row in unknown:
         if row.group == "called" and (is_own(row.module) or not row.calls):
             return RUNS_CODE  # whichever file of a folder does

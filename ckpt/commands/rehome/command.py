@@ -32,6 +32,7 @@ def command(paths: list[str], *, undo: bool, **keywords: Any) -> int:
     """
     options, own = split_options("rehome", paths, keywords)
     if undo:
+        # Options that say how a result is written mean nothing here.
         alone = {
             name
             for name, value in options.keywords.items()
@@ -54,6 +55,7 @@ def _undo_all(names: list[str], options: ResultOptions) -> int:
     one.
     """
     folders = [name for name in names if options.recursive and os.path.isdir(name)]
+    # Files that were found in a folder, and may never have been rewritten.
     inside: dict[str, str] = {}
     for folder in folders:
         inside |= dict.fromkeys(list_archives(folder), folder)
@@ -71,6 +73,7 @@ def _undo_all(names: list[str], options: ResultOptions) -> int:
     files = [path for path in dict.fromkeys([*names, *inside]) if path not in folders]
     code = run_for_each(files, one, tell_rest=True)
     if folders:
+        # A folder in which nothing was taken back is an error, and not silence.
         if code == 0 and len(never) == len(files):
             problem = "no file in this folder has an in-place rewrite to undo"
             raise NoRewriteError(problem, path=folders[0])

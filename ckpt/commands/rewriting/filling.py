@@ -61,11 +61,9 @@ class Filling:
 
     def checkpoint(self, checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
         """The checkpoint over the new storages. Raises LimitError."""
-        return (
-            edited_checkpoint(checkpoint, self.root_of(checkpoint), limits)
-            if self._pieces
-            else checkpoint
-        )
+        if self._pieces:
+            return edited_checkpoint(checkpoint, self.root_of(checkpoint), limits)
+        return checkpoint
 
 
 class Restored(Edit):

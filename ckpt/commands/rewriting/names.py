@@ -80,6 +80,7 @@ def with_new_names(
     edit = _Rename(new_name, unwrapped or {})
     changed: dict[str, dict[str, str]] = {}
     for section in chosen:
+        # State of a module beside its tensors is renamed with them.
         beside = {
             key for key in keys_beside(survey, section) if not str(key).endswith(_EXTRA)
         }
@@ -96,6 +97,7 @@ def with_new_names(
             if flattened is not None:
                 edit.flattened[id(section.node)] = flattened(edit.known)
     result = edited_checkpoint(checkpoint, edit.copy(checkpoint.root), limits)
+    # A module that comes out of its wrapper has other paths, which are not checked.
     if not unwrapped:
         _check_names(checkpoint, chosen, new_name, result)
     return result, changed
@@ -109,6 +111,7 @@ def _known_names(
     """Return an optimizer's new names: the sections' names that change, unless another
     section keeps them.
     """
+    # An optimizer may name parameters of several models.
     new_names: dict[str, str] = {}
     for names in changed.values():
         new_names |= names
@@ -151,6 +154,7 @@ def _plan_renames(
     Keys `beside` them stay.
     """
     depth = len(section.path)
+    # The dicts that hold tensors with other names, by their paths.
     parents: dict[Path, None] = {}
     names: dict[str, str] = {}
     for entry in section.entries:
@@ -159,6 +163,7 @@ def _plan_renames(
         if new != name and entry.path:
             names[name] = new
             parents.setdefault(entry.path[depth:-1])
+    # An attribute that is renamed is not found by the code of its class.
     if names and section.is_module:
         raise UnsupportedError(
             (
@@ -227,6 +232,7 @@ def _check_keys(
 
 def module_path(path: str, new_name: NewName) -> str:
     """The new path of a module, as the names of its tensors tell it."""
+    # Paths of modules have no name of their own: the name of a tensor in them tells it.
     leaf = "weight"
     new = new_name(f"{path}.{leaf}" if path else leaf)
     module, _, last = new.rpartition(".")

@@ -259,6 +259,7 @@ class RewriteReport(NamedTuple):
         """The exit code of the command: 1 where the result lacks something, is damaged,
         or was not written.
         """
+        # Three ways in which a written file may not be what was asked for.
         is_refused = self.coverage is not None and bool(self.coverage.refusal)
         is_damaged = self.saved is not None and bool(self.saved.damaged)
         return int(is_refused or self.is_partial or is_damaged)
@@ -306,6 +307,7 @@ class RewriteReport(NamedTuple):
 
 
 def _change_json(change: Change) -> dict[str, Json]:
+    # docs/json.md is the contract of these names.
     fields: dict[str, Json] = {
         "kind": change.kind,
         "from": change.before,
@@ -351,6 +353,7 @@ def edited_checkpoint(
     `origin=None` takes away what its format keeps for its own writer.
     """
     flat = flatten_tree(root, limits)
+    # Keys such as 1 and "1" read as one name: a mark tells them apart.
     tensors, _ = with_unique_names(flat.tensors)
     values, _ = with_unique_names(flat.values)
     return replace(
@@ -381,6 +384,7 @@ def _in_order(checkpoint: Checkpoint, rows: list[Container]) -> list[Container]:
     ):
         return rows
     root, inner = rows[0], rows[1:]
+    # Keys of the root that lead to another file are no tensors of the root itself.
     others = {row.path[0] for row in inner}
     keys = tuple(key for key in root.keys if key not in others)
     last = min([row.first for row in inner], default=root.last)
@@ -413,6 +417,7 @@ def with_ties(survey: Survey, limits: Limits) -> Survey:
         if name not in others
     }
     root = with_metadata(checkpoint.root, {})
+    # A tied tensor is one node under two keys: so it stays one memory.
     nodes = dict(zip(map(str, root.keys), root.values, strict=True))
     root.set(list(others), [nodes[name] for name in others.values()])
     return Survey(
@@ -432,6 +437,7 @@ def keys_beside(survey: Survey, section: Section) -> set[str | int]:
     # A script's tensors are named one by one.
     if alone or section.path or survey.checkpoint.traits.names_are_code:
         return set()
+    # Everything else below the root is beside the section.
     own: set[str | int] = {entry.path[0] for entry in section.entries if entry.path}
     return {key for key, _ in children_of(survey.checkpoint.root)} - own
 
@@ -463,9 +469,11 @@ def weights_of(survey: Survey, section: Section) -> Node:
             )
             for entry in section.entries
         )
+    # `state_dict()` of a pickled module, made without its class.
     view = look(node)
     if view.kind == "module":
         return state_dict(view)
+    # The texts of safetensors are no tensors of the state dict.
     if section.path == () and not checkpoint.traits.is_pickle and metadata_of(node):
         return with_metadata(node, {})
     return node
@@ -486,8 +494,10 @@ def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
                     part.nbytes,
                 )
             )
+    # Below a key that leads to a section only what lies beside it is left out.
     covered = [part.path for part in survey.sections]
     beside = keys_beside(survey, chosen)
+    # Tensors directly below the root, each a key of it.
     loose: set[str | int] = set()
     for part in survey.sections:
         if not part.path:
@@ -509,6 +519,7 @@ def documents_of(checkpoint: Checkpoint) -> dict[str, str]:
     Empty where other files of tensors or of a training have keys too: such a folder is
     a whole, and its documents belong to it.
     """
+    # The weights lie at the root, the other files below keys.
     keyed = [member for member in checkpoint.members if member.key]
     if any(member.checkpoint.sources for member in keyed):
         return {}
@@ -523,6 +534,7 @@ def without_documents(
 
     Who loads the result expects the tensors of the model, and nothing among them.
     """
+    # Their keys would stand among the names of the tensors.
     documents = documents_of(checkpoint)
     if not documents:
         return checkpoint, []
@@ -562,6 +574,7 @@ def _leftovers_beside(
     node: Node, path: Path, covered: Sequence[Path]
 ) -> Iterator[Leftover]:
     """Yield the values in a part that holds sections and is none itself."""
+    # The values of a section are its own.
     if path in covered or type(node) not in (list, Dict):
         return
     for key, child in children_of(node):
@@ -624,6 +637,8 @@ def losses_of(
     """
     if not lost:
         return []
+    # A node inside of a tensor that was taken apart has no place of its own in the
+    # tree.
     within = {marker: edit.within[marker] for marker in lost if marker in edit.within}
     names = places_of(
         checkpoint.root, {*lost, *(tensor for tensor, _ in within.values())}
@@ -653,6 +668,7 @@ def made_plain(edit: Plain) -> list[Change]:
     taken apart by parts.
     """
     changes = []
+    # Classes first, then tensors by their parts, such as `indices` and `values`.
     for kind, count in edit.made.items():
         changes.append(Change("plain", kind, "plain", count, "object"))
     for (what, parts), count in edit.taken.items():
@@ -697,6 +713,7 @@ def with_unread(report: RewriteReport, *, is_whole: bool = False) -> RewriteRepo
     )
     if report.share is not None or is_copy:
         return report  # it says what is lost, or nothing changes, so the file is copied
+    # A reason that stands with a lost tensor is not said a second time.
     named = {absence.why for absence in source.account.left_out}
     codes = (*_LEFT_BEHIND, "unread-file") if source.is_edited else _LEFT_BEHIND
     messages = source.account.messages(codes)
@@ -713,15 +730,14 @@ def refuse_empty(report: RewriteReport) -> RewriteReport:
     """The report. Raises LossError where no tensor of the source would be left."""
     number = len(report.source.tensors)
     if number and not report.result.tensors:
+        # A tensor says more than an attribute, which has no bytes.
         first = next(
             (row for row in report.left_out if row.nbytes),
             report.left_out[0] if report.left_out else None,
         )
-        why = (
-            f": {show_name(first.name, 60)} is {show(first.what, 80)}"
-            if first is not None
-            else ""
-        )
+        why = ""
+        if first is not None:
+            why = f": {show_name(first.name, 60)} is {show(first.what, 80)}"
         raise LossError(
             f"nothing would be left of {counted_noun(number, 'tensor')}{why}",
             path=report.source.path,
@@ -794,6 +810,7 @@ class Module(NamedTuple):
     @property
     def tensors(self) -> tuple[int, int]:
         """(tensors that are loaded, tensors of the module)."""
+        # A tensor has several rows where its rows come from several tensors.
         whole = {row.name for row in self.rows}
         return len(
             whole - {row.name for row in self.rows if row.status not in LOADED}
@@ -839,6 +856,7 @@ def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     is tied to its embedding ends with one.
     """
     names = [row.name for row in rows]
+    # `model.head.weight` is a head as `head.weight` is one.
     first = len(common_component(names))
     head = frozenset(
         name
@@ -850,9 +868,11 @@ def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     last = names[-1].rpartition(".")[0]
     if _EMBEDDING.search(last.rpartition(".")[2]):
         return frozenset()  # a table of tokens answers no task
+    # The module of the last tensor, if it is not all of the model.
     own = [row for row in rows if row.name.rpartition(".")[0] == last]
     if not last or len(own) == len(rows):
         return frozenset()
+    # A last layer that fits was made for the same task.
     if any(row.status not in ("kept", "sliced", "missing") for row in own):
         return frozenset()
     axes = [len(row.target.tensor.shape) for row in own if row.target is not None]
@@ -932,6 +952,7 @@ class Coverage(NamedTuple):
             list(rows), [entry.tensor for entry in entries if entry is not None]
         )
         loaded = {row.name for row in self.of(*LOADED)}
+        # A BatchNorm whose counter lacks computes the same.
         counters = lone_counters(list(rows), loaded)
         if counters:
             found["counter"] = counters
@@ -941,6 +962,7 @@ class Coverage(NamedTuple):
     def tensors(self) -> tuple[int, int]:
         """(tensors that are loaded, tensors of the target)."""
         whole = {row.name for row in self.pairings if row.target is not None}
+        # A tensor counts as loaded only where all of its rows are.
         rest = {
             row.name
             for row in self.pairings
@@ -975,6 +997,7 @@ class Coverage(NamedTuple):
         modules = _by_module(rows, len(common_component([row.name for row in rows])))
         out: list[Module] = []
         for name, inner in modules.items():
+            # Almost all tensors lie in one module: its parts say more.
             is_model = (
                 name and 100 * len(inner) > _MOST * len(rows) and len(modules) > 1
             )

@@ -67,6 +67,7 @@ def refuse_incomplete(
     """
     if checkpoint.traits.fills_a_state:
         return
+    # A copy of the weights in another precision may be whole.
     losses = checkpoint.account.messages(("incomplete",))
     if not losses or section in checkpoint.copies:
         return
@@ -103,6 +104,7 @@ def weights_file(checkpoint: Checkpoint) -> Checkpoint:
     several files hold weights.
     """
     members = [member for member in checkpoint.members if member.checkpoint.tensors]
+    # Without a file of weights, whatever holds tensors.
     models = [member for member in members if member.is_model] or members
     if not models:
         return checkpoint
@@ -160,6 +162,7 @@ def with_flattening(
         metadata = f"{name}._metadata" if name else "_metadata"
         leftovers.append(Leftover(metadata, "the versions of modules"))
     leftovers += attributes_left(root)
+    # A leaf that is no tensor is saved as one object, with the tensors inside of it.
     objects = {
         tuple(map(str, leaf.path))
         for leaf in parts.leaves
@@ -174,6 +177,7 @@ def with_flattening(
     leftovers += [
         Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in lost
     ]
+    # The tensors that are lost do not count as converted.
     before = [
         change._replace(number=change.number - len(lost))
         if change.kind == "format"
@@ -209,6 +213,7 @@ def whole_part(
 
     Raises LossError where no tensor is whole.
     """
+    # The reason why each tensor is left out.
     whys = dict.fromkeys(checkpoint.account.lost_names, NOT_WHOLE)
     if like is not None:
         other = show(like.path, 60)
@@ -238,6 +243,7 @@ def without_lost(
     for entry in checkpoint.tensors:
         if entry.name not in whys and any(map(lacks_bytes, parts_of(entry.tensor))):
             whys[entry.name] = NOT_WHOLE
+    # One tensor may go by two names, of which one alone was noticed.
     alive = {id(entry.tensor) for entry in checkpoint.tensors if entry.name not in whys}
     gone = [
         entry
@@ -277,6 +283,7 @@ def _note_lost_state(checkpoint: Checkpoint, root: Node, gone: Iterable[Entry]) 
     }
     lost: dict[Path, dict[str | int, None]] = {}
     for entry in gone:
+        # `(*optimizer, "state", key, field)`: the key of the parameter follows `state`.
         for depth in range(len(entry.path) - 2):
             if entry.path[:depth] in paths and entry.path[depth] == "state":
                 lost.setdefault(entry.path[:depth], {})[entry.path[depth + 1]] = None
@@ -290,6 +297,7 @@ def _mend_storages(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
     """The checkpoint whose storages hold no missing bytes: they are as long as their
     views need, and zero where none looks.
     """
+    # The last byte of each storage that any tensor sees.
     ends: dict[Storage, int] = {}
     for entry in checkpoint.tensors:
         for part in parts_of(entry.tensor):
@@ -315,6 +323,7 @@ def _shorten_storage(storage: Storage, end: int) -> Storage:
     place = storage.place
     if place is None or not place.lacks_bytes(0, place.nbytes):
         return storage
+    # A storage ends with a whole element.
     width = 1 if storage.dtype is None else max(1, storage.dtype.bits // 8)
     end = -(-end // width) * width
     if not end:
@@ -356,6 +365,7 @@ class _Without(Edit):
     def _without_gone(self, node: Node) -> Node:
         """The container without its own tensors that are gone."""
         if type(node) is list:
+            # The place in the list becomes the key.
             rows = dict_of(
                 (place, item) for place, item in enumerate(node) if self._is_kept(item)
             )

@@ -74,6 +74,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
             text = _LOST_NAMES.sub("", reason) if report.lost else reason
             if text:
                 out.append([(f"  {show_literal(text)}", "")])
+    # The first words of all rows are known before the first line: they are one column.
     changes = _folded_changes(report.changes)
     rows = [
         (_arrow_text(change), _change_text(change)) for change in changes[:_CHANGES]
@@ -84,6 +85,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
             [(head + " " * (max(size - cells(head), 0) + 3), "name"), (what, "")]
         )
     if len(changes) > _CHANGES:
+        # Folded renames stand for many tensors, other changes for one row each.
         further = sum(change.number for change in changes[_CHANGES:])
         if all(change.kind != "name" for change in changes):
             further = len(changes) - _CHANGES
@@ -92,6 +94,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
         out.append([(f"{whole(show(report.source.path, None))}: {report.nothing}", "")])
     for fill in report.filled:
         out.append([(f"filled: {show_names(fill.names, _LEFT)}", "")])
+    # Only what safetensors hold once; a pickle holds both names.
     tied = [
         f"{show(name, 80)} is {show(first, 80)}" for name, first in report.tied.items()
     ]
@@ -113,6 +116,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
         "left alone",
         _merge_leftovers(report.left_alone) if report.sources else report.left_alone,
     )
+    # Counted while the file was written: a dry run does not know them.
     overflowed = 0 if saved is None else saved.overflowed
     if overflowed:
         names = " and ".join(
@@ -209,6 +213,7 @@ def _folded_changes(changes: Sequence[Change]) -> Sequence[Change]:
 
 def _changed_part(before: str, after: str) -> tuple[str, str]:
     """Two names with `*` for the parts that both end and begin with."""
+    # The common end first: `model.layer.weight` and `layer.weight` end alike.
     old, new = before.split("."), after.split(".")
     end = _common_length(old[::-1], new[::-1])
     start = _common_length(old[: len(old) - end], new[: len(new) - end])
@@ -229,6 +234,7 @@ def _common_length(one: Sequence[str], two: Sequence[str]) -> int:
 
 def _fold_leftovers(rows: tuple[Leftover, ...]) -> tuple[Leftover, ...]:
     """Return the rows, as one row where texts are equal and names are alike."""
+    # Beyond this number the rows stand one by one.
     looks = [(row.name, (row.what, row.hint, row.is_value)) for row in rows[:_FOLDED]]
     folded: list[Leftover] = []
     for name, indices in merge_alike_rows(looks):
@@ -301,6 +307,7 @@ def _leftover_lines(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
             [(f"{title}: {show_names([row.name for row in unset], 6)} = None", "")]
         )
     for row in rows[:_LEFT]:
+        # Values have no size of their own.
         size = f", {size_text(row.nbytes)}" if row.nbytes else ""
         hint = f"  ({row.hint})" if row.hint else ""
         what = show_literal(row.what)
@@ -327,6 +334,7 @@ def _saved_lines(
         if name in ("crc", "torch")
     )
     if saved.relisted:
+        # The list of the items comes first, then the files of changed items.
         list_of_items, *new = saved.relisted
         text = f"rewrote {list_of_items} of {path} in place"
         if new:
@@ -336,6 +344,7 @@ def _saved_lines(
         return [[(text, "")]]
     if saved.appended is not None:
         name = pasted_path(saved.path)
+        # The file only grew: the old bytes stay in front.
         before = saved.nbytes - saved.appended
         text = (
             f"rewrote {path} in place: {size_text(saved.appended)} added to "
@@ -358,6 +367,7 @@ def _saved_lines(
         out_of_shards = []
     if saved.files is not None:
         path += f" with {counted_noun(saved.files, 'file')}"
+    # Other commands have another aim than a smaller file.
     won = report.source.nbytes - saved.nbytes if report.command == "slim" else 0
     less = f", {size_text(won)} less" if won > 0 else ""
     return [
@@ -412,14 +422,54 @@ _RULES = 12
 
 def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line]:
     """The report as a person reads it."""
+    # A model on the meta device has nothing to keep.
+    kept = "left out" if coverage.absent else "kept"
+    # Counters of profilers, and what is computed when the model is built.
+    statuses: tuple[Status, ...] = ("missing", "unexpected")
+    light = {status: coverage.without_weights(status) for status in statuses}
+    rest = {
+        status: _pairings_without(coverage.of(status), light[status])
+        for status in light
+    }
+    pieces, listed = _partly_loaded(coverage, width)
+    if coverage.of("kept"):
+        pieces.append(f"{len(coverage.of('kept')):,} {kept}")
+    pieces += [f"{len(rows):,} {status}" for status, rows in rest.items()]
+    number = sum(sum(map(len, kinds.values())) for kinds in light.values())
+    if number:
+        pieces.append(f"{number:,} without weights")
+    first, *more = wrap_text("; ".join(pieces), width)
+    out: list[Line] = [[(first, "head")], *([(f"  {line}", "head")] for line in more)]
+    out += listed
+    out += _alignment_lines(coverage, width)
     tensors, of = coverage.tensors
-    loaded, whole = coverage.elements
-    parts = [
-        (
-            f"loads {tensors:,} of {counted_noun(of, 'tensor')}, "
-            f"{percent_text(loaded, whole)} of the model"
-        )
+    # Where all is loaded, its parts say nothing more.
+    if tensors < of:
+        out += _halves_lines(coverage, width)
+        out += _module_lines(coverage, kept, width)
+    where = "left out" if coverage.absent else "kept as they were"
+    out += _list_lines(f"not in PRETRAINED, {where}", rest["missing"], width)
+    out += _list_lines("not in the target, ignored", rest["unexpected"], width)
+    for status, what in zip(statuses, (kept, "ignored"), strict=True):
+        for kind, rows in light[status].items():
+            out += _list_lines(f"{what}, {what_they_are(kind)}", rows, width)
+    for note in coverage.notes:
+        out += hanging_lines([("! ", "")], note, width, 2, "warning")
+    return out
+
+
+def _partly_loaded(
+    coverage: Coverage, width: int | None
+) -> tuple[list[str], list[Line]]:
+    """The first pieces of the headline, with the tensors that are loaded and not as
+    they are; and their lines, where several reasons need one each.
+    """
+    tensors, of = coverage.tensors
+    share = percent_text(*coverage.elements)
+    pieces = [
+        f"loads {tensors:,} of {counted_noun(of, 'tensor')}, {share} of the model"
     ]
+    # Tensors that are loaded, but not as they are.
     in_part = (
         ("cast", coverage.of("cast")),
         ("in part", coverage.of("sliced")),
@@ -429,41 +479,33 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     for label, rows in in_part:
         reasons = _by_reason(rows)
         if len(reasons) == 1:
-            parts.append(f"{label}: {reasons[0]}")
-        elif reasons:
-            parts.append(f"{len(rows):,} {label}")
-            for reason in reasons[:_LISTED]:
-                listed += hanging_lines([(f"{label}: ", "")], reason, width, 2)
-            if len(reasons) > _LISTED:
-                further = len(reasons) - _LISTED
-                listed.append([(f"{label}: {further:,} more (--json)", "dim")])
-    # A model on the meta device has nothing to keep.
-    kept = "left out" if coverage.absent else "kept"
-    parts += [f"{len(coverage.of('kept')):,} {kept}"] if coverage.of("kept") else []
-    statuses: tuple[Status, ...] = ("missing", "unexpected")
-    light = {status: coverage.without_weights(status) for status in statuses}
-    rest = {
-        status: _pairings_without(coverage.of(status), light[status])
-        for status in light
-    }
-    parts += [f"{len(rows):,} {status}" for status, rows in rest.items()]
-    number = sum(sum(map(len, kinds.values())) for kinds in light.values())
-    if number:
-        parts.append(f"{number:,} without weights")
-    first, *more = wrap_text("; ".join(parts), width)
-    out: list[Line] = [[(first, "head")], *([(f"  {line}", "head")] for line in more)]
-    out += listed
-    aligned = [
-        f"{prefix}* → * ({side})"
-        for prefix, side in zip(coverage.aligned, ("pretrained", "target"), strict=True)
-        if prefix
-    ]
+            pieces.append(f"{label}: {reasons[0]}")
+            continue
+        if not reasons:
+            continue
+        pieces.append(f"{len(rows):,} {label}")
+        for reason in reasons[:_LISTED]:
+            listed += hanging_lines([(f"{label}: ", "")], reason, width, 2)
+        if len(reasons) > _LISTED:
+            further = len(reasons) - _LISTED
+            listed.append([(f"{label}: {further:,} more (--json)", "dim")])
+    return pieces, listed
+
+
+def _alignment_lines(coverage: Coverage, width: int | None) -> list[Line]:
+    """The lines on how the names of the two models were made to meet."""
+    out: list[Line] = []
+    aligned: list[str] = []
+    sides = ("pretrained", "target")
+    for prefix, side in zip(coverage.aligned, sides, strict=True):
+        if prefix:
+            aligned.append(f"{prefix}* → * ({side})")
     if aligned:
         met = coverage.component
         count = f", {counted_noun(met.met, 'tensor')}" if met is not None else ""
-        out += hanging_lines(
-            [], f"aligned: {', '.join(aligned)}{count}", width, 2, "dim"
-        )
+        text = f"aligned: {', '.join(aligned)}{count}"
+        out += hanging_lines([], text, width, 2, "dim")
+    # A renamed start of the names stands in the line above.
     rules = [rename for rename in coverage.renames if rename.kind != "start"]
     for rename in rules[:_RULES]:
         evidence = ", by shape and order" if rename.kind == "shape" else ""
@@ -474,56 +516,54 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     if len(rules) > _RULES:
         out.append([(f"… {len(rules) - _RULES:,} more renames (--json)", "dim")])
     for rename in coverage.suggested:
-        out += hanging_lines(
-            [], f"{rename.advice} {rename.option}", width, 2, "warning"
-        )
+        text = f"{rename.advice} {rename.option}"
+        out += hanging_lines([], text, width, 2, "warning")
+    return out
+
+
+def _halves_lines(coverage: Coverage, width: int | None) -> list[Line]:
+    """The line on the body and the head: a head for another task is expected not to
+    fit, and a body is not.
+    """
+    if not coverage.head:
+        return []
     body, head = coverage.halves()
-    if coverage.head and tensors < of:
-        names = show_folded_names(
-            [row.name for row in coverage.pairings if row.name in coverage.head], 2
-        )
-        out += hanging_lines(
-            [],
-            f"body {percent_text(*body)} · head {percent_text(*head)} ({names})",
-            width,
-            2,
-        )
+    head_names = [row.name for row in coverage.pairings if row.name in coverage.head]
+    names = show_folded_names(head_names, 2)
+    text = f"body {percent_text(*body)} · head {percent_text(*head)} ({names})"
+    return hanging_lines([], text, width, 2)
+
+
+def _module_lines(coverage: Coverage, kept: str, width: int | None) -> list[Line]:
+    """The table of the modules, with the first reason why some of each is not loaded.
+    `kept` is the word for what stays as it is.
+    """
     modules = coverage.modules()
     # A table that says the same on every row says nothing.
-    if len(modules) > 1 and tensors < of:
-        heads = (
-            Column("MODULE", gives_way=True),
-            Column("TENSORS", right=True),
-            Column("SHARE", right=True),
-            Column(""),
-        )
-        table: list[list[str]] = []
-        for module in modules[:_MODULES]:
-            some, all_ = module.tensors
-            reasons = list(
-                dict.fromkeys(
-                    _kept_reason(row, kept)
-                    for row in module.rows
-                    if row.status in ("kept", "missing")
-                )
-            )
-            row = [
-                show(module.name, 60) or "(the root)",
-                f"{some:,} of {all_:,}",
-                percent_text(*module.elements),
-            ]
-            table.append([*row, and_more(reasons, 1)])
-        out += [[], *column_lines(heads, table, width=width)]
-        if len(modules) > _MODULES:
-            out.append([(f"… {len(modules) - _MODULES:,} more (--json)", "dim")])
-    where = "left out" if coverage.absent else "kept as they were"
-    out += _list_lines(f"not in PRETRAINED, {where}", rest["missing"], width)
-    out += _list_lines("not in the target, ignored", rest["unexpected"], width)
-    for status, what in zip(statuses, (kept, "ignored"), strict=True):
-        for kind, rows in light[status].items():
-            out += _list_lines(f"{what}, {what_they_are(kind)}", rows, width)
-    for note in coverage.notes:
-        out += hanging_lines([("! ", "")], note, width, 2, "warning")
+    if len(modules) < 2:
+        return []
+    heads = (
+        Column("MODULE", gives_way=True),
+        Column("TENSORS", right=True),
+        Column("SHARE", right=True),
+        Column(""),
+    )
+    table: list[list[str]] = []
+    for module in modules[:_MODULES]:
+        some, all_ = module.tensors
+        reasons: dict[str, None] = {}
+        for row in module.rows:
+            if row.status in ("kept", "missing"):
+                reasons[_kept_reason(row, kept)] = None
+        cells_of_module = [
+            show(module.name, 60) or "(the root)",
+            f"{some:,} of {all_:,}",
+            percent_text(*module.elements),
+        ]
+        table.append([*cells_of_module, and_more(list(reasons), 1)])
+    out: list[Line] = [[], *column_lines(heads, table, width=width)]
+    if len(modules) > _MODULES:
+        out.append([(f"… {len(modules) - _MODULES:,} more (--json)", "dim")])
     return out
 
 

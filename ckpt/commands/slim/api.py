@@ -71,6 +71,7 @@ def slim(
     ):
         options = options._replace(format=save.SHARD_FORMAT, with_config=with_config)
 
+    # The averages make a new model: what stays beside the old one is not asked for.
     if ema and keyword_texts(keep):
         raise UsageError("--ema and --keep exclude each other")
 

@@ -55,6 +55,7 @@ def command(
     gate_given("stats", keywords)
     check_table(table)
     items = find_items_to_open(names, limits, plugins=plugins_allowed())
+    # A folder with one file in it has a table with a column of files too.
     several = len(items) > 1 or items[0].path not in names
     rows = output.Tables(several, tsv=tsv, table=table, header=header)
 
@@ -71,6 +72,7 @@ def command(
                 progress=progress,
             )
             doubtful = notice_lines(checkpoint)
+        # Said on stderr: the numbers of all others are still right.
         lost = [(row.entry.name, row.why) for row in report.unread]
         gone = unread_lines(item.path, "measured", [*lost, *report.missing])
         result = Answer(report.exit_code, talk=[*doubtful, *gone])

@@ -81,6 +81,7 @@ def axis_of(
     """
     parent, _, leaf = name.rpartition(".")
     shape = ref.shape
+    # `weight_orig` is the weight that torch.nn.utils.prune keeps beside its mask.
     if leaf not in ("weight", "weight_orig"):
         return None
     if ref.dtype.kind not in ("float", "complex") or not ref.numel:
@@ -88,14 +89,18 @@ def axis_of(
     kind = (cls or "").rpartition(".")[2]
     if not shape:
         return None
+    # Without statistics beside it a vector may be anything, such as a gate.
     if len(shape) == 1:
         if "running_mean" not in siblings:
             return None
         return Axis(0, "the scale of a normalization layer")
+    # `[out, in]`, as torch.nn.Linear has it.
     if len(shape) == 2:
         if "Embedding" in kind or (not kind and _LOOKED_UP.search(name)):
             return None
         return Axis(0, kind or "the rows of a linear weight")
+    # Convolutions are `[out, in, …]`, transposed ones `[in, out, …]`: the bias has
+    # `out`.
     bias = siblings.get("bias")
     if kind.startswith(("ConvTranspose", "LazyConvTranspose")):
         # With groups there are more channels than the second dimension has, so the bias
@@ -107,6 +112,7 @@ def axis_of(
         if bias != (shape[1],):
             return "ambiguous"
         return Axis(1, "as many as the bias, a transposed convolution")
+    # A square weight fits its bias in both directions.
     if bias is not None and shape[0] != shape[1]:
         return Axis(0, "as many as the bias")
     if _TRANSPOSED.search(parent):
@@ -197,6 +203,7 @@ class Row(NamedTuple):
         """The standard deviation of the finite elements, with n − 1 as torch has it;
         None below two.
         """
+        # NaN and Inf are counted apart, and are in no other number.
         if self.found is None or self.found.finite < 2:
             return None
         return sqrt(self.found.spread / (self.found.finite - 1))
@@ -386,6 +393,7 @@ def stats(
     checkpoint = survey.checkpoint
     chosen = survey.everything if everything else survey.model_or_all(section)
     inside = chosen.selected(select, survey.path)
+    # Channels are looked at only with a threshold.
     layers = _Layers(checkpoint, chosen) if threshold is not None else None
     codes = codes_of(survey)
     plans = []
@@ -478,8 +486,10 @@ class _Layers:
 def _plan_entry(
     entry: Entry, label: str, layers: _Layers | None, histogram: bool, checksums: bool
 ) -> _Plan:
+    # The local part of a DTensor.
     ref = unwrap_dtensor(entry.tensor)
     if not isinstance(ref, TensorRef):
+        # The zeros of a sparse tensor are not stored, so they are not counted.
         values = [part for name, part in ref.parts if name == "values"]
         if ref.layout.startswith("sparse") and values:
             plan = _Plan(entry, label, [], why="the values that are stored")
@@ -502,12 +512,14 @@ def _plan_measuring(
 ) -> _Plan:
     """The plan with the tasks that measure a tensor."""
     axis = plan.axis
+    # Channels need all elements in order; repeated elements are read once otherwise.
     layout = None
     times = 1
     if isinstance(axis, Axis):
         layout = ChannelLayout(ref.shape[axis.dim], inner_numel(ref, axis))
     elif ref.numel:
         ref, times = drop_repeats(ref)
+    # The CRC is made of the blocks as they are measured: no byte is read twice.
     checksum = None
     place = ref.storage.place
     if crc and ref.numel and place is not None and place.run is not None:
@@ -533,6 +545,7 @@ def _measure_plans(
     results = iter(run_each(executor, tasks, progress))
     measurements: list[Measurement | Failed] = []
     for plan in plans:
+        # Results come in the order of the tasks.
         spans = [next(results) for _ in plan.tasks]
         measurements.append(_merge_spans(plan, spans))
     if not checksums:
@@ -587,6 +600,7 @@ def _dead_channels(
     """The channels whose mean magnitude is below a share of the largest one's, among
     channels with finite sums.
     """
+    # Each channel has `numel / len(sums)` elements.
     means = [total * len(channels.sums) / numel for total in channels.sums.tolist()]
     largest = max((mean for mean in means if isfinite(mean)), default=0.0)
     dead: list[int] = []
@@ -610,6 +624,7 @@ def _module_classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
         parent, _, _ = section.relative(entry.name).rpartition(".")
         if parent not in classes and "_parameters" in entry.path:
             # The key of a parameter stands behind this one, and ends the path.
+            # `…, module, "_parameters", key`: the path up to the module.
             end = entry.path.index("_parameters", len(entry.path) - 2)
             node = node_at(checkpoint.root, entry.path[:end])
             classes[parent] = look(node).type
@@ -618,6 +633,7 @@ def _module_classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
 
 def _stats_findings(rows: Sequence[Row]) -> list[Finding]:
     findings = []
+    # One finding for each code, with all tensors that have it.
     for code, label, counts in (
         ("nan", "NaN", [row.nan for row in rows]),
         ("inf", "infinite", [row.inf for row in rows]),

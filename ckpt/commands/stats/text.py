@@ -59,35 +59,72 @@ def stats_lines(
     """
     count = counted_noun(len(report.rows), "tensor")
     section = f" of {show(report.section.name, 60)}" if report.section.name else ""
+    # Said once above the table, and left out of each row.
     prefix = common_begin([row.label for row in report.rows])
-    pieces = [f"{count}{section}"] + (
-        [f"names begin with {show(prefix, None)}"] if prefix else []
-    )
-    out = flowing_lines(
-        [(f"{show(report.checkpoint.path, None)}   ", "name")], pieces, width, 2
-    )
+    pieces = [f"{count}{section}"]
+    if prefix:
+        pieces.append(f"names begin with {show(prefix, None)}")
+    head: Line = [(f"{show(report.checkpoint.path, None)}   ", "name")]
+    out = flowing_lines(head, pieces, width, 2)
     out.append([])
-    with_channels = report.threshold is not None
+    out += _tensor_lines(report, prefix, width, everything=everything)
+    if modules:
+        out += [[], *_module_lines(report, width)]
+    out.append([])
+    out += findings_lines(report.findings, width)
+    ambiguous = [
+        row.label
+        for row in report.rows
+        if row.channels is not None and row.channels.axis is None
+    ]
+    if ambiguous:
+        listed = ", ".join(show(name, 60) for name in ambiguous[:4])
+        if len(ambiguous) > 4:
+            listed += ", …"
+        text = f"ambiguous, perhaps transposed convolutions: {listed}"
+        out += hanging_lines([], text, width, 2)
+    zeros, numel = report.sparsity
+    share = percent_text(zeros, numel)
+    text = f"zeros: {share} of {counted_noun(numel, 'element')}"
+    out.append([(text, "head")])
+    return out
+
+
+def _heads_of(
+    report: StatsReport, bad: Sequence[bool], width: int | None
+) -> list[Column]:
+    """The columns of the table of tensors. `bad` says whether there are columns for NaN
+    and Inf.
+    """
+    least = None if width is None else width * 5 // 8
+    heads = [Column("NAME", gives_way=True, least=least), Column("SHAPE", given_up=2)]
+    for name in ("MIN", "MAX", "MEAN", "STD", "RMS", "ZEROS"):
+        heads.append(Column(name, True, given_up=_GIVEN_UP.get(name, 0)))
+    for name, is_shown in zip(("NAN", "INF"), bad, strict=True):
+        if is_shown:
+            heads.append(Column(name, True))
+    # Channels were looked at only with a threshold.
+    if report.threshold is not None:
+        heads.append(Column("DEAD", True))
+    if report.histogram:
+        heads.append(Column("HISTOGRAM"))
+    return heads
+
+
+def _tensor_lines(
+    report: StatsReport, prefix: str, width: int | None, *, everything: bool
+) -> list[Line]:
+    """The table of tensors, whose names begin with `prefix`, and the lines on what it
+    leaves out.
+    """
+    # Columns for NaN and Inf appear only where there are any.
     bad = [
         any(row.found is not None and getter(row) for row in report.rows)
         for getter in (_count_nan, _count_inf)
     ]
-    heads = [
-        Column("NAME", gives_way=True, least=None if width is None else width * 5 // 8)
-    ]
-    heads += [Column("SHAPE", given_up=2)]
-    heads += [
-        Column(name, True, given_up=_GIVEN_UP.get(name, 0))
-        for name in ("MIN", "MAX", "MEAN", "STD", "RMS", "ZEROS")
-    ]
-    heads += [
-        Column(name, True)
-        for name, shown in zip(("NAN", "INF"), bad, strict=True)
-        if shown
-    ]
-    heads += [Column("DEAD", True)] if with_channels else []
-    heads += [Column("HISTOGRAM")] if report.histogram else []
+    heads = _heads_of(report, bad, width)
     body = [_row_cells(row, prefix, bad, heads, CELLS) for row in report.rows]
+    # For each line of the table its name, and the indices of the rows that it shows.
     folds: list[tuple[str, tuple[int, ...]]] = [
         (row[0], (index,)) for index, row in enumerate(body)
     ]
@@ -111,57 +148,28 @@ def stats_lines(
         ]
         heads[-1] = heads[-1]._replace(name="HIST")
         shown, table = narrow_columns(heads, body, width)
-    out += column_lines(shown, table, width=width)
+    out = column_lines(shown, table, width=width)
     out += given_up_lines(heads, shown, width)
     if rest:
         out.append([(f"… {rest:,} more (--all, --tsv, --json)", "dim")])
-    if modules:
-        sparse = sorted(
-            report.modules(), key=lambda row: -(row[1] / row[2] if row[2] else 0)
-        )
-        body = [
-            [show(name, 80) or "(the root)", f"{numel:,}", percent_text(zeros, numel)]
-            for name, zeros, numel in sparse
-        ]
-        out += [
-            [],
-            *column_lines(
-                [
-                    Column("MODULE", gives_way=True),
-                    Column("NUMEL", True),
-                    Column("ZEROS", True),
-                ],
-                body,
-                width=width,
-            ),
-        ]
-    out.append([])
-    out += findings_lines(report.findings, width)
-    ambiguous = [
-        row.label
-        for row in report.rows
-        if row.channels is not None and row.channels.axis is None
-    ]
-    if ambiguous:
-        listed = ", ".join(show(name, 60) for name in ambiguous[:4]) + (
-            ", …" if len(ambiguous) > 4 else ""
-        )
-        out += hanging_lines(
-            [], f"ambiguous, perhaps transposed convolutions: {listed}", width, 2
-        )
-    zeros, numel = report.sparsity
-    out.append(
-        [
-            (
-                (
-                    f"zeros: {percent_text(zeros, numel)} of "
-                    f"{counted_noun(numel, 'element')}"
-                ),
-                "head",
-            )
-        ]
-    )
     return out
+
+
+def _module_lines(report: StatsReport, width: int | None) -> list[Line]:
+    """The table of modules, the one with the largest share of zeros first."""
+    rows: list[tuple[float, list[str]]] = []
+    for name, zeros, numel in report.modules():
+        share = zeros / numel if numel else 0
+        cells = [show(name, 80) or "(the root)", f"{numel:,}"]
+        rows.append((share, [*cells, percent_text(zeros, numel)]))
+    # Not `reverse`, which would turn the rows of one share around.
+    rows.sort(key=lambda row: -row[0])
+    heads = [
+        Column("MODULE", gives_way=True),
+        Column("NUMEL", True),
+        Column("ZEROS", True),
+    ]
+    return column_lines(heads, [cells for _, cells in rows], width=width)
 
 
 def _row_cells(
@@ -187,6 +195,7 @@ def _row_cells(
         for count, shown in zip((summary.nan, summary.inf), bad, strict=True)
         if shown
     ]
+    # The columns that not every table has.
     titles = {head.name for head in heads}
     if "DEAD" in titles:
         texts.append(_dead_text(row))
@@ -208,11 +217,9 @@ def _count_inf(row: Row) -> int:
 def _dead_text(row: Row) -> str:
     if row.channels is None:
         return ""
-    return (
-        "?"
-        if row.channels.axis is None
-        else f"{len(row.channels.dead):,}/{row.channels.total:,}"
-    )
+    if row.channels.axis is None:
+        return "?"
+    return f"{len(row.channels.dead):,}/{row.channels.total:,}"
 
 
 def _number_text(value: float | int | None) -> str:
@@ -237,11 +244,10 @@ def stats_table(report: StatsReport) -> list[list[str]]:
         numbers = (summary.low, summary.high, row.mean, row.std, row.rms)
         texts += ["" if value is None else repr(value) for value in numbers]
         texts += [str(summary.zeros), str(summary.nan), str(summary.inf)]
-        dead = (
-            row.channels.dead
-            if row.channels is not None and row.channels.axis is not None
-            else None
-        )
+        if row.channels is not None and row.channels.axis is not None:
+            dead = row.channels.dead
+        else:
+            dead = None
         rows.append([*texts, "" if dead is None else str(len(dead))])
     return rows
 

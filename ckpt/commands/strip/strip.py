@@ -54,6 +54,7 @@ def strip(
     if prefix is None:
         new_name = without_modules(sure_places(survey.weights(section)))
     else:
+        # A prefix is whole parts of names: `mod` does not begin `module`.
         given = prefix if prefix.endswith(".") else f"{prefix}."
 
         def new_name(name: str) -> str:
@@ -61,6 +62,7 @@ def strip(
 
     chosen, new_name = in_scope(survey, section, select, new_name)
     unwrapped = _wrapped_modules(chosen) if prefix is None and not select else {}
+    # Pickled modules lose a wrapper as objects, not by the keys of a dict.
     dicts = [part for part in chosen if not part.is_module]
     result, names = with_new_names(survey, dicts, new_name, limits, unwrapped)
     changes: list[Change] = []
@@ -84,6 +86,7 @@ def strip(
         )
     nothing = "nothing to strip: no name has the prefix of a wrapper"
     if not changes:
+        # The file itself, so that nothing is written anew.
         result = source
         nothing += _offer_prefix(survey, dicts, limits, section) or _doubts_text(dicts)
     return RewriteReport("strip", source, result, tuple(changes), nothing=nothing)

@@ -63,6 +63,7 @@ def sum(
                     location_of(opened), opened.limits, plugins=opened.plugins
                 )
                 opened.check_unchanged()
+        # Unread files are not in the list, and are said.
         items = listed(record.format, record.files)
         return SumReport(
             path,

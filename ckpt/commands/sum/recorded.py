@@ -85,6 +85,7 @@ def lines(record: RecordedList) -> Iterator[str]:
     if record.path is not None:
         yield f"{FILE}{show(record.path, None)}"
     yield f"{_FORMAT}{record.format}"
+    # The sizes stand in one column over all files.
     items = chain.from_iterable(file.items for file in record.files)
     width = len(str(max((item.size for item in items), default=0)))
     for file in record.files:
@@ -106,6 +107,7 @@ def is_recorded(text: str) -> bool:
 def parse(text: str) -> list[RecordedList]:
     """The lists of a text as `lines` makes it. Raises UnreadableError."""
     lists: list[RecordedList] = []
+    # The state of the parser: the list, the file and the items that lines belong to.
     path = None
     files: list[ListedFile] = []
     items: list[RecordedItem] = []
@@ -114,6 +116,7 @@ def parse(text: str) -> list[RecordedList]:
         if line.startswith(FILE):
             path = unescape_text(line.removeprefix(FILE))
         elif line.startswith(_FORMAT):
+            # The list holds these files, which later lines add.
             files, name = [], ""
             lists.append(RecordedList(path, line.removeprefix(_FORMAT), files))
         elif line.startswith(_PART):
@@ -121,6 +124,7 @@ def parse(text: str) -> list[RecordedList]:
         elif line.startswith(_SIZE) and lists:
             items = []
             size = line.removeprefix(_SIZE)
+            # 19 digits hold any size of 64 bits; `int` of thousands would take long.
             if not re.fullmatch(r"\d{1,19}", size, re.ASCII):
                 raise _line_error(number)
             files.append(ListedFile(name, int(size), items, ""))
@@ -176,6 +180,7 @@ def compare_recorded(
             f"{show(stored, 80)} has what a {theirs} records, this is {format}",
             hint="ckpt sum without --recorded compares across formats",
         )
+    # `here` is the copy that lies there now, `there` what the list says.
     here = {file.name: file for file in files}
     there = {file.name: file for file in expected.files}
     source = show(stored, 80)
@@ -215,6 +220,7 @@ def _file_differences(
     not be read.
     """
     of = f" of {show(here.name, 80)}" if here.name else ""
+    # Only counters that both record can differ.
     before_steps = _parse_counters(there.steps)
     after_steps = _parse_counters(here.steps)
     common = before_steps.keys() & after_steps.keys()
@@ -224,6 +230,7 @@ def _file_differences(
     unread = {item.name for item in broken}
     before = _items_by_name(there.items)
     after = _items_by_name(here.items)
+    # Items by (name, number among the items of that name).
     changed: list[tuple[str, int]] = []
     resized: list[tuple[str, int]] = []
     missing: list[tuple[str, int]] = []
@@ -239,6 +246,7 @@ def _file_differences(
             changed.append(numbered_name)
     extra = [numbered_name for numbered_name in after if numbered_name not in before]
     if broken:
+        # The first reason stands for all.
         count = counted_noun(len(broken), "item")
         yield Problem(
             f"{count}{of} cannot be read: {broken[0].problem}",
@@ -262,6 +270,7 @@ def _file_differences(
 
 def _parse_counters(text: str) -> dict[str, str]:
     """The value of each counter in the text of the steps of a file."""
+    # `epoch 3, global_step 1200`: names may hold blanks, numbers do not.
     rows = (row.rpartition(" ") for row in text.split(", ") if row)
     return {name: value for name, _, value in rows}
 
@@ -339,6 +348,7 @@ class SumReport(NamedTuple):
             sums = [_sum_json(row) for row in self.sums if row.unread is None]
         else:
             recorded = [_file_json(file) for file in self.recorded.files]
+        # `sums` or `recorded` is null, by what was asked for.
         document: dict[str, Json] = {
             **document_head("ckpt.sum", 1),
             "file": {"path": self.path, "format": self.format},

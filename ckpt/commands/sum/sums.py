@@ -66,6 +66,7 @@ def sums(
     ]
     records = _sum_rows(survey, rows, progress, executor)
     entries = [entry for _, entry in rows]
+    # A tensor with two names has its sum twice, and says which is the first.
     first_names = tied_names(entries)
     name_of = {entry.name: name for name, entry in rows}
     damaged = are_damaged([entry.tensor for entry in entries], executor or Local())
@@ -94,6 +95,7 @@ def sums_now(
     one that agrees is preferred. Raises as `sums`.
     """
     wanted = {row.name: row.digest for row in expected}
+    # Models come first, for sums are usually of a model.
     others = [part for part in survey.sections if part.kind != "model"]
     parts = [*survey.models, *others, survey.everything]
     if section is not None:
@@ -106,6 +108,7 @@ def sums_now(
     best: dict[str, Sum] = {}
     best_count = -1
     for names in named:
+        # A part with fewer of the names is not the one that was summed.
         if len(names) < most:
             continue
         rows = _sum_rows(survey, names.items(), progress, executor)
@@ -175,6 +178,7 @@ def digest(tensor: Tensor) -> str:
     For a composite tensor its layout and each of its parts are included.
     """
     checksum = hashlib.sha256()
+    # A DTensor and its plain copy have the same sum.
     tensor = unwrap_dtensor(tensor)
     if not isinstance(tensor, TensorRef):
         kind = f"{tensor.layout} {tensor.dtype.name}"
@@ -186,6 +190,7 @@ def digest(tensor: Tensor) -> str:
         if part.storage.place is None:
             raise UnsupportedError("on meta, without data")
         refuse_unfolded(part)
+        # Blocks are hashed as they are stored, not as the numbers they stand for.
         if part.dtype.block is not None:
             stream = packed_blocks(part)
         elif part.dtype.bits < 8:
@@ -247,6 +252,7 @@ def parse(text: str) -> list[Sum]:
             rows[-1] = rows[-1]._replace(tied=unescape_text(line.removeprefix(TIED)))
         if not line.strip() or line.startswith("#"):
             continue
+        # `sha256sum` writes ` *` before the name of a file that it read in binary mode.
         match = _LINE.fullmatch(line)
         if match is None:
             raise UnreadableError(
@@ -267,6 +273,7 @@ def listed_path(path: str, listed: Sequence[str]) -> str | None:
     much alike, it is None.
     """
     own_steps = _steps_of(path)
+    # The same path wins over any that ends alike.
     best = [other for other in listed if _steps_of(other) == own_steps]
     if not best:
         common = [_count_common_steps(own_steps, _steps_of(other)) for other in listed]
@@ -343,6 +350,7 @@ class Likeness(NamedTuple):
     @property
     def text(self) -> str:
         """The differences in one line; empty without any."""
+        # Each line names its tensors, or gives the shapes of one as an example.
         texts = []
         for text, names in self.rows:
             if ":" not in text:  # else it names an example already
@@ -380,6 +388,7 @@ def like_of_sums(path: str, rows: Iterable[Sum]) -> Like:
     """Return the tensors that a file of sums names."""
     stored = list(rows)
     own = [row.name for row in stored]
+    # `module.fc.weight` and `fc.weight` are one tensor where the names show a wrapper.
     plain = unwrapping_rule(own)
     names: dict[str, Shape | None] = dict.fromkeys(map(plain, own))
     tied = {plain(row.name): plain(row.tied) for row in stored if row.tied is not None}
@@ -397,6 +406,8 @@ def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness
     if section is not None:
         part, theirs = survey.section(section), like.model
     elif not like.sections:
+        # A file of sums does not say of which part they are: the part with the most
+        # names.
         parts = [whole, *survey.models, *survey.sections]
         common = [len(_tensor_shapes(row).keys() & like.every.keys()) for row in parts]
         part, theirs = parts[common.index(max(common))], like.every

@@ -108,6 +108,7 @@ def verify(
         executor = None if quick else Local()
         # Of a folder one file is damaged, but its tensors are counted and saved
         # together with those of the others.
+        # The rest of the damaged file, and the command that saves it.
         rest = remainder(path, limits, plan, plugins=plugins, executor=executor)
         if error.path not in (None, path) and (rest is None or rest.whole is None):
             rest = remainder(
@@ -115,6 +116,7 @@ def verify(
             )
         if rest is None:
             return job.damaged(path, error.said_of(path), None, None)
+        # The reader of damaged files may have found the better reason.
         if rest.damage is not None and rest.damage != error.problem:
             error.problem, error.hint = rest.damage, None
         report = job.damaged(

@@ -125,11 +125,10 @@ def command(
             if report.exit_code != TROUBLE:
                 text = text.partition("\n")[0]
             return Answer(report.exit_code, talk=[text], is_loud=True)
-        shown = (
-            []
-            if hide_intact and not report.exit_code
-            else verify_lines(report, output.screen_width())
-        )
+        if hide_intact and not report.exit_code:
+            shown = []
+        else:
+            shown = verify_lines(report, output.screen_width())
         return Answer(report.exit_code, lines=shown)
 
     items = find_items_to_open(names, limits, plugins=plugins)

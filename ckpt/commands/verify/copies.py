@@ -64,10 +64,12 @@ def compared_with_published(
     found = {path: place}
     if is_folder:
         found = dict(islice(_files_below(place, links), _MOST + 1))
+        # One more than allowed was taken, so that the bound shows.
         if len(found) > _MOST:
             raise NotOpenedError(f"more than {_MOST:,} files", path=path)
     named = found if is_folder else {_name_of(path, listing): place}
     shared = [name for name in named if name in listing.files]
+    # A file that was renamed: its bytes say which published file it is.
     if not shared and not is_folder:
         return _by_content(path, place, listing, meter)
     if not shared:
@@ -170,11 +172,11 @@ def _compared(
             return Compared(
                 name, published, source.size, None, bytes(begin) == _POINTER
             )
-        algorithm = (
-            hashlib.sha1(usedforsecurity=False)
-            if published.is_blob
-            else hashlib.sha256()
-        )
+        if published.is_blob:
+            algorithm = hashlib.sha1(usedforsecurity=False)
+        else:
+            algorithm = hashlib.sha256()
+        # git hashes a header with the size before the bytes.
         if published.is_blob:
             algorithm.update(f"blob {source.size}\0".encode())
         for offset in range(0, source.size, _BLOCK):
@@ -182,6 +184,7 @@ def _compared(
             algorithm.update(source.read(offset, count))
             if told is not None:
                 told(offset + count)
+        # A download that goes on would give a hash of no state of the file.
         source.check_unchanged()
         return Compared(name, published, source.size, algorithm.hexdigest())
     except CkptError as error:

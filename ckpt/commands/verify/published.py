@@ -47,9 +47,11 @@ def report_of(
     `missing` are the published files that the copy lacks, `extra` its own ones, `links`
     what was not followed.
     """
+    # The files are gone through several times below.
     compared, gone = list(files), list(missing)
     names = {row.name for row in compared}
     problems = [Problem(_difference(row, where)) for row in compared if not row.is_same]
+    # A set with a hole cannot be loaded; other missing files may not be wanted.
     lost = _shards_of(names, gone)
     if lost:
         problems.append(
@@ -86,6 +88,7 @@ def report_of(
 
 
 def _checked(same: list[Compared], where: str) -> str:
+    # Small files are listed by the hash that git gives them, LFS files by SHA-256.
     blobs = sum(row.published.is_blob for row in same)
     counts = [(len(same) - blobs, "SHA-256"), (blobs, "git's SHA-1")]
     ways = [(count, way) for count, way in counts if count]
@@ -114,6 +117,7 @@ def _difference(row: Compared, where: str) -> str:
 
 def _shards_of(names: Iterable[str], missing: Iterable[str]) -> list[str]:
     """Return the missing shards of sets of which another shard is there."""
+    # (stem, `of` and ending): the shards of one set differ in their number alone.
     sets = {match.groups() for match in map(_SHARD.fullmatch, names) if match}
     shards: list[str] = []
     for name in missing:
@@ -128,5 +132,6 @@ def best_name(path: str, published: Mapping[str, Published]) -> str | None:
     None.
     """
     parts = path.replace("\\", "/").split("/")
+    # The whole path first, then without its folders from the left.
     ends = ("/".join(parts[first:]) for first in range(len(parts)))
     return next((end for end in ends if end in published), None)

@@ -31,16 +31,12 @@ def _report_text(report: VerifyReport) -> str:
             "; ",
         )
     if report.verdict == "intact":
-        unchecked = (
-            f"; not checked: {', '.join(report.not_checked)}"
-            if report.not_checked
-            else ""
-        )
-        runs = (
-            f"; not safe: loading it calls {and_more(list(report.called), 1)}"
-            if report.called
-            else ""
-        )
+        unchecked = ""
+        if report.not_checked:
+            unchecked = f"; not checked: {', '.join(report.not_checked)}"
+        runs = ""
+        if report.called:
+            runs = f"; not safe: loading it calls {and_more(list(report.called), 1)}"
         doubts = f"; doubtful: {'; '.join(report.doubts)}" if report.doubts else ""
         return f"{', '.join(report.checked)}{unchecked}{doubts}{runs}"
     is_cut = report.lost is not None

@@ -138,20 +138,25 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
     account = checkpoint.account
     losses = account.noticed(*LOST)
     problems: list[Problem] = []
+    # By the order of the codes, not that of the notices: the worst stands first.
     for code in _DAMAGE:
         for notice in account.noticed(code):
             way_out = f" ({notice.hint})" if notice.hint else ""
             problems.append(Problem(notice.message + way_out, notice.tensors))
     checked = [counted_noun(len(checkpoint.tensors), "tensor")]
     odd = account.messages(ODD)
+    # The words for the parts: of an archive, of a training on several ranks, of a
+    # folder.
     if checkpoint.traits.is_archive:
         checked.append(f"all of {counted_noun(len(checkpoint.parts), 'member')} read")
     elif checkpoint.traits.is_set:
         checked.append(f"{counted_noun(len(checkpoint.parts), 'file')} of ranks")
     elif checkpoint.members:
         checked.append(counted_noun(len(checkpoint.parts), "file"))
+    # A folder may hold a set with an index among its files.
     parts = (checkpoint, *_member_checkpoints(checkpoint))
     indexed = [part for part in parts if _is_indexed(part)]
+    # A distributed checkpoint: its metadata lists where each item lies.
     if checkpoint.traits.fills_a_state and not losses:
         data = [
             part
@@ -172,6 +177,7 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
             f"{counted_noun(len(empty), 'tensor')} on the device meta, saved without "
             f"values: {show_folded_names(empty)}"
         )
+    # Signs that files of several saves lie together: doubts, for no byte proves it.
     mixed = Survey(checkpoint).mixed
     doubts = account.messages(("mixed-steps",))
     if mixed is not None:
@@ -180,6 +186,7 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
     report = report._replace(doubts=tuple(doubts))
     if not losses:
         return report
+    # Only a damaged file has these lists; `ckpt salvage` writes the whole tensors.
     lost_names = set(account.lost_names)
     names = [entry.name for entry in checkpoint.tensors]
     return report._replace(
@@ -259,16 +266,17 @@ def with_checksums(
             "all checksums match" if is_whole else f"checksums of {size_text(nbytes)}"
         )
     not_checked = list(report.not_checked)
+    # Nothing has a checksum, so all bytes are unchecked.
     if not nbytes and not unread:
         unchecked = sum(storage.nbytes for storage in row_looks(checkpoint.storages))
     if unchecked:
-        why = (
-            "records without a checksum"
-            if nbytes
-            else f"{checkpoint.traits.label} has no checksums"
-        )
+        if nbytes:
+            why = "records without a checksum"
+        else:
+            why = f"{checkpoint.traits.label} has no checksums"
         not_checked.append(f"values of {size_text(unchecked)} ({why})")
     judged = _make_report(checkpoint, problems, checked, not_checked)
+    # The problems that were added here are of bytes; those before are of the structure.
     damaged = [row.tensors for row in problems[len(report.problems) :]]
     whole, lost = _split_tensors(checkpoint, report, damaged)
     judged = judged._replace(whole=whole, lost=lost, doubts=report.doubts)
@@ -327,6 +335,7 @@ def with_likeness(
             verdict=report.verdict if report.verdict == "unreadable" else "damaged",
             problems=(*report.problems, *problems),
         )
+    # Sums record no shapes, so they settle no size.
     settled: list[str] = []
     if comparison.has_shapes:
         settled = checkpoint.account.messages(("unverified-size",))
@@ -340,6 +349,7 @@ def unnamed_tensors(survey: Survey, expected: Sequence[Sum]) -> list[str]:
     """Return the tensors that the sums do not name, of the sections of which they name
     some.
     """
+    # A section of which no tensor is named was not summed, and is not missing.
     named = {row.name for row in expected}
     others = tied_names(survey.tensors)
     # The sum of one name is that of all names of one memory.
@@ -370,6 +380,7 @@ def judge_by_sums(
     intact because its sums match.
     """
     shown = judge_structure(checkpoint)
+    # A stored sum may be of a tensor that is gone.
     matches = {row.name: current[row.name] for row in expected if row.name in current}
     unread = [
         f"{show(name, 80)}: {row.unread}"
@@ -383,6 +394,7 @@ def judge_by_sums(
         and matches[row.name].unread is None
         and matches[row.name].digest != row.digest
     )
+    # A tied tensor that was saved once is found by its other name.
     held = {_memory_key(row) for row in expected if row.name in matches}
     gone = tuple(
         row.name
@@ -431,6 +443,7 @@ def with_recorded(
             report.verdict if report.verdict == "unreadable" else "damaged"
         )
         return report._replace(verdict=verdict, problems=(*report.problems, *problems))
+    # Recorded checksums alone do not say that the bytes still match them.
     left = (UNREAD,) if quick else ()
     return report._replace(
         checked=(*report.checked, checked), not_checked=(*report.not_checked, *left)
@@ -454,14 +467,13 @@ def damaged(
     on whole tensors whose bytes no checksum proves, with their names.
     """
     there = set(unsound)
+    # Tensors whose bytes are there are listed by their own sentence below.
     gone = tuple(name for name in lost or () if name not in there)
     problems = [Problem(problem, gone), *map(Problem, rows)]
     if unsound:
-        verb = (
-            "does not match its checksum"
-            if len(unsound) == 1
-            else "do not match their checksums"
-        )
+        verb = "do not match their checksums"
+        if len(unsound) == 1:
+            verb = "does not match its checksum"
         problems.append(
             Problem(f"{counted_noun(len(unsound), 'tensor')} {verb}", tuple(unsound))
         )

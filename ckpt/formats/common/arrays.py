@@ -44,6 +44,7 @@ def is_object_array(head: bytes) -> bool:
     does one that other writers than numpy made and that is not understood.
     """
     begin = header_size(head)
+    # No array: a pickle may begin here, which is looked for apart.
     if not begin:
         return False
     return begin > len(head) or not _is_of_numbers(head[:begin])
@@ -61,11 +62,9 @@ def _text_of(header: bytes) -> bytes:
 def header_size(data: bytes) -> int:
     """Return the bytes of the header of an array of numpy, or 0 where there is none."""
     width = 2 if data[6:7] == b"\1" else 4
-    return (
-        8 + width + int.from_bytes(data[8 : 8 + width], "little")
-        if data.startswith(MAGIC)
-        else 0
-    )
+    if data.startswith(MAGIC):
+        return 8 + width + int.from_bytes(data[8 : 8 + width], "little")
+    return 0
 
 
 def find_unpickled(source: Source, limits: Limits, begin: int = 0) -> int | None:
@@ -78,6 +77,7 @@ def find_unpickled(source: Source, limits: Limits, begin: int = 0) -> int | None
         rest = source.size - begin
         if rest <= 0:
             return None
+        # `numpy.load` in a loop over one open file comes to what lies behind an array.
         head = source.read(begin, min(rest, HEADER))
         size = header_size(head)
         if not size:
@@ -87,6 +87,7 @@ def find_unpickled(source: Source, limits: Limits, begin: int = 0) -> int | None
             return begin if size < rest else None
         text = _text_of(head[:size])
         length = _data_size(text)
+        # numpy may understand a header that is not understood here.
         if length is None and b"descr" in text and b"shape" in text:
             return begin
         if length is None:
@@ -146,6 +147,7 @@ class _Header:
         width = count = -1
         self._take(b"{")
         while self._peek() != b"}":
+            # A dict of Python in the order of its writer: descr, fortran_order, shape.
             key = self._word()
             self._take(b":")
             if key == "descr":

@@ -73,6 +73,8 @@ def _is_grid(boxes: Sequence[BoxShape]) -> bool:
     tensors like this.
     """
     dims = range(len(boxes[0][0]))
+    # The different beginnings in each dimension: a grid has a cell for each
+    # combination.
     cuts = [sorted({offsets[dim] for offsets, _ in boxes}) for dim in dims]
     if prod(map(len, cuts)) != len(boxes):
         return False

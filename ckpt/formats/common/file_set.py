@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
 from ckpt.bytes.location import Location, names_opened_ahead
@@ -67,6 +68,7 @@ class FileSet(Generic[_File]):
     def open(self, name: str) -> _File | None:
         """Open a file, and return None where it is left out. Raises CkptError."""
         try:
+            # Kept by its name at once, so that an error of a later file closes it.
             file = self.files[name] = self._open_file(name)
         except CkptError as error:
             if not self._skips(error):
@@ -107,6 +109,7 @@ class CheckpointFiles(FileSet[Checkpoint]):
     def open(self, name: str) -> Checkpoint | None:
         file = super().open(name)
         if file is None:
+            # Nothing is left out in silence.
             self.notices.append(not_read(name, self.unread[name]))
         return file
 
@@ -131,7 +134,7 @@ class CheckpointFiles(FileSet[Checkpoint]):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        return tuple(source for file in self.files.values() for source in file.sources)
+        return tuple(chain.from_iterable(file.sources for file in self.files.values()))
 
 
 def _is_nothing(error: CkptError) -> bool:
@@ -156,6 +159,7 @@ def check_files(
     reports: list[ChecksumReport] = []
     for name in names:
         try:
+            # Damage is said with the name of its file.
             reports.append(check(name).about(f"{prefix}{name}"))
         except CkptError as error:
             if not partial or not is_damage(error):
@@ -168,4 +172,4 @@ def incomplete_in(checkpoint: Checkpoint) -> tuple[str, ...]:
     notices say.
     """
     notices = checkpoint.account.noticed("incomplete")
-    return tuple(name for notice in notices for name in notice.tensors)
+    return tuple(chain.from_iterable(notice.tensors for notice in notices))

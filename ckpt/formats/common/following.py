@@ -49,6 +49,7 @@ def refuse_archive(source: Source, begin: int) -> None:
     """
     rest = source.size - begin
     tail = min(rest, TRAILING + END.size)
+    # From the front by its first header, from the back by its end record.
     if source.read(
         begin, min(rest, len(LOCAL_MAGIC))
     ) == LOCAL_MAGIC or END_MAGIC in source.read(source.size - tail, tail):
@@ -74,6 +75,7 @@ def judge(
     UnreadableError, LimitError.
     """
     end, checkpoints, pickles = begin, 0, 0
+    # All of them are judged, because a loop of loads runs all of them.
     for following in _list_following(source, begin, limits, budget):
         contents.behind += following.pickles
         end = following.end
@@ -119,11 +121,12 @@ def _list_following(
     load_id: _LoadId | None = None,
 ) -> Iterator[Following]:
     for _ in range(_MOST):
-        following = (
-            _next_following(source, end, limits, budget, load_id or _refuse_id)
-            if end < source.size
-            else None
-        )
+        if end < source.size:
+            following = _next_following(
+                source, end, limits, budget, load_id or _refuse_id
+            )
+        else:
+            following = None
         if following is None:
             return
         end = following.end
@@ -143,10 +146,12 @@ def _next_following(
     """
     rest = source.size - begin
     other = Contents((), read_nested, "", budget)
+    # A window, so that its offsets count from its own begin.
     stream = Stream(
         Window(source, begin, rest, source.name), other, limits, "", 0, step=_STEP
     )
     budget.charge(_COST)
+    # torch's magic number: a second checkpoint, and not just any pickle.
     if is_legacy(source.read(begin, min(rest, 32))):
         try:
             stream.read()
@@ -201,6 +206,7 @@ def judge_bytes(
     source = Memory(data)
     is_pickle = False
     end = 0
+    # One record may hold several pickles and arrays in a row.
     while (begin := find_unpickled(source, limits, end)) is not None:
         is_pickle = True
         head = source.read(begin, min(len(data) - begin, HEADER))
@@ -235,6 +241,7 @@ def judge_records(
     pickles: list[str] = []
     for name in names:
         record = archive.records[name]
+        # An inflated record beyond the limit is no pickle that anybody loads.
         is_pickle = not record.deflated or record.size <= limits.pickle_bytes
         if record.size > LOOKED and not record.deflated:
             window = Window(archive.source, record.offset, record.size, name)

@@ -31,6 +31,7 @@ def zeros_before(source: Source, end: int, begin: int = 0) -> int:
     while position > begin:
         step = min(_STEP, position - begin)
         data = source.read(position - step, step)
+        # The last byte of the block that is not zero ends the search.
         held = len(data.rstrip(b"\0"))
         position -= step - held
         if held:

@@ -79,6 +79,7 @@ class Member:
             if self.full > limits.pickle_bytes:
                 what = f"member {show(self.member, 80)} inflates to {self.full:,} bytes"
                 raise LimitError(what, "pickle-bytes", limits.pickle_bytes)
+            # The stored bytes are real, what they inflate to is charged.
             budget.hold(self.stored)
             budget.check(self.full)
             budget.charge(self.full + self.stored, f"member {show(self.member, 80)}")
@@ -88,6 +89,7 @@ class Member:
         LimitError, DamagedDataError.
         """
         what = f"member {show(self.member, 80)}"
+        # Read whole, unlike the members with tensors.
         if self.size > limits.index_bytes:
             raise LimitError(
                 f"{what} has {self.size:,} bytes", "index-bytes", limits.index_bytes
@@ -97,6 +99,7 @@ class Member:
             budget.charge(self.stored, what)
         source = self.open()
         data = source.read(0, source.size)
+        # Small members are code and texts, which no other check looks at.
         if self.crc is not None and crc32(data) != self.crc:
             raise DamagedDataError(
                 f"{what} is damaged: its bytes do not match the recorded checksum"

@@ -5,9 +5,18 @@ keys, all else below keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from ckpt.model.account import Absence, Account, Notice
-from ckpt.model.checkpoint import Checkpoint, Container, Entry, Member, Refusal, Value
+from ckpt.model.checkpoint import (
+    Checkpoint,
+    Container,
+    Entry,
+    Import,
+    Member,
+    Refusal,
+    Value,
+)
 from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Dict, Node
 from ckpt.model.rows import NamedTuple, replace
@@ -45,35 +54,41 @@ def merge_members(path: str, name: str, members: Sequence[Member]) -> Checkpoint
     weights = [member.checkpoint for member in members if member.is_model]
     if not weights:
         weights = [members[0].checkpoint]
+    # The weights say how the folder is loaded; other files lie beside them.
     main = weights[0]
+    keeps_order = all(part.traits.keeps_order for part in weights)
+    # One file of weights that torch cannot load is enough.
+    reasons = [part.not_loadable for part in weights if part.not_loadable]
     tree = _merge_trees(members)
     return Checkpoint(
         path=path,
         format=name,
-        traits=main.traits._replace(
-            in_place=False, keeps_order=all(part.traits.keeps_order for part in weights)
-        ),
+        traits=main.traits._replace(in_place=False, keeps_order=keeps_order),
         nbytes=sum(part.nbytes for part in every),
         root=tree.root,
         tensors=tree.tensors,
-        storages=tuple(storage for part in every for storage in part.storages),
+        storages=tuple(chain.from_iterable(part.storages for part in every)),
         values=tree.values,
         containers=tree.containers,
-        imports=tuple(
-            row._replace(where=_names_below_key(member, row.where), file=member.file)
-            for member in members
-            for row in member.checkpoint.imports
-        ),
+        imports=tuple(_merge_imports(members)),
         byteorder=main.byteorder,
         weights_only=_merge_refusals(members),
         encoding=main.encoding,
-        not_loadable=next(
-            (part.not_loadable for part in weights if part.not_loadable), None
-        ),
+        not_loadable=reasons[0] if reasons else None,
         account=_merged_account(members),
-        sources=tuple(source for part in every for source in part.sources),
+        sources=tuple(chain.from_iterable(part.sources for part in every)),
         members=tuple(members),
     )
+
+
+def _merge_imports(members: Sequence[Member]) -> list[Import]:
+    """Return what the pickles of all files import, each with its file."""
+    imports: list[Import] = []
+    for member in members:
+        for row in member.checkpoint.imports:
+            where = _names_below_key(member, row.where)
+            imports.append(row._replace(where=where, file=member.file))
+    return imports
 
 
 def _merged_account(members: Sequence[Member]) -> Account:
@@ -115,11 +130,12 @@ def _merge_refusals(members: Sequence[Member]) -> tuple[Refusal, ...] | None:
     """
     if all(member.checkpoint.weights_only is None for member in members):
         return None
-    return tuple(
-        row._replace(where=_names_below_key(member, row.where), file=member.file)
-        for member in members
-        for row in member.checkpoint.weights_only or ()
-    )
+    refusals: list[Refusal] = []
+    for member in members:
+        for row in member.checkpoint.weights_only or ():
+            where = _names_below_key(member, row.where)
+            refusals.append(row._replace(where=where, file=member.file))
+    return tuple(refusals)
 
 
 def _merge_trees(members: Sequence[Member]) -> Merged:
@@ -132,6 +148,7 @@ def _merge_trees(members: Sequence[Member]) -> Merged:
     values: list[Value] = []
     inner: list[Container] = []
     outer: list[Container] = []
+    # The members without a key first, which are the root.
     for member in sorted(members, key=lambda member: member.key != ""):
         whole = member.checkpoint
         if not member.key:
@@ -156,9 +173,11 @@ def _merge_trees(members: Sequence[Member]) -> Merged:
             }
             root.set([member.key], [whole.root])
             inner += _containers_below(member.key, whole, len(tensors))
+        # The tensors of the root keep their names.
         prefix: Path = (member.key,) if member.key else ()
         tensors += [_moved_entry(prefix, entry) for entry in whole.tensors]
         values += [_moved_value(prefix, value) for value in whole.values]
+    # The texts of all files as one, in the place where safetensors has them.
     if metadata:
         root.set([METADATA], [metadata_node(metadata)])
         values = [value for value in values if not is_metadata(value.path)]
@@ -202,6 +221,7 @@ def _without_metadata(whole: Checkpoint) -> Checkpoint:
     tensors = list(whole.tensors)
     rows = {entry.name: entry for entry in tensors}
     for other, name in tied_aliases(whole).items():
+        # One node under two keys: so it stays one memory.
         root.set([other], [nodes[name]])
         tensors.append(rows[name]._replace(path=(other,), name=other))
     values = tuple(value for value in whole.values if not is_metadata(value.path))
@@ -212,6 +232,7 @@ def _containers_below(key: str, whole: Checkpoint, first: int) -> list[Container
     """The containers of a file below its key. A file without any is one mapping of
     names to tensors.
     """
+    # Formats without a tree, such as safetensors, have no container.
     rows = whole.containers
     if not rows and whole.tensors:
         rows = (_container_of(whole, whole.root),)

@@ -62,6 +62,7 @@ def find_strays(counts: Mapping[_Key, Mapping[str, float]]) -> set[_Key]:
         value, most = Counter(rows.values()).most_common(1)[0]
         if most == len(rows):
             continue
+        # Half of the files against the other half: no step is the usual one.
         if 2 * most <= len(rows):
             return set()
         odd |= {number for number, other in rows.items() if other != value}
@@ -86,6 +87,7 @@ def _differing_values(node: Node, other: Node) -> tuple[float, float] | None:
     if first_tensor is not None:
         if first_tensor is second_tensor:
             return None
+        # Counters on several ranks are mostly equal, and then nothing is read.
         checksum = _recorded_checksum(first_tensor)
         if checksum is not None and checksum == _recorded_checksum(second_tensor):
             return None

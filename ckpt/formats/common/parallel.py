@@ -47,44 +47,57 @@ def with_rank(checkpoint: Checkpoint, probe: Probe) -> Checkpoint:
         return checkpoint
     ranks = _files_of_ranks(probe.location)
     if len(ranks) > 1:
-        other = next(place for rank, place in ranks.items() if rank != number)
-        of = max(ranks) + 1
-        text: str | None = ""
-        try:
-            with probe.open(other, f"{probe.mark}beside:") as opened:
-                text = _division_text(
-                    [checkpoint, opened],
-                    _hidden_size(probe.location.parent(), probe.limits),
-                    of,
-                )
-        except CkptError:
-            pass  # a damaged file beside it says nothing of this one
-        if text is None:
-            return checkpoint
-        said = (
-            f"rank {number} of {of} of tensor "
-            f"parallelism{f': {text}' if text else ''}; {_ALONE}"
-        )
-        return _with_rank_notice(checkpoint, number, of, said)
+        return _with_other_ranks(checkpoint, probe, number, ranks)
+    return _without_other_ranks(checkpoint, probe, number)
+
+
+def _with_other_ranks(
+    checkpoint: Checkpoint, probe: Probe, number: int, ranks: Mapping[int, Location]
+) -> Checkpoint:
+    """The checkpoint of a rank whose other ranks lie beside it."""
+    # One of them is enough to see which tensors are divided.
+    other = next(place for rank, place in ranks.items() if rank != number)
+    # A file of the last ranks may lack; their numbers begin with 0.
+    of = max(ranks) + 1
+    text: str | None = ""
+    try:
+        with probe.open(other, f"{probe.mark}beside:") as opened:
+            width = _hidden_size(probe.location.parent(), probe.limits)
+            text = _division_text([checkpoint, opened], width, of)
+    except CkptError:
+        pass  # a damaged file beside it says nothing of this one
+    if text is None:
+        return checkpoint
+    said = f"rank {number} of {of} of tensor parallelism"
+    if text:
+        said += f": {text}"
+    return _with_rank_notice(checkpoint, number, of, f"{said}; {_ALONE}")
+
+
+def _without_other_ranks(
+    checkpoint: Checkpoint, probe: Probe, number: int
+) -> Checkpoint:
+    """The checkpoint of a rank that lies alone: `params.json` of Llama has the width of
+    the whole model, and a matrix has a part of it.
+    """
     width = _hidden_size(probe.location.parent(), probe.limits)
-    held = next(
-        (row for row in checkpoint.tensors if width and _QUERY.fullmatch(row.name)),
-        None,
-    )
-    rows = held.tensor.shape[0] if held is not None and held.tensor.shape else 0
-    if held is None or width is None or not rows or width % rows or width == rows:
+    if width is None:
+        return checkpoint
+    # `[rows, width]`: the query matrix is square in the whole model.
+    held = next((row for row in checkpoint.tensors if _QUERY.fullmatch(row.name)), None)
+    if held is None or not held.tensor.shape:
+        return checkpoint
+    rows = held.tensor.shape[0]
+    # All rows: then the file is no part of several.
+    if not rows or width % rows or width == rows:
         return checkpoint
     of = width // rows
     said = (
         f"one of {of} ranks of tensor parallelism, and the files of the others are not "
-        f"here: {PARAMS} says dim {width:,}"
+        f"here: {PARAMS} says dim {width:,}, and {show(held.name, 80)} has "
+        f"{counted_noun(rows, 'row')}; {_ALONE}"
     )
-    return _with_rank_notice(
-        checkpoint,
-        number,
-        of,
-        f"{said}, and {show(held.name, 80)} has {counted_noun(rows, 'row')}; {_ALONE}",
-    )
+    return _with_rank_notice(checkpoint, number, of, said)
 
 
 _ALONE = "no file is a model by itself"

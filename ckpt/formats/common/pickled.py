@@ -366,11 +366,9 @@ def _list_imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
             nodes.setdefault(pair, []).append(name)
             judged.setdefault(pair, []).append(judgement)
     # Python reads the pickles behind a program, and imports what they name.
-    others = {
-        (name.module, name.name)
-        for pickle in (contents.behind if contents.is_script else contents.pickles)
-        for name in pickle.globals.values()
-    }
+    others: set[tuple[str, str]] = set()
+    for pickle in contents.behind if contents.is_script else contents.pickles:
+        others.update(pickle.globals)
     return tuple(
         _import_row(pair, nodes[pair], judgements, flat)._replace(
             is_script=is_of_script(pair[0]) and pair not in others

@@ -67,6 +67,7 @@ def size_and_crc_of(archive: Archive) -> tuple[int, int | None]:
     known = True
     for record in archive.records.values():
         known = known and record.crc is not None
+        # As of one run of bytes, without the gaps between the records.
         crc = combine_crcs(crc, record.crc or 0, record.size)
         size += record.size
     return size, crc if known else None
@@ -81,6 +82,7 @@ def steps_of(checkpoint: Checkpoint) -> tuple[tuple[str, float], ...]:
         for row in checkpoint.values
         if row.path and row.node is not None and row.path[-1] in COUNTERS
     ]
+    # By the names first: an entry is made only for a counter.
     for index, name in enumerate(names_of(checkpoint.tensors)):
         if name.rpartition(".")[2] in COUNTERS:
             entry = checkpoint.tensors[index]
@@ -91,6 +93,7 @@ def steps_of(checkpoint: Checkpoint) -> tuple[tuple[str, float], ...]:
 def _counter_values(
     rows: Sequence[tuple[Path, str, Node]],
 ) -> Iterator[tuple[str, float]]:
+    # An optimizer may keep thousands of counters: some of them are read.
     runs = [
         (name, node)
         for path, name, node in rows

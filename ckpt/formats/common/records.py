@@ -36,6 +36,7 @@ def checksums(
         spans = parts_of_record(place)
         cuts.append(spans)
         for first, last in spans:
+            # A large record is compared in parts, whose CRCs are joined afterwards.
             part = place.slice_stored(first, last)
             tasks.append(Task(crc_of, (part,), last - first))
     # All records in one call: the executor keeps every processor busy to the end.

@@ -32,6 +32,7 @@ def compressed_error(probe: Probe) -> CkptError:
     """
     how = packing(probe.head)
     assert how is not None
+    # A few bytes of the content say whether it is a tar archive.
     inside = beginning(probe.file, how, HEAD_BYTES) or b""
     if is_tar(inside):
         names = names_seen(Memory(beginning(probe.file, how, _INSIDE) or inside))
@@ -76,6 +77,7 @@ def repacked_error(names: Sequence[str], path: str) -> CkptError:
     pickles = [
         name for name in names if name == _PICKLE or name.endswith(f"/{_PICKLE}")
     ]
+    # macOS adds a second tree with files about the first.
     pickles = [name for name in pickles if not name.startswith("__MACOSX/")] or pickles
     if len(pickles) > 1:
         what = (
@@ -84,11 +86,9 @@ def repacked_error(names: Sequence[str], path: str) -> CkptError:
         )
         return UnsupportedError(what, hint="unzip it, and name one of its folders")
     root = pickles[0].removesuffix(_PICKLE)
-    where = (
-        f"in {show(root, 80)}, too deep for torch"
-        if root
-        else "at its root, where torch wants a folder"
-    )
+    where = "at its root, where torch wants a folder"
+    if root:
+        where = f"in {show(root, 80)}, too deep for torch"
     what = (
         f"an archive of torch.save that was unpacked and zipped again: {_PICKLE} lies "
         f"{where}"
@@ -103,14 +103,14 @@ def _take_out(path: str, root: str) -> str:
     """The commands that unpack such an archive, and write a file of torch from its
     folder.
     """
+    # A free name beside the file, so that the command overwrites nothing.
     folder = (
         None if is_url(path) else path_beside(path, ".unpacked", ("",), other=False)
     )
-    to = (
-        None
-        if is_url(path)
-        else path_beside(path, ".converted", (".pth",), other=False)
-    )
+    if is_url(path):
+        to = None
+    else:
+        to = path_beside(path, ".converted", (".pth",), other=False)
     if folder is None or to is None:
         return "unzip it first"
     words = [

@@ -68,12 +68,14 @@ class ShardSet(NamedTuple):
 def sets_in(names: Iterable[str]) -> list[ShardSet]:
     """The sets of shards among the names of a folder, in the order of their names."""
     sets: dict[tuple[str, str, str], ShardSet] = {}
+    # Sorted, so that the names of one set come in the order of their numbers.
     for name in sorted(names):
         match = re.fullmatch(_NAME, name)
         if match is None:
             continue
         key = match["stem"], match["of"], match["ending"]
         shards = sets.setdefault(key, ShardSet(*key, {}))
+        # Two names may have one number: `00001` and `000001`.
         shards.files.setdefault(int(match["number"]), name)
     return list(sets.values())
 

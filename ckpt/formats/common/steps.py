@@ -37,14 +37,13 @@ def files_in(names: Sequence[str]) -> list[str]:
     has other checkpoints.
     """
     weights = [name for name in names if name.lower().endswith(WEIGHTS)]
-    return (
-        _of_one_kind(weights, _FILE)
-        if all(re.fullmatch(_FILE, name) for name in weights)
-        else []
-    )
+    if all(re.fullmatch(_FILE, name) for name in weights):
+        return _of_one_kind(weights, _FILE)
+    return []
 
 
 def _of_one_kind(names: list[str], pattern: str) -> list[str]:
+    # The names without their numbers: `step_1` and `epoch_1` are two kinds.
     kinds = {
         re.sub(pattern, r"\1\2\4" if pattern is _FILE else r"\1\2", name).lower()
         for name in names

@@ -103,6 +103,7 @@ def walk_tar(
     end = 0
     for entry in _iterate_entries(source):
         name, position, size, kind = entry
+        # A link could lead out of the archive.
         if kind not in _FILES and kind != _FOLDER:
             raise UnreadableError(
                 f"the tar archive holds a link or a device: {show(name, 80)}"
@@ -118,6 +119,7 @@ def walk_tar(
                 f"the file ends at {source.size:,}"
             )
         plain = _plain_name(name, is_folder=kind == _FOLDER)
+        # Unpackers differ in which of two files of one name they keep.
         if plain in seen:
             raise UnreadableError(
                 f"the tar archive holds {show(plain or name, 80)} twice"

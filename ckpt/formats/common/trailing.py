@@ -41,11 +41,9 @@ def trailing_text(source: Source, begin: int) -> str:
     except CkptError:
         return counted_noun(count, "byte")
     kind = _kind(data, first, is_all=count <= _LOOKED)
-    return (
-        f"{counted_noun(count, 'byte')} ({kind})"
-        if kind
-        else counted_noun(count, "byte")
-    )
+    if kind:
+        return f"{counted_noun(count, 'byte')} ({kind})"
+    return counted_noun(count, "byte")
 
 
 def _kind(data: bytes, first: bytes, *, is_all: bool) -> str:

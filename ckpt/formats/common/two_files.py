@@ -84,6 +84,7 @@ def directories(source: Source) -> Iterator[tuple[int, int, bool]]:
     if source.size < END.size or source.read(0, 4) == LOCAL_MAGIC:
         return
     span = min(source.size, TRAILING + END.size)
+    # An end record lies before at most a comment and a few bytes more.
     tail = source.read(source.size - span, span)
     position = tail.rfind(END_MAGIC)
     for _ in range(_LOOKED_AT):

@@ -63,6 +63,7 @@ def unfit(entry: Entry) -> str | None:
         return tensor.dtype.name
     if tensor.storage.place is None:
         return "on meta, without data"
+    # 4-bit elements are counted one by one in the header, and torch holds pairs.
     if tensor.dtype.safetensors == "F4" and not tensor.shape:
         return "a single pair of 4-bit elements"
     if tensor.nbytes > max(_EXPANDED, tensor.storage.nbytes):
@@ -82,6 +83,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
         for key, text in metadata_of(checkpoint.root).items()
         if key not in _OF_PARTS
     }
+    # transformers refuses a file without `format`.
     metadata = {"format": "pt", **texts, **others}
     # The library's order: the widest dtypes first, so that each tensor is aligned.
     tensors.sort(key=lambda item: (-item[1].dtype.bits, item[0]))
@@ -99,6 +101,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
         }
         position += ref.nbytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    # The format allows blanks behind the JSON.
     text += b" " * _padding_size(8 + len(text), [ref for _, ref in tensors])
     if len(text) > limits.header_bytes:
         raise LimitError(
@@ -123,6 +126,7 @@ def _padding_size(begin: int, refs: Sequence[TensorRef]) -> int:
     They align the data, to the place that most of it has in a page.
     """
     position = 0
+    # By the place in a page of the source: the bytes that would lie there in the copy.
     moved: Counter[int] = Counter()
     for ref in refs:
         run = place_of(ref).run if ref.nbytes >= _LARGE else None
@@ -131,6 +135,7 @@ def _padding_size(begin: int, refs: Sequence[TensorRef]) -> int:
             if is_copied:
                 moved[(run.offset - position) % PAGE] += ref.nbytes
         position += ref.nbytes
+    # A copy whose bytes keep their place in a page is faster, and may share blocks.
     for wanted, count in moved.most_common(1):
         if 2 * count > position and wanted % _ALIGNMENT == 0:
             return (wanted - begin) % PAGE
@@ -148,6 +153,7 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
         other = tensors.get(others.get(entry.name, entry.name))
         if other is None or other.dtype != tensor.dtype or other.shape != tensor.shape:
             raise difference_error(f"tensor {show(entry.name, 80)} differs")
+    # A tensor that nobody planned would be loaded.
     extra = tensors.keys() - {entry.name for entry in planned.tensors}
     if extra:
         raise difference_error(f"{show(min(extra), 80)} was not planned")
@@ -195,6 +201,7 @@ def _openable_path(path: str) -> Iterator[str]:
     source = open_address(path)
     try:
         with NamedTemporaryFile(suffix=".safetensors") as file:
+            # The length of the header, then the header.
             start = 8 + int.from_bytes(source.read(0, 8), "little")
             file.write(source.read(0, min(start, source.size)))
             file.truncate(source.size)

@@ -57,6 +57,7 @@ def read_shards(
     Reading each alone then says what is wrong.
     """
     shards: list[Shard] = []
+    # Given up for the slow way, what was charged here must not count twice.
     trial = budget.copy()
     for name, mark in zip(names_opened_ahead(folder, places), marks, strict=True):
         shard = read_shard(name, mark, places[name], limits, trial)
@@ -101,6 +102,7 @@ def of_headers(
             if not copies or (shard.name, name) not in copies:
                 rows.append((shard, row))
                 row_names.append(name)
+    # One for each file: it counts the storages that it makes.
     makers = {shard.mark: Maker(shard.source, shard.header) for shard in shards}
     entries: list[Entry] = []
     # safetensors sorts its tensors by their types: the order of the model is lost.

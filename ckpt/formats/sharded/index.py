@@ -68,6 +68,7 @@ def unindexed(probe: Probe, shards: ShardSet, limits: Limits) -> Layout:
         f"{show(index, 80)}"
     )
     notices = [Notice("no-index", text)]
+    # The numbers in the names say how many shards there were.
     if shards.gone:
         listed = and_more(
             [show(name, 80) for name in shards.lost(LISTED)], LISTED, total=shards.gone
@@ -109,6 +110,7 @@ def present_layout(probe: Probe, layout: Layout, limits: Limits) -> Layout:
     holds = _shards_by_name(probe, beside, limits)
     files: dict[str, str] = {}
     for name in layout.weight_map:
+        # A tensor in two files could be of either save.
         if len(holds.get(name, ())) == 1:
             files[name] = holds[name][0]
     if len(files) == len(layout.weight_map):
@@ -230,6 +232,7 @@ def is_one(folder: Location, shards: ShardSet, limits: Limits) -> bool:
     whole.
     """
     names = sorted(shards.files.values(), key=natural_sort_key)[:2]
+    # Two files with one name in both are two checkpoints.
     seen: set[str] = set()
     for name in names:
         try:
@@ -279,6 +282,7 @@ def _read_index(
         if isinstance(shard, str) and shard in places:
             files[name] = shard
             continue
+        # A path in an index would open any file of the reader's machine.
         if not isinstance(shard, str) or not is_plain_name(shard):
             raise UnreadableError(
                 f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which "

@@ -59,12 +59,22 @@ def merge_shards(
     _refuse_mixture(shards)
     every = [shard for _, shard in shards]
     traits = every[0].traits
-    weights = [entry for shard in every for entry in shard.tensors]
+    weights = list(chain.from_iterable(shard.tensors for shard in every))
+    # safetensors sorts by types: the natural order of names is nearest to the model's.
     if not traits.keeps_order:
         weights.sort(key=lambda entry: natural_sort_key(entry.name))
     root = _merge_trees(every, weights)
     names = tuple(entry.name for entry in weights)
-    only = every[0].containers if len(every) == 1 else ()
+    # Several pickles have no container in common but the root.
+    containers: tuple[Container, ...] = ()
+    if len(every) == 1:
+        containers = every[0].containers
+    if not containers:
+        containers = (Container((), "", "dict", names, 0, len(weights), node=root),)
+    encodings = [part.encoding for part in every if part.encoding]
+    # One shard that torch cannot load is enough.
+    reasons = [part.not_loadable for part in every if part.not_loadable]
+    own_notices = chain.from_iterable(part.account.notices for part in every)
     return Checkpoint(
         path=path,
         format=format,
@@ -72,22 +82,17 @@ def merge_shards(
         nbytes=sum(part.nbytes for part in every),
         root=root,
         tensors=tuple(weights),
-        storages=tuple(storage for part in every for storage in part.storages),
+        storages=tuple(chain.from_iterable(part.storages for part in every)),
         values=tuple(_merge_values(every)),
-        containers=only
-        or (Container((), "", "dict", names, 0, len(weights), node=root),),
-        imports=tuple(row for part in every for row in part.imports),
+        containers=containers,
+        imports=tuple(chain.from_iterable(part.imports for part in every)),
         byteorder=every[0].byteorder,
         weights_only=_merge_refusals(every),
-        encoding=next((part.encoding for part in every if part.encoding), None),
-        not_loadable=next(
-            (part.not_loadable for part in every if part.not_loadable), None
-        ),
-        account=Account(
-            (*notices, *(notice for part in every for notice in part.account.notices))
-        ),
+        encoding=encodings[0] if encodings else None,
+        not_loadable=reasons[0] if reasons else None,
+        account=Account((*notices, *own_notices)),
         parts=tuple(name for name, _ in shards),
-        sources=tuple(source for part in every for source in part.sources),
+        sources=tuple(chain.from_iterable(part.sources for part in every)),
     )
 
 
@@ -138,7 +143,7 @@ def _merge_values(shards: Sequence[Checkpoint]) -> list[Value]:
 def _merge_refusals(every: Sequence[Checkpoint]) -> tuple[Refusal, ...] | None:
     if all(shard.weights_only is None for shard in every):
         return None
-    return tuple(row for shard in every for row in shard.weights_only or ())
+    return tuple(chain.from_iterable(shard.weights_only or () for shard in every))
 
 
 def shard_mark(probe: Probe, number: int) -> str:
@@ -159,9 +164,11 @@ def read_set(probe: Probe, shards: ShardSet, limits: Limits) -> Checkpoint:
 
 def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
     marks = [shard_mark(probe, number) for number in range(len(layout.places))]
+    # The fast way: headers alone. Anything unusual is read again, shard by shard.
     usual = read_shards(layout.folder, layout.places, marks, limits, probe.budget)
     if usual is not None:
         try:
+            # Names are enough to hold the index against the shards.
             held = [(shard.name, shard.header.tensors.names) for shard in usual]
             notices, copies = _compare_index(layout, held)
             checkpoint = of_headers(
@@ -174,6 +181,7 @@ def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
                 limits,
             )
         except BaseException:
+            # The checkpoint would have closed them.
             for part in usual:
                 part.source.close()
             raise
@@ -193,6 +201,7 @@ def _read_each_shard(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint
     )
     with files.closing_on_errors():
         files.open_all(places)
+        # With --partial a shard that cannot be read is left out.
         for name, error in files.unread.items():
             layout = _without_shard(layout, name, error)
         shards = list(files.files.items())
@@ -224,6 +233,7 @@ def _without_copies(file: str, shard: Checkpoint, copies: Copies) -> Checkpoint:
     gone = {name for other, name in copies if other == file}
     if not gone:
         return shard
+    # Only names at the root can be taken out of the tree.
     deep = next(
         (row.name for row in shard.tensors if row.name in gone and len(row.path) > 1),
         None,
@@ -279,6 +289,7 @@ def _compare_index(
     which of two tensors is meant.
     """
     weight_map = layout.weight_map
+    # The shards of each tensor, in their order.
     holds: dict[str, list[str]] = {}
     for file, names in shards:
         for name in names:
@@ -293,6 +304,8 @@ def _compare_index(
     twice = [name for name, files in holds.items() if len(files) > 1]
     copies: set[tuple[str, str]] = set()
     for name in twice:
+        # Loaders differ: one takes the shard that the index names, another all files in
+        # turn.
         if weight_map.get(name) not in holds[name]:
             text = (
                 f"tensor {show(name, 80)} is in several shards: "
@@ -378,7 +391,9 @@ def recorded(
 ) -> list[RecordedFile]:
     layout = layout_of(probe, limits)
     names = names_opened_ahead(layout.folder, layout.places)
-    shards = [file for name in names for file in inner(layout.places[name], name)]
+    shards: list[RecordedFile] = []
+    for name in names:
+        shards += inner(layout.places[name], name)
     return [*shards, *_of_index(probe, limits)]
 
 

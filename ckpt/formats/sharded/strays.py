@@ -28,6 +28,7 @@ def with_strays(
     own.
     """
     beside = files_beside(layout)
+    # A second set with an index of its own is no stray.
     if beside:
         for index in _other_indexes(layout, probe):
             for name in index:
@@ -39,6 +40,7 @@ def with_strays(
     )
     rows: list[tuple[str, str]] = []
     twice: dict[str, None] = {}
+    # A folder may hold hundreds of files with such names.
     for name in list(beside)[:_LOOKED]:
         text, names = _describe_stray(probe, beside[name], own, limits)
         rows.append((show(name, 80), text))
@@ -68,6 +70,7 @@ def _describe_stray(
         raise
     except CkptError as error:
         return f"cannot be read ({error.problem})", ()
+    # Names in common are what a loader of all files would mix.
     both = tuple(name for name in looks if name in own)
     listed = and_more([show(name, 80) for name in both or looks], 3)
     if not both:
@@ -93,6 +96,7 @@ def _other_indexes(layout: Layout, probe: Probe) -> Iterator[Collection[str]]:
     """
     own = probe.path.replace("\\", "/").rpartition("/")[2]
     for name in layout.folder.names():
+        # Read by its names alone: whether its shards are there does not matter.
         if name.endswith(".index.json") and name != own:
             try:
                 data = read_file(layout.folder.child(name), probe.limits, "the index")

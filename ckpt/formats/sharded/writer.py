@@ -36,6 +36,7 @@ def split_checkpoint(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoin
     shard = 0
     used = 0
     for name, ref in tensors:
+        # A tensor is never cut, so that one alone may be larger than a shard.
         if used and used + ref.nbytes > shard_bytes:
             shard += 1
             used = 0
@@ -43,6 +44,7 @@ def split_checkpoint(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoin
         used += ref.nbytes
     groups: list[list[Entry]] = [[] for _ in range(shard + 1)]
     for entry in checkpoint.tensors:
+        # A tied tensor is written once, under its first name.
         first_name = others.get(entry.name, entry.name)
         groups[shard_of[first_name]].append(entry)
     parts = []
@@ -68,6 +70,7 @@ def shard_names(stem: str, of: int, taken: Collection[str] = ()) -> list[str]:
     """
     for revision in count(1):
         mark = "" if revision == 1 else f"-r{revision}"
+        # Hugging Face counts shards from 1, with five digits.
         names = [
             f"{stem}{mark}-{number:05}-of-{of:05}.safetensors"
             for number in range(1, of + 1)
@@ -102,6 +105,7 @@ def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
     location = locate(folder)
     names = url_writer().names(folder) if is_url(folder) else location.names()
     taken = [name.removesuffix("/") for name in names]
+    # All that look like shards of this stem, whoever wrote them.
     mine = [name for name in taken if re.fullmatch(set_pattern(stem), name)]
     own: frozenset[str] = frozenset()
     for name in taken:
@@ -144,5 +148,6 @@ def index_draft(parts: list[Checkpoint], names: list[str]) -> Draft:
             weight_map[tensor] = name
             total += ref.nbytes
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    # As Hugging Face writes it: indented, and with the size of all tensors.
     text = (json.dumps(index, indent=2, ensure_ascii=True) + "\n").encode()
     return Draft(len(text), lambda sink: sink.write(text))

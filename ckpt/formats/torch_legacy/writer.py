@@ -34,6 +34,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     def write(sink: Sink) -> None:
         sink.write(head)
         for storage in iterate_ahead(storages):
+            # The number of elements, then the elements, little-endian on every machine.
             sink.write(pack("<Q", storage_numel(storage, storage_class(storage))))
             pour(little_endian_storage(storage), sink, crc=False)
 

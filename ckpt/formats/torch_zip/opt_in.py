@@ -46,6 +46,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     archive = probe.archive
     assert archive is not None
     budget = probe.budget
+    # The directory of the archive is bytes of the file too.
     budget.hold(archive.nbytes)
     record = archive.find("data.pkl")
     assert record is not None
@@ -53,6 +54,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
     folder = StorageFolder(archive, "tensors", contents)
     interpret_pickle(pickle, contents, limits, folder.resolve, 0)
+    # After the pickle, which says what storages should be there.
     contents.notices += folder.notices()
     return make_checkpoint(
         probe.path,

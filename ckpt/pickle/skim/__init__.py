@@ -18,9 +18,11 @@ from ckpt.model.nodes import Global, Opaque, PersistentId
 from ckpt.model.rows import NamedTuple
 from ckpt.pickle.machine import Made
 
+# BININT1, BININT2 and BININT.
 NUMBER = rb"(?:K.|M..|J....)"
 GET = rb"(?:h.|j....)"
 PUT = rb"r...."
+# EMPTY_TUPLE, TUPLE1 to TUPLE3, or MARK and TUPLE.
 TUPLE = rb"(?:\)|" + NUMBER + rb"{1,3}[\x85-\x87]|\(" + NUMBER + rb"{1,64}t)"
 
 Row = tuple[bytes, bytes, bytes, bytes, bytes, int]
@@ -122,6 +124,7 @@ def names_of(call: Opaque, memo: dict[int, Made]) -> Names | None:
         or pid[0] != "storage"
     ):
         return None
+    # Later slots win: the same node may have been put twice.
     numbers = {id(node): slot for slot, node in memo.items()}
     try:
         function, word, ordered = (
@@ -135,6 +138,7 @@ def names_of(call: Opaque, memo: dict[int, Made]) -> Names | None:
 
 def of_length(lengths: Sequence[int | None], texts: Sequence[bytes | None]) -> int:
     """Count the first texts that have the lengths that they declare."""
+    # The expression takes any length, so that the declared one has to be compared.
     pairs = enumerate(zip(lengths, texts, strict=True))
     return next(
         (
@@ -151,6 +155,7 @@ def decode_texts(texts: Sequence[bytes | None]) -> list[str | None]:
     UnicodeDecodeError.
     """
     pushed = [text for text in texts if text is not None]
+    # One decoding for all texts, unless one of them holds a NUL itself.
     strings = str(b"\0".join(pushed), "utf-8", "surrogatepass").split("\0")
     if len(strings) != len(pushed):
         strings = [str(text, "utf-8", "surrogatepass") for text in pushed]
@@ -209,6 +214,7 @@ def consecutive_columns(start: int, end: int) -> list[bytes]:
     """The four bytes of each number from `start` up to `end`, the lowest first: all
     first bytes, all second bytes, …
     """
+    # Made by repeating bytes, and not by packing each number.
     columns: list[bytes] = []
     for width in (1, 1 << 8, 1 << 16, 1 << 24):
         runs = (

@@ -61,7 +61,9 @@ class Loose:
 
     def __init__(self, names: Names) -> None:
         function, word, ordered, _ = names
+        # A part that came from the memo is not put there again.
         maybe = rb"((?:r....)?)"
+        # Each part is written out, or fetched from the memo.
         key = rb"(?:X(.)\0\0\0([^\0]{0,260})|(" + GET + rb"))" + maybe
         number = rb"(" + GET + rb")(?:X(.)\0\0\0([0-9]{1,20})|(" + GET + rb"))" + maybe
         tag = rb"(" + GET + rb"|X.\0\0\0[!-~]{1,40}?)" + maybe
@@ -86,6 +88,7 @@ class Loose:
         )
 
     def cut(self, data: bytes, slot: int) -> Cut | None:
+        # `split` gives for each pair what lies before it, and then all groups.
         width = self.pattern.groups + 1
         parts = self.pattern.split(data)
         count = _count_joined(parts[:-1:width])
@@ -98,6 +101,7 @@ class Loose:
             )
         if not count:
             return None
+        # One list for each group of the expression, over all pairs.
         columns = [parts[group : count * width : width] for group in range(1, width)]
         whole, between, _, keys, got, put1, classes, _, digits, same, put2, *rest = (
             columns
@@ -116,6 +120,8 @@ class Loose:
             put8,
             tensors,
         ) = rest
+        # In the order of the file, the slots that were filled have to follow each
+        # other.
         filled = [put1, put2, put3, put4, put5, put6, put7, put8, tensors]
         before = {index: text for index, text in enumerate(between) if text}
         if any(len(text) > 2 for text in before.values()):
@@ -131,6 +137,7 @@ class Loose:
         end = slot + len(written) // 5
         if written != puts(slot, end):
             raise OutOfOrderError
+        # The fields that most tensors of a dict share are kept once.
         rows = list(
             zip(classes, devices, counts, shapes, strides, b"".join(grads), strict=True)
         )
@@ -273,11 +280,11 @@ class TensorSkimmer:
         """Leave a key and a tensor on the stack, or in the dict below it, for each pair
         that has the usual opcodes.
         """
-        put = (
-            self._data[position : position + 2]
-            if self._data[position : position + 1] == b"q"
-            else self._data[position : position + 5]
-        )
+        # The opcode behind the tensor says which slot comes next.
+        if self._data[position : position + 1] == b"q":
+            put = self._data[position : position + 2]
+        else:
+            put = self._data[position : position + 5]
         slot = first = int.from_bytes(put[1:], "little") + 1
         is_far = first > max(FREE_SLOTS, len(self._data))  # the machine refuses it
         if put[:1] not in (b"q", b"r") or first <= self.memo.end or is_far:
@@ -294,6 +301,7 @@ class TensorSkimmer:
         # the machine may have filled the slots of classes and devices again
         self._looks.clear()
         self.memo[first - 1] = stack[-1]
+        # Storages that the machine read stand before those that are skimmed.
         for persistent in out.persistent[self._resolved :]:
             persistent.meaning = self._storage_of(persistent)
         self._resolved = len(out.persistent)
@@ -311,6 +319,7 @@ class TensorSkimmer:
             # the slower one.
             if span == _MOST or before.pattern.match(self._data, position) is None:
                 idiom = self._idiom_at(names, position)
+            # Small at first, for what is cut beyond the last pair is cut in vain.
             span = min(2 * span, _MOST) if idiom is before else _LEAST
             cut = self._cut(idiom, position, span, slot)
         self._push_pending(stack)
@@ -329,21 +338,17 @@ class TensorSkimmer:
             return None
         if self._loose is None:
             self._loose = Loose(names)
-        return (
-            self._loose
-            if self._loose.pattern.match(self._data, position) is not None
-            else None
-        )
+        if self._loose.pattern.match(self._data, position) is not None:
+            return self._loose
+        return None
 
     def _cut(
         self, idiom: Idiom | None, position: int, span: int, slot: int
     ) -> Cut | None:
         try:
-            return (
-                None
-                if idiom is None
-                else idiom.cut(self._data[position : position + span], slot)
-            )
+            if idiom is None:
+                return None
+            return idiom.cut(self._data[position : position + span], slot)
         except OutOfOrderError:
             raise MachineError(
                 "the slots of the memo are out of order", position
@@ -437,11 +442,10 @@ class TensorSkimmer:
             return cast("list[str]", texts)
         keys: list[str] = []
         for text, get in zip(texts, got, strict=True):
-            node = (
-                self.memo[int.from_bytes(get[1:], "little")]
-                if text is None and get
-                else text
-            )
+            if text is None and get:
+                node = self.memo[int.from_bytes(get[1:], "little")]
+            else:
+                node = text
             if type(node) is not str:
                 raise MachineError("a key is no string", 0)
             keys.append(node)
@@ -469,13 +473,14 @@ class TensorSkimmer:
         """
         if not count:
             device, count = first_opcode(device)
+        # The group of the shape begins with the offset into the storage.
         offset, sizes = first_opcode(shape)
         node = self.memo[slot_of(first_opcode(cls)[0])]
-        tag = (
-            self._pushed_text(device)
-            if device[:1] == b"X"
-            else self.memo[slot_of(device)]
-        )
+        tag: Made
+        if device[:1] == b"X":
+            tag = self._pushed_text(device)
+        else:
+            tag = self.memo[slot_of(device)]
         if type(node) is not Global or type(tag) is not str or len(tag) > _TAG:
             raise MachineError("a storage is unusual", 0)
         dtype = storage_type(node)
@@ -510,6 +515,7 @@ class TensorSkimmer:
 
         Raises MachineError when the slot holds no node of the tree.
         """
+        # The node whose last slot is this one, or the one after it.
         index = bisect_left(self._lasts, slot)
         if self._lasts[index] == slot and index < len(self._nodes):
             return cast("Made", self._nodes[index])
@@ -523,11 +529,9 @@ class TensorSkimmer:
         opcode = None if match is None else chunk.idiom.text(match, slot)
         if opcode is None:
             raise MachineError("a part of a tensor is used again", chunk.at)
-        return (
-            self._texts.setdefault(slot, self._pushed_text(opcode))
-            if opcode
-            else self._keys[index]
-        )
+        if opcode:
+            return self._texts.setdefault(slot, self._pushed_text(opcode))
+        return self._keys[index]
 
 
 def _pair_offsets(chunk: _Chunk, data: bytes) -> list[int]:
@@ -641,6 +645,7 @@ class Plain:
 
     def cut(self, data: bytes, slot: int) -> Cut | None:
         # The first part is empty or `_NEXT`, because `data` begins with a pair.
+        # The keys alone are split; the rest of each pair has mostly one length.
         parts = self._keys.split(data)
         lengths, keys, puts, tails = (parts[index::4] for index in (1, 2, 3, 4))
         count = len(keys)
@@ -761,11 +766,13 @@ class Plain:
             return pairs[0]
         count, width = len(rows), len(like)
         data = b"".join(rows)
+        # The first tail many times, with the slots and digits that each should have.
         expected = bytearray(like * count)
         if isinstance(pairs, range):
             filled = array("I", range(slot, slot + _PUTS * count, _PUTS))
         else:
             filled = array("I", [slot + _PUTS * pair for pair in pairs])
+        # One large number, so that one addition moves the slots of all pairs.
         base = int.from_bytes(pack_numbers(filled), "little")
         ones = int.from_bytes(b"\1\0\0\0" * count, "little")
         slots: set[int] = set()
@@ -788,6 +795,7 @@ class Plain:
                 for index in range(width)
                 if data[index::width] != expected[index::width]
             ]
+            # Only arguments may differ; another opcode makes another group.
             usual = _argument_places(match) | slots
             other = next((index for index in differing if index not in usual), None)
             if other is not None:
@@ -805,13 +813,12 @@ class Plain:
             )
         alike, row_of = [like], [0] * count
         if differing:
+            # The bytes in which the tails differ tell their rows apart.
             kinds = list(zip(*[data[index::width] for index in differing], strict=True))
             examples = dict(zip(kinds, rows, strict=True))
             numbers = {kind: number for number, kind in enumerate(examples)}
-            alike, row_of = (
-                list(examples.values()),
-                list(map(numbers.__getitem__, kinds)),
-            )
+            alike = list(examples.values())
+            row_of = list(map(numbers.__getitem__, kinds))
         texts = digits[:-1].decode("ascii").split("\0")
         return _Tails(
             pairs,

@@ -125,20 +125,17 @@ class Ways:
                 has_config,
             )  # here: only a folder may have one
 
-            way = (
-                self._planned_way(("slim", "--strip", _WITH_CONFIG))
-                if has_config(path)
-                else Way(None)
-            )
+            if has_config(path):
+                way = self._planned_way(("slim", "--strip", _WITH_CONFIG))
+            else:
+                way = Way(None)
             if way.command is not None:
                 return way
         whole = self._planned_way(("strip",))
         touched = section in self._changed.get(("strip",), (section,))
-        return (
-            whole
-            if whole.command and touched
-            else self._planned_way(("strip", "--section", section))
-        )
+        if whole.command and touched:
+            return whole
+        return self._planned_way(("strip", "--section", section))
 
     def _slim_commands(self) -> Iterator[tuple[str, ...]]:
         if len(self._survey.candidates) < 2:

@@ -214,15 +214,14 @@ class Checkpoint(Shown[Ref]):
     def rooted(self) -> str | None:
         """The path from the root, or the URL, that it was opened by, or None."""
         recipe = self._handle.recipe
-        return (
-            recipe.given
-            if recipe is not None and isinstance(recipe.given, str)
-            else None
-        )
+        if recipe is not None and isinstance(recipe.given, str):
+            return recipe.given
+        return None
 
     def __getitem__(self, name: str) -> Ref:
         self.check_open()
         indices = self._handle.indices
+        # The text of the error is made when it is shown: `in` raises and drops it.
         if name not in indices:
             raise MissingNameError(
                 name, "tensor", indices, partial(self.elsewhere, name)
@@ -260,6 +259,7 @@ class Checkpoint(Shown[Ref]):
         with the first of them.
         """
         self.check_open()
+        # The names of each file, by the id of its source, in the order of the files.
         files: dict[int, dict[str, int]] = {
             id(source): {} for source in self.checkpoint.sources
         }
@@ -326,6 +326,7 @@ class Checkpoint(Shown[Ref]):
                 f"{and_more(odd, 4)}"
             )
             raise UnsupportedError(text, path=self.path)
+        # All are checked before the first byte is read.
         refs: dict[str, TensorRef] = {}
         with about(self.path):
             for name, entry in zip(names, chosen.entries, strict=True):
@@ -424,11 +425,9 @@ class Checkpoint(Shown[Ref]):
         self.close()
 
     def __eq__(self, other: object) -> bool:
-        return (
-            self._handle == other._handle
-            if isinstance(other, Checkpoint)
-            else NotImplemented
-        )
+        if isinstance(other, Checkpoint):
+            return self._handle == other._handle
+        return NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._handle)
@@ -466,6 +465,7 @@ def _file_of(tensor: Tensor) -> int:
     """The id of the file with the bytes of a tensor, or of the first of several; 0
     without any.
     """
+    # The first part that has bytes decides.
     for part in parts_of(tensor):
         place = part.storage.place
         source = None if place is None else place.first_source()
@@ -484,6 +484,7 @@ def _strip_names(names: Sequence[str], path: str) -> list[str]:
     """The names without the prefixes of wrappers. Raises UsageError where two become
     one.
     """
+    # The new name of each tensor -> the old one.
     taken: dict[str, str] = {}
     rule = unwrapping_rule(names)
     for name in names:

@@ -74,6 +74,7 @@ def weights_place(path: str, out: str | None, format: str) -> str:
         raise UsageError(
             f"--with-config goes with {save.SHARD_FORMAT}, not with {format}", path=path
         )
+    # OUT is the name of a folder here, and often given as that of a file.
     is_file = os.path.lexists(out) or out.endswith((*CHECKPOINTS, ".json"))
     if is_file and not os.path.isdir(out):
         named = os.path.dirname(out) or os.path.splitext(out)[0]
@@ -83,6 +84,7 @@ def weights_place(path: str, out: str | None, format: str) -> str:
         )
         hint = None if is_taken else f"-o {folder}"
         raise UsageError("--with-config: OUT is a folder", path=out, hint=hint)
+    # The name that the weights have tells which loader looks for it.
     names = _folder_of(path).names()
     stem = next(
         (stem for stem in _STEMS if any(name.startswith(stem) for name in names)),
@@ -110,6 +112,7 @@ def config_files(
         raise UsageError(problem, path=show(path, None), hint=hint)
     files: list[ConfigFile] = []
     for name in names:
+        # Read now, though written last: nothing is written where one of them lacks.
         content = read_file(beside.child(name, "cache"), limits, name)
         to = target.target(os.path.join(folder, name), force=force, parents=True)
         files.append(ConfigFile(name, content, to))
@@ -148,6 +151,7 @@ def other_dtypes(files: Sequence[ConfigFile], report: RewriteReport) -> list[Lef
     cast = [change.after for change in report.changes if change.kind == "dtype"]
     if not cast:
         return []
+    # A config that names a dtype which some weights still have is right for these.
     now = {entry.tensor.dtype.name for entry in report.result.tensors}
     rows: list[Leftover] = []
     for file in files:
@@ -171,6 +175,8 @@ def with_config_values(
     for file in files:
         for wanted in report.config if file.name == "config.json" else ():
             found = _set_value(file.content, wanted)
+            # A config that has no place for the value stays as it is, and the report
+            # says so.
             if found is None:
                 continue
             content, before = found
@@ -210,6 +216,7 @@ def _set_value(content: bytes, wanted: ConfigValue) -> tuple[bytes, Json] | None
     if not isinstance(document, dict):
         return None
     inner = document.get("text_config")
+    # A model of pictures and texts keeps the values of its text part apart.
     parts = [document, inner] if isinstance(inner, dict) else [document]
     places = [part for part in parts if wanted.key in part]
     if wanted.before is not None:

@@ -113,6 +113,7 @@ class Handle:
 
     def section_of(self, index: int) -> str | None:
         """The name of the section with a tensor, or None."""
+        # The last section that begins at or before the tensor.
         number = bisect_right(self._section_starts, index) - 1
         if number < 0:
             return None
@@ -132,6 +133,7 @@ class Handle:
 
     @cached_property
     def _cache_key(self) -> Hashable:
+        # Nothing says that two such files are the same.
         if self.recipe is None or not self.checkpoint.sources:
             return id(self.checkpoint)
         return (self.checkpoint.format, self.recipe.partial, self.identities)

@@ -34,11 +34,11 @@ def keyword_texts(given: Texts) -> list[str]:
     """Return the texts of a keyword. Raises TypeError for what are none."""
     if given is None:
         return []
-    several = (
-        [given]
-        if isinstance(given, str) or not isinstance(given, Iterable)
-        else list(given)
-    )
+    # One text is meant as itself, and not as its letters.
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        several = [given]
+    else:
+        several = list(given)
     wrong = [given] if isinstance(given, (bytes, bytearray)) else several
     for text in wrong:
         if not isinstance(text, str):
@@ -69,11 +69,10 @@ def several_of(given: Any, *kinds: type, what: str = "paths") -> list[Any]:
 
     An open checkpoint and bytes are iterable too, but neither is a list of paths.
     """
-    every = (
-        [given]
-        if isinstance(given, (bytes, bytearray, memoryview, Mapping, *kinds))
-        else list(given)
-    )
+    if isinstance(given, (bytes, bytearray, memoryview, Mapping, *kinds)):
+        every = [given]
+    else:
+        every = list(given)
     for one in every:
         if not isinstance(one, kinds):
             raise TypeError(f"{what} are taken here, not {type(one).__name__}")
@@ -97,6 +96,7 @@ def model_of(
         if keyword_texts(arguments):
             raise UsageError(f"--arg goes with {option}")
         return None
+    # Made before, by a command that asks for it twice.
     if isinstance(model, ModelRecord):
         return model
     live = load_hook("live model")
@@ -141,6 +141,7 @@ def gate_of(
     found.
     """
     text_only(level=level)
+    # Levels are words of --fail-on beside codes.
     words = codes_of("--fail-on", fail_on, command, (*LEVEL_WORDS, *also))
     return Gate(rules_of(command, select, ignore, level, default), words)
 
@@ -158,6 +159,7 @@ def rules_of(
 
     `origin` stands before the names of the settings.
     """
+    # Codes that are asked for by name come at any level.
     lowest = next((name for name in LEVELS if name == level), None)
     if lowest is None and level is not None:
         raise UsageError(f"--level {show(level, 40)}: not one of {' '.join(LEVELS)}")
@@ -172,12 +174,10 @@ def codes_of(
     """The codes in the values of an option, and the words that it takes `also`. Raises
     UsageError for others.
     """
-    codes = [
-        code.strip()
-        for value in keyword_texts(values)
-        for code in value.split(",")
-        if code.strip()
-    ]
+    codes: list[str] = []
+    for value in keyword_texts(values):
+        codes += [code.strip() for code in value.split(",") if code.strip()]
+    # A code of another command would never be found here.
     makers = _MAKERS.get(command, (command,))
     possible = [
         row.code for row in CATALOGUE.values() if not set(makers).isdisjoint(row.by)
@@ -202,6 +202,7 @@ def _code_hint(code: str, possible: Sequence[str], words: Sequence[str]) -> str:
     makers = [f"ckpt {name}" for name in known.by if has_command(name)] if known else []
     if makers:
         return f"{and_more(makers, 4)} {'find' if len(makers) > 1 else 'finds'} it"
+    # The nearest one of those that can be found.
     alike = nearest_names(code, possible, 1)
     if alike:
         return f"did you mean {alike[0]}?"

@@ -26,14 +26,17 @@ def missing(path: str) -> str | None:
     """
     if not path:
         return "an empty name: is a variable of the shell not set?"
+    # Formats are recognised and read by offsets, so that a file has to seek.
     if path == "-":
         return "ckpt reads files, not stdin: write it to a file first"
     if _URL.match(path):
         return "ckpt reads s3, gs, az, http, https and hf URLs: download it first"
+    # The name is there, and its file is not.
     if os.path.islink(path):
         return _link_text(path)
     folder, name = os.path.split(path)
     names = _list_names(folder or os.curdir)
+    # A hidden file is meant only by a name that begins with a dot.
     near = _nearest_name(
         name,
         names
@@ -69,6 +72,7 @@ def _list_names(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return sorted(
+                # `zip` ends the search in a folder of very many files.
                 (entry.name for entry, _ in zip(entries, range(_MOST), strict=False)),
                 key=natural_sort_key,
             )
@@ -88,6 +92,7 @@ def _nearest_name(name: str, names: Iterable[str]) -> str | None:
     ]
     if longer:
         return longer[0]
+    # Without endings, for `model.pt` may mean `model.pth`.
     stems: dict[str, str] = {}
     for other in names:
         stems.setdefault(other.partition(".")[0], other)

@@ -56,6 +56,7 @@ def open(
     elif isinstance(path, (str, os.PathLike)):
         handle = handle_of(with_home(os.fsdecode(path)), limits, partial, plugins)
     elif hasattr(path, "read"):
+        # Such a file cannot be opened again by another process: its recipe has no path.
         source = _source_of(path)
         handle = opened(Alone(source), Recipe(None, limits, partial, plugins))
     else:
@@ -90,6 +91,7 @@ def _source_of(file: object) -> Source:
         if getattr(raw, "closed", False) is True:
             raise NotOpenedError("the file object is closed")
         if isinstance(raw, io.FileIO) and stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+            # Bytes that Python still has in its buffer are not in the file.
             if raw.writable():
                 handle.flush()
             return File(name, opened=Duplicate(raw.fileno()))

@@ -36,6 +36,7 @@ def changed_by(
 
     Raises CkptError where it would refuse.
     """
+    # As the command itself does with a folder.
     if words[0] in _OF_THE_WEIGHTS and survey.checkpoint.members:
         survey = Survey(weights_file(survey.checkpoint))
     checkpoint = survey.checkpoint
@@ -47,6 +48,7 @@ def changed_by(
     else:
         format = save.same_format(out, checkpoint)
     report = _plan_report(survey, words, format, limits)
+    # A command that changes nothing would write the same file again.
     if not report.changes and words[0] not in ("slim", "salvage"):
         raise UnsupportedError(report.nothing)
     _check_result(
@@ -134,9 +136,11 @@ def _check_result(
     """Check the result of a plan. Raises CodeError, LossError, LimitError."""
     result = report.result
     pickled = save.traits_of(format).is_pickle
+    # Without --keep-code the command refuses it.
     if pickled and (runs := code_of(report.source, result).runs):
         raise CodeError(f"loading the result would run {runs[0]}")
     save.refuse_losses(result, format)
+    # A plan of something plain has to load with weights_only.
     if pickled and len(result.tensors) <= _MANY:
         why = _refusal_reason(result, limits)
         if why is not None and is_plain:

@@ -45,6 +45,7 @@ class MissingNameError(KeyError):
         names: Iterable[str] = (),
         elsewhere: Callable[[], str | None] | str | None = None,
     ) -> None:
+        # KeyError: whoever asks a mapping for a name expects it.
         super().__init__(name)
         self._what = what
         self._names = names
@@ -70,11 +71,9 @@ class MissingNameError(KeyError):
         if self._other_place is not None:
             return self._other_place
         near = nearest_names(str(self.args[0]), self._names)
-        return (
-            f"did you mean {', '.join(show(other, 60) for other in near)}?"
-            if near
-            else None
-        )
+        if near:
+            return f"did you mean {', '.join(show(other, 60) for other in near)}?"
+        return None
 
     def __str__(
         self,
@@ -106,6 +105,7 @@ class Ref:
 
     def __getattr__(self, name: str) -> NoReturn:
         """Raise AttributeError with the way to a method of an array or a tensor."""
+        # A reference is often taken for an array.
         text = f"'Ref' object has no attribute '{show(name, 80)}'"
         if not name.startswith("_"):
             text += " (.numpy() and .torch() read the tensor)"
@@ -218,8 +218,11 @@ class Ref:
 
         from ckpt.elements.fill import array
 
+        # An array of one byte in the shape of the tensor: the index is checked by numpy
+        # itself.
         np.broadcast_to(np.zeros((), "u1"), self.shape)[key]  # raises what numpy raises
         items = key if isinstance(key, tuple) else (key,)
+        # Masks and arrays as indices: numpy takes them from the whole tensor.
         if not all(map(_is_basic, items)):
             return self.numpy()[key]
         ref = self._with_numbers()
@@ -227,6 +230,7 @@ class Ref:
         return self._read(lambda sources: array(ref, region, flipped, sources))[view]
 
     def __iter__(self) -> Iterator[Any]:
+        # As numpy refuses it.
         if not self.ndim:
             raise TypeError("iteration over a tensor of no dimensions")
         return (self[index] for index in range(self.shape[0]))
@@ -289,11 +293,9 @@ def unfit(entry: Entry) -> str | None:
     tensor = unwrap_dtensor(entry.tensor)
     if not isinstance(tensor, TensorRef):
         return f"{tensor.layout}, not strided"
-    return (
-        "on meta, without data"
-        if tensor.storage.place is None and tensor.numel
-        else None
-    )
+    if tensor.storage.place is None and tensor.numel:
+        return "on meta, without data"
+    return None
 
 
 def _is_basic(item: Any) -> bool:
@@ -318,6 +320,7 @@ def _indexed_region(
     """(the indices of each dimension, the dimensions that are backwards, the index that
     gives the result its shape).
     """
+    # The dimensions that the index names; `...` stands for all others.
     count = sum(item is not None and item is not Ellipsis for item in items)
     if not any(item is Ellipsis for item in items):
         items = (*items, *[slice(None)] * (len(shape) - count))
@@ -332,6 +335,7 @@ def _indexed_region(
             region += map(range, rest)
             view.append(item)
         elif isinstance(item, slice):
+            # Read forwards, and turned in memory.
             indices = range(*item.indices(shape[len(region)]))
             if indices.step < 0:
                 flipped.append(len(region))

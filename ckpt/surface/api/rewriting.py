@@ -192,6 +192,7 @@ def check(options: WriteOptions, *inputs: object) -> None:
         raise UsageError("-o and --in-place exclude each other")
     if options.copy and not options.in_place:
         raise UsageError("--copy goes with --in-place")
+    # A result appears whole or not at all, which stdout cannot.
     if options.out == "-":
         raise UsageError(
             "-o -: the result is a file, and not stdout",
@@ -208,6 +209,7 @@ def check(options: WriteOptions, *inputs: object) -> None:
             raise UsageError(
                 f"ckpt {options.command.name} writes local files only", path=options.out
             )
+        # torch.load opens no URL.
         if options.verify == "torch":
             raise UsageError(
                 "--verify torch opens local files only",
@@ -228,11 +230,9 @@ def place_named(out: str | None) -> str | None:
     """OUT as it is meant. A slash behind the URL of a distributed checkpoint says
     nothing more.
     """
-    return (
-        out.rstrip("/")
-        if out is not None and is_url(out) and out.endswith(".dcp/")
-        else out
-    )
+    if out is not None and is_url(out) and out.endswith(".dcp/"):
+        return out.rstrip("/")
+    return out
 
 
 # --- the place of the result ----------------------------------------------------------
@@ -248,6 +248,7 @@ def place_of(path: str, options: WriteOptions, below: str | None = None) -> str 
         return None
     if options.rank_files is not None:
         return options.out
+    # A folder OUT takes several results, unless the result itself is a folder.
     as_folder = is_folder_made(path, options)
     if not options.is_folder or (
         as_folder and formats.is_folder_format(options.out, options.limits)
@@ -331,6 +332,7 @@ def _check_place(given: Opened) -> None:
             path=given.path,
             hint="-o OUT",
         )
+    # By device and inode: the path may lead to another file by now.
     for source in given.checkpoint.sources:
         try:
             is_there = source.status is None or os.path.samestat(
@@ -346,6 +348,7 @@ def _ask_where(checkpoint: Checkpoint, options: WriteOptions) -> UsageError:
     """The error that names where the result could go."""
     if checkpoint.path in NAMELESS:
         return UsageError("where to write?", path=checkpoint.path, hint="-o OUT")
+    # Ready to paste: a free path with the right ending.
     where = _suggested_out(checkpoint, options)
     if options.ending is not None and checkpoint.traits.is_folder:  # of two formats
         same = options._replace(ending=None, suffix=options.suffix or ".converted")
@@ -386,16 +389,17 @@ def _refuse_source(
     if to is None or not to.is_replacing:
         return
     source = report.source
+    # A file that is read stays whole until the new one is complete, but then it is
+    # gone.
     if save.is_source(source, to.real):
         can = options.command.in_place and can_stay(source)
-        hint = (
-            "--in-place"
-            if can and (source.traits.in_place or not report.left_out)
-            else "-o another file"
-        )
+        hint = "-o another file"
+        if can and (source.traits.in_place or not report.left_out):
+            hint = "--in-place"
         raise UsageError(
             "OUT is the source, which --force does not replace", path=to.path, hint=hint
         )
+    # `average` and `warmstart` read several checkpoints.
     is_input = any(
         os.path.lexists(row.path) and os.path.samefile(row.path, to.real)
         for row in report.sources
@@ -449,6 +453,7 @@ def _make_report(survey: Survey, make: Make, options: WriteOptions) -> RewriteRe
 
     Raises LossError for an incomplete checkpoint.
     """
+    # Another save says which tensors this one should have.
     comparison = None
     if options.like is not None:
         comparison = likeness(
@@ -458,6 +463,7 @@ def _make_report(survey: Survey, make: Make, options: WriteOptions) -> RewriteRe
         if comparison is not None and comparison.rows:
             raise LossError(comparison.text, path=survey.path)
         return make(survey, options.limits)
+    # From here on with --partial: the whole tensors are changed and written.
     whole, lost = whole_part(survey.checkpoint, options.limits, comparison)
     report = make(Survey(whole), options.limits)
     if (
@@ -486,6 +492,7 @@ def _advised_partial(options: WriteOptions, plan: Callable[[], None]) -> Iterato
     try:
         yield
     except (UnreadableError, LossError) as error:
+        # An error with a way out of its own keeps it.
         asks = error.hint is None or error.hint.endswith("?")
         if (
             options.command.partial
@@ -559,6 +566,7 @@ def _rewrite_given(
     check(options, path)
     if isinstance(given, Opened):
         given.check_open()
+    # A folder of steps stands for its newest whole step.
     if not is_open and options.command.many and not options.in_place:
         path = step_of(
             path,
@@ -569,6 +577,7 @@ def _rewrite_given(
         )
     if options.with_config:
         options = _with_place(path, options)
+    # Opened only to propose a path in the error.
     if options.out is None and not options.in_place and not options.dry_run:
         if isinstance(given, Opened):
             raise _ask_where(given.checkpoint, options)
@@ -583,6 +592,7 @@ def _rewrite_given(
             "has no name for a result in a folder", path=path, hint="-o OUT"
         )
     to = target_of(path, out, options)
+    # A run that was killed left its temporary file, which may be large.
     for other, size in _left_over(to, options):
         talk.about(other, [f"{size_text(size)} left over from a run that was killed"])
 
@@ -602,6 +612,7 @@ def _rewrite_given(
             if save.is_written(name):
                 save.refuse_losses(report.result, name)
 
+    # An input that cannot be opened whole may be opened in part.
     with _advised_partial(options, plan):
         if isinstance(given, Opened):
             checkpoint = given.checkpoint
@@ -667,6 +678,7 @@ def _rewrite_survey(
     that is changed.
     """
     limits = options.limits
+    # Unread parts are said before copies are left out.
     made = with_unread(
         _make_report(survey, make, options), is_whole=options.command.whole
     )
@@ -678,12 +690,14 @@ def _rewrite_survey(
 
             report = with_texts_left(report, checkpoint)
     _refuse_source(report, to, options)
+    # Written all the same: an empty model may be meant.
     empty = [row.message for row in emptied_findings(survey) if row.level == "error"]
     talk.about(checkpoint.path, empty)
     if to is not None and to.warning:
         talk.about(to.path, [to.warning])
     if options.link:
         _check_link(report, _result_format(report.result, to, options))
+    # A pickle may run code where it is loaded; other formats cannot.
     if _is_pickle(report, to, options):
         effects = code_of(report.source, report.result)
         if effects.runs and not options.keep_code:
@@ -694,6 +708,7 @@ def _rewrite_survey(
                 report.result, _result_format(report.result, to, options)
             )
         _tell_code(report, effects, talk)
+    # The files that go along are read before anything is written.
     carried: list[ConfigFile] = []
     if options.with_config and options.out is not None:
         from ckpt.surface.api.config_files import (
@@ -720,6 +735,7 @@ def _rewrite_survey(
             left_out=(*left_out, *code), left_alone=left_alone, carried=names
         )
     saved = None
+    # A warm start that loads too little writes nothing.
     refusal = "" if report.coverage is None else report.coverage.refusal
     if not options.dry_run and not refusal:
         saved = _write_result(report, to, options)
@@ -732,16 +748,11 @@ def _rewrite_survey(
                 save.is_written(saved.format)
                 and save.traits_of(saved.format).fills_a_state
             )
-            why = (
-                "its loader runs the pickles in it"
-                if runs
-                else "that needs weights_only=False"
-            )
-            why = (
-                "that would compile its code"
-                if report.result.traits.names_are_code
-                else why
-            )
+            why = "that needs weights_only=False"
+            if runs:
+                why = "its loader runs the pickles in it"
+            if report.result.traits.names_are_code:
+                why = "that would compile its code"
             text = (
                 f"torch did not load it, because {why}; every byte was compared instead"
             )
@@ -811,11 +822,9 @@ def _is_pickle(
     if options.in_place and not report.changes:
         return False
     name = _result_format(report.result, to, options)
-    return (
-        save.traits_of(name).is_pickle
-        if save.is_written(name)
-        else report.result.traits.is_pickle
-    )
+    if save.is_written(name):
+        return save.traits_of(name).is_pickle
+    return report.result.traits.is_pickle
 
 
 def _filled_values(report: RewriteReport) -> Filled | None:
@@ -839,11 +848,10 @@ def _code_error(
     """The error for a result that runs code when it is loaded."""
     from ckpt.surface.api.advice import Ways  # here: only an error pays for it
 
-    way = (
-        Ways(survey, limits).way(("weights",)).command
-        if _filled_values(report) is None
-        else None
-    )
+    if _filled_values(report) is None:
+        way = Ways(survey, limits).way(("weights",)).command
+    else:
+        way = None
     weights = "" if way is None else f"; for the weights alone: {way}"
     return CodeError(
         f"loading the result would run {and_more(list(code.runs), 1)}",
@@ -879,6 +887,7 @@ def _write_result(
 ) -> SavedFile | None:
     checkpoint, limits = report.result, options.limits
     format = _result_format(checkpoint, to, options)
+    # Checks beside the one of our own reader.
     further: dict[str, Check] = {}
     if options.verify == "crc":
         further["crc"] = check_bytes
@@ -917,14 +926,13 @@ def _write_result(
                 path=checkpoint.path,
                 hint="-o OUT",
             )
+        # The new pickle is appended: instant, whatever the size of the file.
         if checkpoint.traits.in_place and not options.copy and not further:
             return save.append(checkpoint, limits)
         _refuse_loss(report)
         assert checkpoint.source is not None
-        to, format = (
-            target.target(checkpoint.source.name, force=True),
-            checkpoint.format,
-        )
+        to = target.target(checkpoint.source.name, force=True)
+        format = checkpoint.format
     else:
         if save.traits_of(format).is_folder:
             # Here: most files pay nothing for it.
@@ -962,6 +970,7 @@ def _relist_in_place(report: RewriteReport, options: WriteOptions) -> SavedFile:
     """Change the names of a distributed checkpoint in place. Raises CkptError."""
     checkpoint = report.result
     if options.copy or options.verify is not None:
+        # Both are about bytes of tensors, which are not touched.
         option = "--copy" if options.copy else "--verify"
         raise UsageError(
             f"{option} does not go with --in-place here: no data file is written",

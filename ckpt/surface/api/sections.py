@@ -33,6 +33,7 @@ class Part(Mapping[str, Ref]):
 
     def __getitem__(self, name: str) -> Ref:
         self._handle.check_open()
+        # The names are compared only when the error is shown.
         if name not in self._indices:
             raise MissingNameError(
                 name, "tensor", self._indices, partial(self._elsewhere, name)
@@ -45,6 +46,7 @@ class Part(Mapping[str, Ref]):
         """
         if name in self._handle.indices:
             return f"of the whole file: c[{show_key(name)}]"
+        # Only where one tensor can be meant.
         wrapped = [other for other in self._indices if unwrapped_name(other) == name]
         if len(wrapped) == 1 and wrapped[0] != name:
             return (
@@ -88,6 +90,7 @@ class Section(Part):
     """
 
     def __init__(self, handle: Handle, section: evidence.Section) -> None:
+        # An index finds the tensor without a search by its name.
         names = dict(zip(section.names(), section.indices, strict=True))
         super().__init__(handle, section.name, section.nbytes, names)
         self.kind = section.kind

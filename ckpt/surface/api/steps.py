@@ -44,9 +44,11 @@ def step_of(
         names = folder.names() if folder.is_folder() else []
     except CkptError:
         return path
+    # Folders of steps first, then files of them in one folder.
     steps = steps_in(names) or files_in(names)
     if not steps:
         return path
+    # None where the folder itself is a checkpoint, such as one of DeepSpeed.
     error = formats.refusal_error(path, limits, plugins=plugins)
     if error is None:
         pointer = next((name for name in _POINTERS if name in names), None)
@@ -72,6 +74,7 @@ def _steps_until(
     # Python makes no number of a text of thousands of digits.
     wanted = int(text) if text.isdecimal() and len(text) <= _DIGITS else None
     for index, name in enumerate(steps):
+        # Megatron's file holds the number of the step, DeepSpeed's its name.
         number = re.sub(r"\D+", "", name)
         if name.rstrip("/") == text or int(number) == wanted:
             return steps[: index + 1]
@@ -89,6 +92,7 @@ def _newest_step(
     is.
     """
     passed: list[tuple[str, str]] = []
+    # Only then a step without that file is one that was interrupted.
     are_of_trainer = any(_is_of_trainer(folder, name) for name in steps)
     for name in reversed(steps[-_LOOKED:]):
         try:

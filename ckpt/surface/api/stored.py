@@ -45,15 +45,16 @@ def like_at(
     try:
         with at_hand(given, limits, plugins=plugins) as opened:
             survey = with_ties(opened.survey, limits)
-            section_name = (
-                section
-                if any(part.name == section for part in survey.sections)
-                else None
-            )
+            # The other save may have no such section: then it is its model.
+            if any(part.name == section for part in survey.sections):
+                section_name = section
+            else:
+                section_name = None
             return like_of(survey, section_name)
     except (UnreadableError, UnsupportedError) as error:
         if not isinstance(given, (str, os.PathLike)):
             raise
+        # No checkpoint: it may be a file of sums. If not, the first error is told.
         path = os.fspath(given)
         try:
             return like_of_sums(path, all_sums(path, limits, Globs((), ())))
@@ -80,6 +81,7 @@ class Stored(NamedTuple):
             paths = [record.path for record in self.lists]
         else:
             paths = [row.file for row in self.sums]
+        # A list that names none of its files is of one checkpoint, wherever it lies.
         named = [path for path in paths if path is not None]
         return list(dict.fromkeys(named)) if len(named) == len(paths) else []
 
@@ -97,6 +99,7 @@ def checked_with(
     """Read what a checkpoint is compared with. Raises UsageError for keywords that
     contradict each other, CkptError.
     """
+    # These choose among sums; alone they would be ignored.
     if sums is None and (globs or (section is not None and like is None)):
         raise UsageError(
             "--include and --exclude go with --sums, --section with --sums or --like"
@@ -104,11 +107,10 @@ def checked_with(
     stored = sums if isinstance(sums, Stored) else None
     if isinstance(sums, SumReport):
         rows = [row for row in sums.sums if row.unread is None]
-        stored = (
-            Stored(sums.path, sums=_select_sums(rows, globs, sums.path))
-            if sums.recorded is None
-            else Stored(sums.path, [sums.recorded])
-        )
+        if sums.recorded is None:
+            stored = Stored(sums.path, sums=_select_sums(rows, globs, sums.path))
+        else:
+            stored = Stored(sums.path, [sums.recorded])
     elif stored is None and sums is not None:
         assert not isinstance(sums, Stored)
         path = with_home(os.fsdecode(sums))
@@ -120,6 +122,7 @@ def checked_with(
         and (globs or (section is not None and like is None))
     ):
         raise UsageError(NOT_WITH_LISTS, path=stored.path)
+    # SHA-256 needs all bytes, which --quick does not read.
     if quick and stored is not None and not stored.lists:
         raise UsageError(
             "--quick goes with the list of ckpt sum --recorded, not with other sums",
@@ -136,6 +139,7 @@ def compared_with(
     stored: Stored, report: VerifyReport, opened: Checkpoint, *, quick: bool
 ) -> VerifyReport:
     """The report with what differs from the list of a checkpoint. Raises CkptError."""
+    # By the path, or by how the path ends: a copy lies elsewhere.
     expected = list_of(opened.path, stored.lists)
     if expected is None:
         raise UsageError(NO_SUMS)
@@ -207,6 +211,7 @@ def sums_of(path: str, stored: Sequence[Sum]) -> list[Sum]:
     """The stored sums of one file: those below its name, and those below none. Raises
     UsageError without any.
     """
+    # `row.file` is None above the first name: such sums are of any file.
     own_file = listed_path(path, _files_of(stored))
     own = [row for row in stored if row.file is None or row.file == own_file]
     if not own:

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ckpt import formats
@@ -115,6 +116,7 @@ def find_items_to_open(
         except CkptError as failure:
             items.append(Found(path, error=failure))
             continue
+        # None where one reader opens the folder as one checkpoint.
         error = (
             formats.refusal_error(path, limits, plugins=plugins) if is_folder else None
         )
@@ -176,6 +178,7 @@ def _walk_folder(folder: str, plugins: bool) -> Iterator[Found]:
     if is_cached_model(folder):
         yield from _walked_cache(folder, plugins)
         return
+    # Folders that cannot be listed come last, for os.walk reports them by a call.
     refused: list[Found] = []
     taken: dict[str, list[str]] = {}
     count = 0
@@ -189,6 +192,7 @@ def _walk_folder(folder: str, plugins: bool) -> Iterator[Found]:
             yield Found(
                 os.path.normpath(current_folder), error=_nested_error(current_folder)
             )
+        # os.walk goes into what is left in `folders`: links and caches are taken out.
         every = sorted(
             (name for name in folders if name != _GIT or not is_top),
             key=natural_sort_key,
@@ -211,6 +215,7 @@ def _walk_folder(folder: str, plugins: bool) -> Iterator[Found]:
                 folders.append(name)
         for inner in cached:
             yield from _walked_cache(inner, plugins)
+        # The files of a checkpoint above that lie in this folder.
         own: Sequence[str] = taken.pop(current_folder, ())
         is_taken = len(own) > 0
         if not is_taken:
@@ -225,6 +230,7 @@ def _walk_folder(folder: str, plugins: bool) -> Iterator[Found]:
             for name, inside in _below_each(own).items():
                 taken[os.path.join(current_folder, name)] = inside
         for name in _names_without_shards(current_folder, names, own):
+            # The rest of a huge folder is an error, and not passed over.
             count += 1
             if count > MOST:
                 problem = f"the folder holds over {MOST:,} files"
@@ -266,6 +272,7 @@ def _walked_cache(folder: str, plugins: bool) -> Iterator[Found]:
 
     A blob that was looked at through the link of a snapshot is not looked at again.
     """
+    # A cached model has one snapshot for each revision; one of them is meant.
     main = _main_snapshot(folder)
     snapshots = os.path.join(folder, SNAPSHOTS)
     seen: set[str] = set()
@@ -314,11 +321,10 @@ def _files_behind(item: Found, plugins: bool) -> Iterator[str]:
     folder = item.path if is_folder else os.path.dirname(item.path)
     if not is_folder:
         yield os.path.realpath(item.path)
-    own = (
-        (formats.files_of_folder(folder, Limits(), plugins=plugins) or ())
-        if is_folder
-        else ()
-    )
+    if is_folder:
+        own = formats.files_of_folder(folder, Limits(), plugins=plugins) or ()
+    else:
+        own = ()
     names = os.listdir(folder) if is_folder or item.path.endswith(".index.json") else []
     shards = set(names).difference(_names_without_shards(folder, names, own))
     for name in shards.union(own):
@@ -344,6 +350,8 @@ def _is_one(own: Sequence[str]) -> bool:
     """Tell whether a folder is one checkpoint by the files of it that belong together,
     or a save that was interrupted.
     """
+    # Several files of one checkpoint make a folder one; so does a part of a larger
+    # save.
     if len(own) > 1:
         return True
     for name in own:
@@ -360,12 +368,12 @@ def _names_without_shards(
     """The names in a folder, in natural order, without the shards that an index names,
     or that the first one opens.
     """
+    # Most folders have no shards, so that no index is read.
     has_shards = any(re.search(f"{_SHARD}$", name) for name in names)
-    indices = (
-        [name for name in {*names, *own} if name.endswith(".index.json")]
-        if has_shards
-        else []
-    )
+    if has_shards:
+        indices = [name for name in {*names, *own} if name.endswith(".index.json")]
+    else:
+        indices = []
     indexed = following_in(names)
     for index in indices:
         try:
@@ -377,11 +385,10 @@ def _names_without_shards(
             continue  # opening it says why it cannot be read
         # Only what the index is opened with: a name elsewhere in it would hide its
         # file.
-        weight_map = (
-            json_object(content).get("weight_map")
-            if isinstance(content, dict)
-            else None
-        )
+        if isinstance(content, dict):
+            weight_map = json_object(content).get("weight_map")
+        else:
+            weight_map = None
         if isinstance(weight_map, dict):
             files = {file for file in weight_map.values() if isinstance(file, str)}
             indexed.update(file for file in files if re.search(f"{_SHARD}$", file))
@@ -392,6 +399,7 @@ def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Fou
     """A file in a folder, or one whose path was `typed`: one to look at, or another
     one.
     """
+    # A temporary file of a killed run has a name of ours.
     is_leftover = not typed and re.fullmatch(_LEFTOVER, name) is not None
     is_named_so = name.lower().endswith(CHECKPOINTS)
     try:
@@ -434,6 +442,7 @@ def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Fo
     """As `_walk_folder`, for a folder behind a URL."""
     from ckpt.bytes.executor import Task, Waiting  # here: as in `choose_executor`
 
+    # All names first: how many there are decides whether their bytes are read.
     objects = list(_find_objects(path, plugins, named, is_top=True))
     files = [
         item for item in objects if item.error is None and not item.path.endswith("/")
@@ -449,11 +458,9 @@ def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Fo
             or is_named_so
         ):
             return item._replace(folder=None)
-        return (
-            _by_bytes(item, plugins, cut_off=True)
-            if is_looked_into
-            else item._replace(is_other=True)
-        )
+        if is_looked_into:
+            return _by_bytes(item, plugins, cut_off=True)
+        return item._replace(is_other=True)
 
     yield from Waiting().each([Task(judged, (item,)) for item in objects])
     if not is_looked_into:
@@ -536,11 +543,10 @@ def choose_executor(tasks: Sequence[Task[R]], jobs: int | None = None) -> Each:
         is_alone,
     )  # here: one file needs no others
 
-    if any(
-        isinstance(item, Found) and is_url(item.path)
-        for task in tasks
-        for item in task.arguments[:1]
-    ):
+    # The first argument of such a task is the file that it is about.
+    items = chain.from_iterable(task.arguments[:1] for task in tasks)
+    if any(isinstance(item, Found) and is_url(item.path) for item in items):
+        # They wait for a server, so that processes would win nothing.
         return Waiting(jobs)
     if not is_alone():
         return Waiting(jobs or 1)

@@ -64,12 +64,14 @@ def options_of(
     out = given.pop("out", None)
     limits = given.pop("limits", None)
     limits_only(limits)
+    # An open checkpoint was read under its own limits.
     if isinstance(source, Opened):
         limits = limits or source.limits
         given["plugins"] = given.get("plugins", False) or source.plugins
     text = None if out is None else os.fsdecode(out)
     if text is not None and "\0" in text:
         raise UsageError("out= is no file name: it holds a NUL")
+    # As Python itself refuses a keyword.
     unknown = given.keys() - _WRITING
     if unknown:
         raise TypeError(
@@ -135,6 +137,7 @@ def moved_report(
 
     if to is None:
         return report
+    # Edited as a second stage: the device belongs to the format of the result.
     targets = moves(to, [])
     if format is not None:
         refuse_device(targets, save.traits_of(format), report.source.path)
@@ -181,14 +184,14 @@ def with_format(
     A folder with its config gets safetensors, unless another format is asked for.
     """
     options = options._replace(with_config=with_config)
+    # transformers and diffusers look for safetensors first.
     if with_config and shard_size is None:
         to = to or save.SHARD_FORMAT
     is_pickle = to is not None and save.traits_of(save.format_for("", to)).is_pickle
-    suffix = (
-        SUFFIXES["convert --plain" if plain else "convert"]
-        if plain or is_pickle
-        else ""
-    )
+    suffix = ""
+    if plain or is_pickle:
+        suffix = SUFFIXES["convert --plain" if plain else "convert"]
+    # The ending that an error proposes for OUT.
     ending = None if plain or is_pickle else ".safetensors"
     options = options._replace(suffix=suffix, ending=ending, plain=plain)
     out = None if options.out is None else options.out.rstrip("/") or options.out
@@ -236,6 +239,7 @@ def with_recipe(
     """
     out = None if options.out is None else options.out.rstrip("/")
     is_one = format is not None or shard_size is not None or with_config
+    # A recipe for ranks is asked only where nothing else says what OUT is.
     ranks = None
     if recipe is not None and out and not is_one and not save.has_known_ending(out):
         ranks = _ranks_made(os.fspath(recipe), options.limits, reverse=reverse)
@@ -274,6 +278,7 @@ def with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:
     out = options.out
     if out is None or (options.is_folder and not is_folder_format(out, options.limits)):
         return options
+    # A program gives its tensors alone, so that its format does not stay.
     try:
         format = None if last.traits.names_are_code else save.same_format(out, last)
     except UsageError:

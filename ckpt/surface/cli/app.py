@@ -87,6 +87,7 @@ class Group(TyperGroup):
         raise typer.Exit(_answer_step(run) or 0)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        # `ckpt help diff` is what git and cargo take too.
         name = args[0] if args else ""
         if name == "help":
             args = [*args[1:2], "--help"] if len(args) > 1 else ["--help"]
@@ -211,11 +212,10 @@ def _result_of(step: Callable[[], _R]) -> _R:
             output.write_complaint(f"ckpt: {TOO_MANY_TEXT}")
         elif error.errno in _CANNOT_WRITE:
             output.discard_stdout()
-            why = (
-                "stdout is closed"
-                if error.errno == errno.EBADF
-                else (error.strerror or "").lower()
-            )
+            if error.errno == errno.EBADF:
+                why = "stdout is closed"
+            else:
+                why = (error.strerror or "").lower()
             output.write_complaint(f"ckpt: the output cannot be written: {why}")
         else:
             raise

@@ -117,6 +117,7 @@ def _names_in(path: str) -> list[str]:
     else:
         with about(path):
             data = _list_bytes(path)
+    # `find -print0`: names may hold newlines.
     if b"\0" in data:
         return [
             shown_path(os.fsdecode(name))
@@ -156,6 +157,7 @@ def stdin_bytes(option: str, limit: int = _LONGEST) -> bytes:
     """Return all that is on stdin. Raises UsageError where it is more than `limit`
     bytes.
     """
+    # One byte more shows that there is more.
     data = sys.stdin.buffer.read(limit + 1)
     if len(data) > limit:
         raise UsageError(f"{option} -: the list has over {limit:,} bytes")
@@ -222,6 +224,7 @@ def run_for_each(
                 output.write_error(error)
                 codes.append(TROUBLE)
     except Signal:
+        # A user who interrupts a long run needs to know where it stood.
         if tell_rest and len(paths) > 1:
             sys.stdout.flush()  # the reports on what is done
             index = len(codes)
@@ -275,9 +278,11 @@ def write_answers(
     """
     from ckpt.bytes.executor import Task  # here: who reads one file needs none
 
+    # Files that are no checkpoints are counted, not opened.
     items, others = split_items(items)
     tasks = [Task(_answer_item, (item, answer), 1) for item in items]
     codes, seen = [], []
+    # A few files are done before a bar would be seen.
     several = len(tasks) >= FEW
     with (
         output.progress(
@@ -296,6 +301,7 @@ def write_answers(
                 continue
             seen.append(item.path)
             codes.append(_write_answer(item.path, outcome, json, tables, apart))
+    # A folder that was named and has no checkpoint is an error, and not silence.
     for name in empty_folders(names, seen):
         codes.append(_write_answer(name, nothing_in(name), json, tables, apart))
     if others:
@@ -331,11 +337,11 @@ def _write_answer(
             output.write_json(json(path, outcome))
         output.write_error(outcome)
         return TROUBLE
-    say = (
-        output.write_complaint
-        if outcome.code == TROUBLE or outcome.is_loud
-        else output.write_talk
-    )
+    # --quiet drops what is said about the answer, but never trouble.
+    if outcome.code == TROUBLE or outcome.is_loud:
+        say = output.write_complaint
+    else:
+        say = output.write_talk
     for text in outcome.talk:
         say(text)
     if outcome.document is not None:
@@ -400,6 +406,7 @@ def refuse_factory(path: str, option: str) -> None:
     """Raise UsageError for FILE.py:FACTORY where a checkpoint is expected: only an
     option may run code.
     """
+    # Only where no file has this name.
     file, _, name = path.rpartition(":")
     if file.endswith(".py") and name.isidentifier() and not os.path.lexists(path):
         raise UsageError(
@@ -511,6 +518,7 @@ def check_table(name: str | None) -> None:
     """Raise UsageError for a `--table` that tabulate does not know."""
     if name is None:
         return
+    # Here: only --table needs it.
     from tabulate import tabulate_formats
 
     if name not in tabulate_formats:

@@ -106,12 +106,14 @@ def _option_row(
     once: bool = False,
     other_names: tuple[str, ...] = (),
 ) -> Option:
+    # A flag has no value, so that two texts follow its name: commands, then help.
     metavar = None
     if kind == "flag":
         commands, text = texts
     else:
         metavar, commands, text = texts
     short, _, long = name.rpartition("/")
+    # `inspect*` is rare in inspect alone.
     marked = commands.split()
     return Option(
         name=long,
@@ -145,6 +147,7 @@ A star behind a command says that the option is rare there, `rare` that it is ra
 all of them.
 """
 
+# The order of the rows is that of the help, of completion and of the pages.
 _GROUPS: dict[str, tuple[Option, ...]] = {
     "": (
         texts(
@@ -1298,11 +1301,9 @@ class Exclusion(NamedTuple):
 
 
 def _join_options(options: Sequence[str]) -> str:
-    return (
-        options[0]
-        if len(options) == 1
-        else f"{', '.join(options[:-1])} and {options[-1]}"
-    )
+    if len(options) == 1:
+        return options[0]
+    return f"{', '.join(options[:-1])} and {options[-1]}"
 
 
 _FORMS = (

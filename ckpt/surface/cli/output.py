@@ -66,6 +66,7 @@ def _stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
     char = error.object[error.start]
     if char in _ASCII:
         return _ASCII[char], error.start + 1
+    # One character, so that the next one may have a stand-in.
     error.end = error.start + 1
     return codecs.backslashreplace_errors(error)
 
@@ -211,6 +212,7 @@ def write_lines(lines: Sequence[Line]) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    # Colours, but no markup and no links: names come from files.
     console = Console(
         file=sys.stdout,
         force_terminal=True,
@@ -231,6 +233,7 @@ def _escape_line(line: Line) -> Line:
     """As `show_line`, for styled text. What a report forgot to escape is
     escaped here.
     """
+    # `show_line` looks at whole lines: `::` and `##` are commands in logs of CI.
     text = "".join(text for text, _ in line)
     if show_line(show_literal(text)) == text:
         return line
@@ -259,6 +262,7 @@ def write_text(line: str) -> None:
 
 def write_json(document: dict[str, Json]) -> None:
     """A document on one line; on a terminal it is indented, with one row per line."""
+    # A pipe gets one line, which tools that read lines can take.
     is_screen = sys.stdout.isatty()
     new, inner, row_at = ("\n", "\n  ", "\n    ") if is_screen else ("", "", "")
     after = "," if is_screen else ", "
@@ -370,6 +374,7 @@ class _Bar:
         self._doing, self._total, self._unit, self._names = doing, total, unit, names
         self._done = 0
         self._begin = _clock()
+        # Work that ends soon shows no bar.
         self._next = self._begin + _PATIENCE
         self._lock = threading.Lock()
 
@@ -387,6 +392,7 @@ class _Bar:
     def _update_done(self, done: int) -> None:
         self._done = done
         now = _clock()
+        # Threads advance it thousands of times in a second.
         if now >= self._next:
             self._next = now + _PAUSE
             self._draw_bar(now - self._begin)
@@ -395,6 +401,7 @@ class _Bar:
         from shutil import get_terminal_size
 
         share = self._done / self._total if self._total else 1.0
+        # Characters that every encoding has, where stderr is not UTF-8.
         full, empty = (
             ("━", "·") if "utf" in (sys.stderr.encoding or "").lower() else ("=", ".")
         )
@@ -414,6 +421,8 @@ class _Bar:
             f"{rest}"
         )
         _Bar.shown = self
+        # `\r` to the begin of the line, and `\033[K` for what a longer line left
+        # behind.
         sys.stderr.write(f"\r{line[: get_terminal_size().columns - 1]}\033[K")
         sys.stderr.flush()
 
@@ -503,13 +512,9 @@ def write_talk(text: str, hint: str | None = None) -> None:
 
 def write_complaint(text: str, hint: str | None = None) -> None:
     """As `write_talk`, about trouble: `--quiet` does not drop it."""
-    _write_stderr(
-        [
-            part
-            for line in text.split("\n")
-            for part in talk_lines(line, hint, screen_width(sys.stderr))
-        ]
-    )
+    width = screen_width(sys.stderr)
+    parts = [talk_lines(line, hint, width) for line in text.split("\n")]
+    _write_stderr(list(chain.from_iterable(parts)))
 
 
 def _write_stderr(lines: Sequence[str]) -> None:

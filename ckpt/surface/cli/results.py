@@ -81,6 +81,7 @@ def split_options(
 
     Raises UsageError.
     """
+    # The things that the command takes: many files, changes in place, URLs.
     row = COMMANDS[command]
     out = keywords.pop("output")
     parents = keywords.pop("parents")
@@ -96,11 +97,10 @@ def split_options(
         in_folder=recursive,
         parents=recursive or parents,
     )
-    given = [
-        value
-        for value in keywords.values()
-        for value in (value if isinstance(value, list) else [value])
-    ]
+    # Paths among the values of options, such as --into, are checked as inputs are.
+    given: list[object] = []
+    for value in keywords.values():
+        given += value if isinstance(value, list) else [value]
     check(places, *paths, *given)
     return ResultOptions(written, places, json, recursive, files_from), keywords
 
@@ -129,6 +129,7 @@ def rewrite_paths(
 ) -> int:
     """Each PATH: read, change, write, report. The exit code of the command."""
     jobs = jobs_of(paths or (), options)
+    # `run_for_each` gives paths, of which two may be equal: the jobs come in turn.
     turns = iter(jobs)
     try:
         return run_for_each(
@@ -156,6 +157,7 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
     place that cannot take it.
     """
     places = options.places
+    # Refusals first, before any file is read.
     items = items_of(paths, options)
     several = len(items) > 1 or options.recursive
     if several and places.parents and _is_folder_to_make(places.out):
@@ -186,6 +188,7 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
         )
     if not several:
         return [Job(item, places.out) for item in items]
+    # Each result has its path below OUT as the input has it below its folder.
     jobs = [
         Job(item, place_of(item.path, places, _path_below_folder(item)))
         for item in items
@@ -200,6 +203,7 @@ def items_of(paths: Sequence[str], options: ResultOptions) -> list[Found]:
     """
     names = named_paths(paths, options.files_from, "change")
     places = options.places
+    # A folder of steps gives its newest step; other folders are one checkpoint.
     if not options.recursive:
         if options.places.command.many and not places.in_place:
             names = [
@@ -236,6 +240,7 @@ def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
     """
     if out is None or item.named:
         return False
+    # Else a second run with -r would change the results of the first.
     folder = os.path.realpath(out)
     return (
         folder not in map(os.path.realpath, names)
@@ -286,11 +291,9 @@ def _where_to_write(items: Sequence[Found], places: WriteOptions) -> UsageError:
     if items[0].error is not None:
         raise items[0].error
     with opened(path, places) as checkpoint:
-        ways = (
-            "-o DIR, or --in-place"
-            if places.command.in_place and can_stay(checkpoint)
-            else "-o DIR"
-        )
+        ways = "-o DIR"
+        if places.command.in_place and can_stay(checkpoint):
+            ways = "-o DIR, or --in-place"
     return UsageError("where to write?", path=path, hint=ways)
 
 
@@ -303,6 +306,7 @@ def _refuse_collisions(jobs: Sequence[Job], places: WriteOptions) -> None:
         to = target_of(job.path, job.out, places)
         if to is None:
             continue
+        # By real paths: two names may lead to one place.
         other = taken.setdefault(to.real, job.path)
         if other is not job.path:
             raise UsageError(
@@ -321,6 +325,7 @@ def _rewrite_one(
         with output.progress_meter("copying") as progress:
             done = write(job.path, **keywords, progress=progress, tell=tell)
     except CkptError as error:
+        # It would be said again for each PATH.
         if isinstance(error, UsageError) and error.path is None:
             raise _RequestError(error) from None
         if _is_no_checkpoint(job, error, options.places.limits):

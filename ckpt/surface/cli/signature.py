@@ -59,9 +59,11 @@ def typer_function(name: str, command: Command) -> Command:
     rows = options_of(name)
 
     def run(**values: Any) -> int:
+        # Options that name a file come as lists, to see that one is given twice.
         values |= {
             row.parameter: _only_value(row, values) for row in rows if row.is_once
         }
+        # Before anything is opened.
         _refuse_exclusions(name, rows, values)
         output.set_color(values["color"])
         with output.silenced_output(
@@ -83,6 +85,7 @@ def typer_function(name: str, command: Command) -> Command:
         *map(_argument_parameter, arguments),
         *(_option_parameter(row) for row in rows),
     ]
+    # typer reads a function by its signature, its annotations and its docstring.
     run.__name__ = command.__name__
     run.__module__ = command.__module__
     run.__doc__ = _examples_first(cleandoc(command.__doc__ or ""))
@@ -118,6 +121,7 @@ def _only_value(row: Option, values: dict[str, Any]) -> Any:
 
 def _argument_parameter(row: Argument) -> Parameter:
     kind: Any = list[str] if row.is_list else str
+    # A list may be empty here: its command says itself what is missing.
     argument = typer.Argument(
         None if row.is_list else ...,
         metavar=row.metavar,
@@ -137,8 +141,10 @@ def _option_parameter(row: Option) -> Parameter:
         settings |= {"min": row.low, "max": row.high}
     if row.name == "--help-all":
         settings |= {"callback": _show_all_help, "is_eager": True}
+    # The first long name is the one that the help shows.
     names = [*([row.short] if row.short else []), row.name, *row.other_names]
     kind = "texts" if row.is_once else row.kind
+    # `...` is typer's word for a required value.
     default: Any = ... if row.required else False if row.kind == "flag" else row.default
     option = typer.Option(default, *names, **settings)
     return Parameter(
@@ -148,6 +154,7 @@ def _option_parameter(row: Option) -> Parameter:
 
 def _refuse_exclusions(name: str, rows: list[Option], values: dict[str, Any]) -> None:
     """Raise UsageError for options that exclude each other."""
+    # A value that equals the default counts as not given.
     given = frozenset(row.name for row in rows if _is_given(row, values[row.parameter]))
     for exclusion in exclusions_of(name):
         pair = exclusion.broken(given)
@@ -165,6 +172,7 @@ def _is_given(row: Option, value: Any) -> bool:
 def _examples_first(text: str) -> str:
     """A help whose examples follow its first sentence."""
     first, *rest = text.split("\n\n")
+    # `\b` before a paragraph keeps click from filling its lines.
     rest.sort(key=lambda part: not part.startswith("\b"))
     return "\n\n".join([first, *rest])
 
@@ -207,7 +215,9 @@ class PlainCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         name = self.name or ""
+        # An option may be rare in one command and usual in another.
         rare = {row.name for row in options_of(name) if name in row.rare_in}
+        # In the order of the titles, whatever the order of the parameters.
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _TITLES}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -215,11 +225,10 @@ class PlainCommand(TyperCommand):
                 ctx.meta.get(_ALL) or rare.isdisjoint(param.opts)
             ):
                 is_argument = param.param_type_name == "argument"
-                title = (
-                    "Arguments"
-                    if is_argument
-                    else getattr(param, "rich_help_panel", None) or "Options"
-                )
+                if is_argument:
+                    title = "Arguments"
+                else:
+                    title = getattr(param, "rich_help_panel", None) or "Options"
                 groups[title].append(record)
         for title, rows in groups.items():
             if rows:
@@ -291,13 +300,12 @@ def _parameter_value(
     """The value of a parameter; what this does not know goes the usual way, with
     pydantic if typer has it.
     """
+    # typer keeps the annotation here since it checks values with pydantic.
     kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
     result: Any = value
     if value is None:
-        is_known, result = (
-            kind is not None,
-            () if param.multiple or param.nargs == -1 else None,
-        )
+        is_known = kind is not None
+        result = () if param.multiple or param.nargs == -1 else None
     elif kind in (int, float):
         is_known, result = True, _checked_number(kind, param, ctx, value)
     elif kind in (str, bool):
@@ -325,12 +333,11 @@ def _checked_number(
             f"{value!r} is not a valid float range.", ctx, param
         ) from None
     if (low is not None and number < low) or (high is not None and number > high):
-        limits = (
-            f"x>={low}"
-            if high is None
-            else f"x<={high}"
-            if low is None
-            else f"{low}<=x<={high}"
-        )
+        if high is None:
+            limits = f"x>={low}"
+        elif low is None:
+            limits = f"x<={high}"
+        else:
+            limits = f"{low}<=x<={high}"
         raise typer.BadParameter(f"{number} is not in the range {limits}.", ctx, param)
     return number

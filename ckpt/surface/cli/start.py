@@ -74,13 +74,12 @@ def run(program: Callable[[], int]) -> NoReturn:
         if isinstance(error, KeyboardInterrupt):
             _Process.arrived = _Process.arrived or signal.SIGINT
         elif isinstance(error, SystemExit):
-            code = (
-                error.code
-                if isinstance(error.code, int)
-                else 0
-                if error.code is None
-                else TROUBLE
-            )
+            if isinstance(error.code, int):
+                code = error.code
+            elif error.code is None:
+                code = 0
+            else:
+                code = TROUBLE
         elif not isinstance(error, Signal):
             code = _report_bug(error)
     _leave_process(code)

@@ -47,6 +47,7 @@ def usage_error(error: Any, commands: Sequence[str]) -> CkptError:
     """An error of the parser of the command line, which typer has no public class for,
     as one of ours.
     """
+    # click keeps the command in the context of its errors.
     context = getattr(error, "ctx", None)
     command = (
         "" if context is None or context.parent is None else str(context.info_name)
@@ -61,6 +62,7 @@ def usage_error(error: Any, commands: Sequence[str]) -> CkptError:
 def _explain_error(
     error: Any, context: Any, command: str, commands: Sequence[str]
 ) -> tuple[str, str | None]:
+    # By name: typer has no public classes for these errors.
     kind = type(error).__name__
     if kind == "NoSuchOption":
         return _unknown_option(str(error.option_name), context)
@@ -80,6 +82,7 @@ def _explain_error(
         )
         return f"{option}: {text}" if option else text, None
     text = str(error.format_message())
+    # click says these only in words.
     name = re.match(r"No such command '(.*)'\.", text, re.DOTALL)
     if name:
         return _unknown_command(name[1], commands)
@@ -96,12 +99,11 @@ def _way_for_extra(words: str, context: Any) -> str | None:
     that is free or for the model to fill, or what the command takes.
     """
     params = context.command.params
-    free = {
-        name
-        for param in params
-        for name in param.opts
-        if not context.params.get(param.name)
-    }
+    # The options that have no value yet.
+    free: set[str] = set()
+    for param in params:
+        if not context.params.get(param.name):
+            free.update(param.opts)
     path = None if " " in words else pasted_path(words)
     if path is not None and not os.path.lexists(words):
         if "-o" in free:
@@ -125,12 +127,11 @@ def _as_sentence(text: str) -> str:
 
 def _unknown_option(name: str, context: Any) -> tuple[str, str | None]:
     """An option that there is not: one dash too few, an old name, or a typing error."""
-    options = [
-        option
-        for param in context.command.params
-        for option in (*param.opts, *param.secondary_opts)
-    ]
-    options += ["--help"]
+    options: list[str] = []
+    for param in context.command.params:
+        options += [*param.opts, *param.secondary_opts]
+    options.append("--help")
+    # `-output` is parsed as `-o utput`: the word that was typed says what was meant.
     typed = next(
         (
             word
@@ -158,6 +159,7 @@ def _options_with_words_of(name: str, options: Sequence[str]) -> list[str]:
     """Return the only option that has all words of a name: `--output-format` has the
     word of `--format`. Other names give nothing.
     """
+    # An option of another tool often has the same word.
     words = set(name.removeprefix("--").split("-"))
     found = [
         option

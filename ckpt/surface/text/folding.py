@@ -90,6 +90,7 @@ class _Node:
         """The child of that name, to be changed; made when there is none."""
         entry = self.children.get(part)
         if isinstance(entry, _Node):
+            # A numbered node stands for others too, so a copy is changed.
             if entry.number < 0:
                 return entry
             node = _Node(dict(entry.children), entry.leaf)

@@ -67,6 +67,7 @@ def narrow_columns(
     order of `given_up`, equal ones together.
     """
     kept = list(range(len(heads)))
+    # The cells that each column insists on.
     wanted: list[int] = []
     for head, size in zip(heads, _column_widths(heads, rows), strict=True):
         wanted.append(size if head.least is None else min(size, head.least))
@@ -124,6 +125,7 @@ def column_lines(
         level = NAME
     else:
         room = width - _table_width(widths) + sum(widths[i] for i in giving)
+        # The most cells of a column that gives way.
         level = max(_fair_width([widths[i] for i in giving], room), _LEAST)
     texts = [list(row) for row in rows]
     for i in giving:
@@ -167,6 +169,7 @@ def _shorten_apart(names: Sequence[str], width: int) -> list[str]:
     """Return shortened names. Those that end as another name does keep the part that
     tells them apart, or else their begins, and are without their middles.
     """
+    # Shortened from the left: the end of a name says most.
     short = {name: shorten_name(name, width) for name in names}
     if all(name == text for name, text in short.items()):
         return list(names)

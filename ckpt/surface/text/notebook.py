@@ -19,12 +19,10 @@ _MOST = 200_000
 """Characters of the lines as HTML, which a notebook keeps in its file."""
 # Each colour has a contrast of 3.8 with white and at least 3 with the blacks of dark
 # notebooks.
-_RED, _GREEN, _YELLOW, _CYAN = (
-    "color:#e54949",
-    "color:#089637",
-    "color:#b47305",
-    "color:#098da8",
-)
+_RED = "color:#e54949"
+_GREEN = "color:#089637"
+_YELLOW = "color:#b47305"
+_CYAN = "color:#098da8"
 _BOLD = "font-weight:bold"
 _STYLES = {
     "head": _BOLD,
