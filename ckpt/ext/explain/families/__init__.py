@@ -37,6 +37,7 @@ from ckpt.ext.explain.pasted import plain_text, spaced_pattern
 
 FAMILIES: dict[str, Family] = {
     family.kind: family
+    # The order counts where two patterns begin at one place: the first family keeps it.
     for room in (
         gradients,
         keys,
@@ -88,10 +89,13 @@ def last_message(text: str) -> Message | None:
     found: dict[bool, tuple[int, int, Family]] = {}
     for family, pattern in _family_patterns():
         last = None
+        # The last error of a log is the one that stopped the program.
         for match in pattern.finditer(text):
             last = match
         if last is None:
             continue
+        # Keep the last strong and the last weak error apart: a weak one may stand below
+        # the cause.
         before = found.get(family.is_weak)
         if before is None or last.start() > before[0]:
             found[family.is_weak] = last.start(), last.end(), family
@@ -108,6 +112,7 @@ def _error_line(text: str, start: int, end: int) -> str:
     """
     first = text.rfind("\n", 0, start) + 1
     last = text.find("\n", end)
+    # The cut below would lose an error that stands far inside of a long line.
     if start - first > LONGEST_LINE // 2:
         first = start
     line = text[first : last if last >= 0 else None][:LONGEST_LINE]

@@ -12,6 +12,8 @@ from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import MOST_NAMES, Message
 from ckpt.model.text import and_more, counted_noun, show
 
+# The first style that one name fits decides, so the patterns that fit more names stand
+# last.
 _STYLES = (
     (
         re.compile(r"\.on_input$"),
@@ -48,6 +50,8 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
         ),
         None,
     )
+    # Where the message lists tensors of this file, its loader has read them, and lacks
+    # their layers.
     known = set(message.names).intersection(names)
     if found is not None and known:
         yield from finding_statements(case.at_least("error"))
@@ -81,9 +85,12 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
             "part (transformer., unet.); prefix=None takes names without it."
         )
         return
+    # Read PEFT's `Target modules {'q_proj'} not found in the base model.`
     if "not found in the base model" in message.text:
         yield from _base_of(names, case)
         return
+    # Read diffusers' `No LoRA keys associated to UNet2DConditionModel found with the
+    # prefix='unet'.`
     prefix = re.search(r"prefix='?([\w.]{1,60})", message.text)
     if prefix is not None and not any(name.startswith(prefix[1]) for name in names):
         yield Statement(
@@ -97,6 +104,7 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
 
 _OF_TEXT = re.compile(r"^(?:lora_te\d?_|text_encoder(?:_\d)?[._]|te\d?[._])")
 """The beginning of names of the layers of a text encoder in an adapter."""
+# ComfyUI writes a line for each layer: `lora key not loaded: lora_te1_…`.
 _UNLOADED = re.compile(r"lora key not loaded:?\s{1,4}(\S{1,2000})")
 _BASES = ("ss_base_model_version", "modelspec.architecture", "ss_sd_model_name")
 """Keys of the metadata of an adapter that say which model it was trained on."""
@@ -129,6 +137,7 @@ def _of_another_base(
             "of this file"
         )
     )
+    # The layers of the diffusion model are not listed, so they were taken.
     if len(known) < len(names) and all(map(_OF_TEXT.match, known)):
         yield Statement(
             f"{listed} ({share}), and by their names they are of the text encoder. So "
@@ -144,6 +153,8 @@ def _of_another_base(
         "was trained on, or a newer program knows the names of this trainer."
     )
     rows = [
+        # The metadata of safetensors stands below `__metadata__` in ckpt: the key
+        # behind it is that of the trainer.
         f"{show(name.rpartition('__metadata__.')[2], 60)} = {show(str(node), 80)}"
         for key in _BASES
         for name, node in case.finds_value((key,))
@@ -162,6 +173,8 @@ def _of_another_base(
         )
 
 
+# Group 1 is the layer: `encoder.q_proj` of
+# `base_model.model.encoder.q_proj.lora_A.weight`.
 _LAYER = re.compile(r"^(?:base_model\.model\.)?(.{1,2000}?)\.lora_(?:A|down)\.")
 
 
@@ -248,8 +261,10 @@ def _answer_embedding(message: Message, case: Case) -> Iterator[Statement]:
     vectors = {
         name: shape
         for name, shape in shapes.items()
+        # An embedding is one vector or rows of vectors, and a scalar has no width.
         if is_small and shape[-1:] and len(shape) < 3
     }
+    # Several dots in a name are modules inside of modules, which no embedding has.
     if not vectors or any(name.count(".") > 1 for name in vectors):
         yield Statement(
             f"This file has {counted_noun(len(shapes), 'tensor')}, and an embedding of "
@@ -295,8 +310,11 @@ FAMILIES = (
     Family(
         "embedding",
         (
+            # Read diffusers' `Loaded state dictionary is incorrect: {'clip_g': …`.
             r"Loaded state dictionary is incorrect: ",
             r"loaded state dictionary of the textual embedding",
+            # Read `learned_embeds.bin was trained on a model with an incompatible token
+            # dimension: 768 vs 1.`
             r"incompatible token dimension: \d{1,6} vs\.? \d{1,6}",
             r"as neither textual inversion embedding nor diffuser concept",
         ),
@@ -306,6 +324,8 @@ FAMILIES = (
     Family(
         "valuehead",
         (
+            # Read `Provided path (./checkpoint-1000) does not contain valuehead
+            # weights.`
             r"does not contain value ?head weights",
             r"Reward model is not correctly loaded",
             r"no v_head weight is found",

@@ -15,6 +15,7 @@ from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, show
 
+# The key and the value of the cross-attention of a UNet, whose input is the text.
 _TEXT = re.compile(r"(?:^|\.)attn2\.to_[kv]\.weight$")
 _TEXT_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "SDXL"}
 """The width of the text that the cross-attention of a UNet takes -> the models of that
@@ -28,6 +29,7 @@ def name_architectures(
     message: Message, shapes: Mapping[str, Sequence[int]]
 ) -> Iterator[Statement]:
     """Name two architectures that people take for one another."""
+    # Index 1 of the shape of a linear weight is the width of its input.
     widths = {
         (row.checkpoint[1], row.model[1])
         for row in message.mismatched
@@ -64,6 +66,7 @@ def name_architectures(
             theirs,
         )
     }
+    # A third convolution that lacks on both sides is a matter of names.
     if len(deep) == 1:
         here, there = (
             ("bottleneck", "basic") if "checkpoint" in deep else ("basic", "bottleneck")
@@ -99,6 +102,7 @@ def name_groups(
     """Name a ResNet and a ResNeXt, where the convolutions of one of them are in
     groups.
     """
+    # The message has the shapes that differ, and the file those that are equal.
     theirs = {**shapes, **{row.name: row.model for row in message.mismatched}}
     ours = {**shapes, **{row.name: row.checkpoint for row in message.mismatched}}
     beginnings = [
@@ -135,6 +139,7 @@ def groups_statement(rows: Sequence[Mismatch]) -> Statement | None:
         return None
     (ratio,) = counts
     assert ratio is not None
+    # A depthwise convolution has one input channel in each filter.
     if len({row.checkpoint[1] for row in rows}) == 1 == rows[0].checkpoint[1]:
         text = (
             "are depthwise in the checkpoint (a group for each channel), and not in "
@@ -145,6 +150,8 @@ def groups_statement(rows: Sequence[Mismatch]) -> Statement | None:
             "are depthwise in the model (a group for each channel), and not in the "
             "checkpoint"
         )
+    # More groups leave fewer inputs for each filter: the ratio is that of the inputs in
+    # the model to those in the file.
     elif ratio > 1:
         text = f"are in {ratio} times as many groups in the checkpoint as in the model"
     else:
@@ -162,6 +169,7 @@ def kernel_statement(rows: Sequence[Mismatch]) -> Statement | None:
     """Say that convolutions have other kernels, where nothing else of them differs, or
     return None.
     """
+    # Indices 0 and 1 are the channels, and the kernel begins at 2.
     sizes = {(row.checkpoint[2:], row.model[2:]) for row in rows}
     is_alike = all(
         len(row.checkpoint) == len(row.model) > 2
@@ -227,6 +235,7 @@ def shifted_statement(message: Message) -> Statement | None:
         return None
     if ours.keys() != theirs.keys():
         return None
+    # One shift must explain all places, else the numbers are alike by chance.
     for shift in _SHIFTS:
         if all(
             {(number + shift, part) for number, part in theirs[place]} == ours[place]
@@ -277,6 +286,7 @@ def _has_block(
 
 _BLOCK = re.compile(r"(.*?(?:^|\.)[A-Za-z_]\w*\.)(\d{1,4})\.")
 """The list of blocks that a tensor is in, and its number in the list."""
+# ResNet-34 and 50 have equal counts, so the kind of their blocks stands first.
 _RESNETS: dict[tuple[int, ...], str] = {
     (False, 2, 2, 2, 2): "ResNet-18",
     (False, 3, 4, 6, 3): "ResNet-34",
@@ -301,6 +311,8 @@ def compare_depths(
     differing: dict[str, tuple[int, int]] = {}
     for place, numbers in there.items():
         held = here.get(place, set())
+        # The missing numbers must follow those of the file without a gap. A gap is a
+        # renaming, and no depth.
         is_more = held == set(range(len(held))) and numbers == set(
             range(len(held), max(numbers) + 1)
         )
@@ -310,6 +322,7 @@ def compare_depths(
         held = here.get(place, set())
         if (
             place not in there
+            # The numbers that are left over must be the last ones of the list.
             and numbers < held
             and numbers == set(range(min(numbers), max(held) + 1))
         ):
@@ -363,6 +376,7 @@ def _resnet_names(
         next((place for place in blocks if place.endswith(stage)), None)
         for stage in _STAGES
     ]
+    # Without all four stages it is no ResNet of torchvision.
     if None in stages:
         return ""
     is_bottleneck = any(_THIRD.search(name) for name in shapes)
@@ -471,6 +485,7 @@ def _is_first(name: str, shapes: Mapping[str, Sequence[int]]) -> bool:
     """Tell whether a convolution takes the input of the model: it stands first in the
     file, or has the name of such a layer.
     """
+    # A state dict has the order in which the model registers its layers.
     first = next((other for other, shape in shapes.items() if len(shape) > 2), None)
     return name == first or bool(_DIFFUSION.search(name) or _FIRST.search(name))
 
@@ -500,10 +515,13 @@ def scaled_rows(rows: Sequence[Mismatch]) -> list[Mismatch]:
 
 def width_statement(wide: Sequence[Mismatch]) -> Statement:
     """The sentence on a model that is wider than the other."""
+    # The smallest size is the width itself, and larger ones are multiples of it, as in
+    # an MLP.
     here, there = min(pair for row in wide for pair in _differing_sizes(row))
     likely = ""
     transformers = [row for row in wide if _VIT.search(row.name)]
     if transformers:
+        # The rows of qkv are three times the width, and index 1 is the width.
         here, there = transformers[0].checkpoint[1], transformers[0].model[1]
         if here in _VIT_WIDTHS and there in _VIT_WIDTHS:
             likely = (
@@ -530,6 +548,7 @@ def _differing_sizes(row: Mismatch) -> list[tuple[int, int]]:
 
 def _is_kernel_alone(row: Mismatch) -> bool:
     """Tell whether the kernel of a convolution differs and its channels do not."""
+    # Three dimensions with a first of 1 are a table of positions, and no kernel.
     is_convolution = len(row.model) > 3 or (len(row.model) == 3 and row.model[0] > 1)
     return is_convolution and row.checkpoint[:2] == row.model[:2]
 
@@ -599,6 +618,7 @@ def likely_pair(
         or not old
     ):
         return None
+    # The name goes into a command that the user pastes.
     if re.fullmatch(r"[\w.-]{1,200}", new) is None:
         return None
     listed = [f"{part} {list(shapes[f'{old}.{part}'])}" for part in parts]

@@ -28,6 +28,7 @@ _SHOWN = 8
 
 def of_lacked(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a program that asks for one tensor by its name."""
+    # A full stop behind the name ends the sentence of the program.
     name = next(text for text in found.groups() if text is not None).rstrip(".,;:")
     names = [entry.name for entry in case.survey.tensors]
     below = [other for other in names if other.startswith(f"{name}.")]
@@ -68,6 +69,7 @@ def _in_another_dict(name: str, case: Case) -> Statement | None:
     if place is None:
         return None
     roots = {str(entry.path[0]) for entry in case.survey.tensors if entry.path}
+    # A single dict around all names is a wrapper, and no part beside others.
     if len(roots) < 2:
         return None
     written = "".join(f'["{show(str(key), 80)}"]' for key in place)
@@ -83,6 +85,7 @@ def _in_another_dict(name: str, case: Case) -> Statement | None:
 def _tied_to(name: str, names: Sequence[str], case: Case) -> Statement | None:
     """Say that the output layer is tied to the embedding, or return None."""
     wanted = name if name.endswith(".weight") else f"{name}.weight"
+    # A file that has the output layer itself ties nothing.
     if any(other == wanted or other.startswith(f"{name}.") for other in names):
         return None
     tied = tied_name([wanted], names, case) or _by_setting(wanted, names, case)
@@ -113,6 +116,7 @@ def _by_setting(wanted: str, names: Sequence[str], case: Case) -> str | None:
 def _twice_line(wanted: str, tied: str, case: Case) -> str | None:
     """The line of Python that writes the embedding under both names, or None."""
     load = case.survey.load.expression
+    # The line writes safetensors, so it is for such a file alone.
     if load is None or not load.startswith("safetensors.torch.load_file("):
         return None
     return (
@@ -128,6 +132,7 @@ def absent_text(name: str, names: Sequence[str]) -> str:
     """
     parts = name.split(".")
     text = f"No tensor of this file is called {show(name, 120)}."
+    # Go up from the tensor to the last module that the file has.
     for count in range(len(parts) - 1, 0, -1):
         begin = ".".join(parts[:count]) + "."
         below = [other[len(begin) :] for other in names if other.startswith(begin)]
@@ -139,6 +144,7 @@ def absent_text(name: str, names: Sequence[str]) -> str:
         word = parts[count]
         shown = and_more([show(part, 60) for part in held], _SHOWN)
         text += f" {show(begin[:-1], 120)} has {shown}, and no {show(word, 60)}"
+        # A number names a layer of a list, and other layers would be no help.
         if word.isdigit():
             return f"{text}: the file has other layers."
         others = [other for other in names if f".{word}." in f".{other}."]

@@ -13,6 +13,8 @@ from ckpt.ext.explain.case import Case, Statement, shared_beginning
 from ckpt.model.text import and_more, counted_noun, show
 
 _NOTHING_LOADED_TEXT = (
+    # Read `The pretrained weights "m.pth" cannot be loaded, please check the key names
+    # manually`.
     r"cannot be loaded, please check the key names"
     r"|\b[Nn]o (?:matching|matched) (?:keys?|layers?|parameters?|weights?"
     r"|params)\b[^\n]{0,80}(?:checkpoint|state_?dict|weights|pre-?trained|load)"
@@ -27,6 +29,7 @@ def nothing_loaded(case: Case) -> Iterator[Statement]:
     """Say how the names of the weights begin, where a program found none of its own,
     and how to load them all the same.
     """
+    # With several models in the file it is not known which one was meant.
     chosen = case.survey.candidates[0] if len(case.survey.candidates) == 1 else None
     if chosen is None:
         return
@@ -50,6 +53,7 @@ def nothing_loaded(case: Case) -> Iterator[Statement]:
         rule = ("--sub", f"s/^{re.escape(beginning)}//")
         section = ("--section", chosen.name) if chosen.path else ()
         way = case.plan(("rename", *rule, *section))
+        # Where no command renames a section by itself, one may rename all names.
         if way.command is None:
             way = case.plan(("rename", *rule))
         if way.command is not None:
@@ -67,6 +71,7 @@ def whole_beginnings(here: Sequence[str], missing: Sequence[str]) -> list[str]:
     if not missing or set(missing) <= {"weight", "bias"}:
         return []
     names = set(here)
+    # One name finds the beginnings, and all the others test them.
     first = min(missing, key=len)
     beginnings = [
         name.removesuffix(first) for name in here if name.endswith(f".{first}")
@@ -110,6 +115,7 @@ def each_beginning(
         )
     yield Statement(text)
     load = case.survey.load.expression
+    # Print the averages first, which programs use for inference.
     for begin in [*averaged, *(begin for begin in beginnings if begin not in averaged)][
         :4
     ]:

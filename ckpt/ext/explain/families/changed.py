@@ -29,6 +29,8 @@ class Changed(NamedTuple):
         return f"state = {load}; {self.code}"
 
 
+# Multiply weight_orig with weight_mask, as prune does before each forward. `[:-5]` cuts
+# off `_orig`.
 _MASKED = (
     'state.update((name[:-5], state[name] * state[name[:-5] + "_mask"]) for name in '
     'list(state) if name.endswith("_orig"));'
@@ -36,6 +38,7 @@ _MASKED = (
     'name.endswith(("_orig", "_mask"))})'
 )
 
+# The modules that prepare and prepare_qat of torch.ao.quantization put into a model.
 _OBSERVED = re.compile(
     r"(?:^|\.)(?:activation_post_process|weight_fake_quant)\.|(?:^|\.)(?:fake_quant"
     r"|observer)_enabled$"
@@ -60,6 +63,7 @@ def find_change(
         )
         return Changed(frozenset(ours), text, _MASKED)
     lost = set(absent)
+    # The other way round: the file has the plain weight, and the model its two parts.
     bare = [name for name in here if f"{name}_orig" in lost and f"{name}_mask" in lost]
     if bare:
         ours = [f"{name}{end}" for name in bare for end in ("", "_orig", "_mask")]
@@ -70,6 +74,7 @@ def find_change(
                 "(torch.nn.utils.prune)."
             ),
         )
+    # weight_orig is on both sides here, so it is in `names` and not in `here`.
     older = [name for name in absent if f"{name}_v" in here and f"{name}_orig" in names]
     if older:
         return Changed(
@@ -102,6 +107,8 @@ def _find_quantization(
         if name.endswith(".zero_point")
         and f"{name.removesuffix('zero_point')}scale" in theirs
     }
+    # A quantized Linear of torch keeps its weight in _packed_params, beside scale and
+    # zero_point.
     if layers and any("._packed_params" in name for name in theirs):
         ours = {
             name
@@ -115,6 +122,7 @@ def _find_quantization(
             " model in the same way before the load (quantize_dynamic, or prepare and "
             "convert).",
         )
+    # Either side may be the packed one.
     packed = packed_and_plain(absent, here) or packed_and_plain(
         here, absent, is_saved=True
     )

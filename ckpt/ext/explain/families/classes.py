@@ -59,6 +59,7 @@ model -> the model types.
 """
 _OF_ONE = frozenset(BASES) - {"transformer", "model"}
 """The prefixes that tell the architecture."""
+# A terminal may wrap this warning of transformers, so each space stands for several.
 TYPES = re.compile(
     r"You\s{1,40}are\s{1,40}using\s{1,40}a\s{1,40}model\s{1,40}of\s{1,40}type\s{1,40}`?([\w.-]{1,100})`?\s{1,40}to\s{1,40}instantiate\s{1,40}a"
     r"\s{1,40}model\s{1,40}of\s{1,40}type\s{1,40}`?([\w-]{1,100})"
@@ -90,11 +91,14 @@ def of_another_class(message: Message, case: Case) -> Statement | None:
     )
     said = config.get("model_type")
     own = said if isinstance(said, str) else None
+    # A few missing keys are a head, and no other architecture.
     most = 2 * len(message.missing) >= len(case.survey.tensors)
+    # A warning that contradicts config.json is not about this folder.
     if message.types and most and own in (None, message.types[0]):
         return another_class(*message.types, case, message)
     prefix = _named_architecture(message)
     known = {kind for kinds in BASES.values() for kind in kinds}
+    # A type that is not in the table may share the prefix of another one.
     if own is None or prefix is None or own not in known or own in BASES[prefix]:
         return None
     return another_class(own, prefix, case, message)
@@ -117,6 +121,8 @@ def another_class(
     line = case.survey.load.model
     if message.task is not None:
         path = string_literal(case.survey.path)
+        # The automatic class finds the architecture in config.json, and keeps the head
+        # of the task.
         line = f"transformers.AutoModel{message.task}.from_pretrained({path})"
     return Statement(f"{text} Use the class that config.json names:", (), line)
 
@@ -130,4 +136,5 @@ def _named_architecture(message: Message) -> str | None:
     best = max(
         (root for root in roots if root in _OF_ONE), key=roots.__getitem__, default=None
     )
+    # A model may have an encoder of another architecture as a part.
     return best if best is not None and 2 * roots[best] >= len(names) else None

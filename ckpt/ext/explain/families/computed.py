@@ -75,6 +75,7 @@ def computed_shapes(
         "training."
     )
     load = case.survey.load.expression
+    # The line leaves out these buffers alone, so any other difference would stop it.
     others = len(rows) > len(names) or message.missing or message.unexpected
     if others or load is None or len(case.survey.candidates) != 1:
         yield Statement(text)
@@ -100,6 +101,7 @@ def tied_to_shared(
     absent: Sequence[str], here: Collection[str], case: Case
 ) -> Statement | None:
     """Say that keys which lack are the shared embedding of a file, or return None."""
+    # A config that unties the output layer means that the file has lost it.
     unties = [
         value
         for value in case.survey.checkpoint.values
@@ -133,6 +135,7 @@ def below_nothing(missing: Sequence[str], here: Collection[str]) -> Statement | 
         others = [other for other in here if other.endswith(name)]
         for prefix in {other.removesuffix(name) for other in others}:
             found[prefix] = found.get(prefix, 0) + 1
+    # One prefix must lead to every name of the message.
     prefixes = [prefix for prefix, count in found.items() if count == len(missing)]
     if len(prefixes) != 1 or not prefixes[0].isidentifier():
         return None
@@ -157,6 +160,7 @@ def swin_downsample(
     next or the previous stage, and the sentence with the command that gives them the
     numbers that the model asks for.
     """
+    # Other models call a layer downsample too, and have no second numbering.
     if not any(name.endswith(_OF_SWIN) for name in shapes):
         return None
     differing = [row.name for row in message.mismatched]
@@ -172,12 +176,15 @@ def swin_downsample(
         ),
         None,
     )
+    # The shape under the new number must be the one that the model asks for.
     if shift is None or any(
         shapes.get(_other_stage(row.name, shift)) != row.model
         for row in message.mismatched
         if _DOWNSAMPLE.fullmatch(row.name)
     ):
         return None
+    # The rules run one after the other: none may make a name that a later one changes
+    # again.
     numbers = sorted({number for _, number, _ in ours}, reverse=shift < 0)
     place = next(iter(ours))[0]
     words = ["rename"]

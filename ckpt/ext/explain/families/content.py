@@ -41,8 +41,14 @@ from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import REGISTERED, children_of
 from ckpt.tree.view import attributes, look
 
+# Read `'collections.OrderedDict' object has no attribute 'eval'`: group 1 is the class,
+# group 2 the attribute.
 _ATTRIBUTE = re.compile(r"'([\w.]{1,200})' object has no attribute '(\w{1,200})'")
+# Python quotes a key with either mark, and a program that quotes it itself adds a
+# second one: `KeyError: "'step'"`.
 _KEY = re.compile(r"KeyError: ['\"]{1,2}([^'\"\n]{1,2000})['\"]{1,2}")
+# The attributes that programs ask of a model. A dict that lacks one of them stands in
+# the place of a module.
 _OF_MODULES = (
     "eval",
     "train",
@@ -82,6 +88,7 @@ _OF_MODULES = (
 )
 _OF_STATE_DICTS = ("_metadata",)
 """The attributes that only state dicts have."""
+# Read the call of a dict as a model: `TypeError: 'dict' object is not callable`.
 _FORWARD = re.compile(
     r"'(?:collections\.)?(?:Ordered[Dd]ict|dict)' object is not callable"
 )
@@ -91,22 +98,30 @@ def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
     """Answer an object that lacks an attribute: a dict in the place of a model, or a
     module that an older version pickled.
     """
+    # An object that is no dict and has no seek was handed to torch.load in the place of
+    # a path.
     seeks = SEEKS.search(message.text)
     if seeks is not None and not seeks[1].endswith(("dict", "OrderedDict")):
         yield from of_object_for_path(seeks, case)
         return
     found = _ATTRIBUTE.search(message.text)
+    # Other classes come from the family `older-module`, which shares this answer.
     if found is not None and found[1].rpartition(".")[2] not in ("dict", "OrderedDict"):
         cls, name = found[1].rpartition(".")[2], found[2]
+        # A program that took a module for its state dict asks it for a method of dicts:
+        # `'Segmenter' object has no attribute 'keys'`.
         if hasattr(dict, name) or name in _OF_STATE_DICTS:
             yield from _module_as_dict(cls, name, case)
         else:
             yield from _older_module(cls, name, case)
         return
+    # The dict around a pickled module was asked for the methods of the module.
     if case.has_module:
         yield from _module_in_dict(case)
         return
     models = case.survey.candidates
+    # A training checkpoint has its weights below a key, or an optimizer beside them.
+    # Else the whole file is the state dict.
     path = models[0].name if models else ""
     if path or case.optimizers:
         where = f", and the weights are in {show(path, 80)}" if path else ""
@@ -134,6 +149,7 @@ def _module_as_dict(cls: str, name: str, case: Case) -> Iterator[Statement]:
         f"The file holds an object of {show(cls, 80)} at {and_more(places, 3)}, and "
         f"the program took it for a dict: {show(name, 80)} is a method of dicts."
     )
+    # A dot in the place means several keys, which one subscript does not reach.
     if "." not in path:
         where = f"torch.load(…){literal_key(path)}" if path else "torch.load(…)"
         text += (
@@ -151,6 +167,8 @@ def _module_in_dict(case: Case) -> Iterator[Statement]:
     """Say where the pickled modules of a file are: at its root, or under keys."""
     modules = [section for section in case.survey.sections if section.is_module]
     places = [show(section.name, 80) for section in modules if section.path]
+    # A section without a path is a module at the root: torch.load gives the module
+    # itself then, and no dict.
     if not places or len(places) < len(modules):
         yield Statement(
             "This file holds a whole pickled module. Is it the file that was loaded?"
@@ -185,6 +203,8 @@ def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
     objects = list(_objects_of_class(case, cls))
     if not objects:
         return
+    # Unpickling runs no __init__, so an attribute that the class has got since is
+    # missing in the file too, as `approximate` of GELU.
     lacking = [name for name, node in objects if attribute not in attributes(node)]
     if not lacking:
         yield Statement(
@@ -216,6 +236,8 @@ def _objects_of_class(case: Case, cls: str) -> Iterator[tuple[str, Opaque]]:
     left: list[tuple[str, Node]] = [("", case.survey.checkpoint.root)]
     while left:
         name, node = left.pop()
+        # Objects may refer to each other in a circle, and below a tensor is nothing to
+        # find.
         if id(node) in seen or tensor_of(node) is not None:
             continue
         seen.add(id(node))
@@ -223,6 +245,8 @@ def _objects_of_class(case: Case, cls: str) -> Iterator[tuple[str, Opaque]]:
             yield name, node
         for key, child in children_of(node):
             if not isinstance(child, (str, int, float, bool, type(None))):
+                # A name in torch has no `_modules` in it: the tables of a module are
+                # left out of the place.
                 is_table = str(key) in REGISTERED
                 left.append(
                     (name if is_table else f"{name}.{key}" if name else str(key), child)
@@ -233,15 +257,21 @@ def _answer_key(message: Message, case: Case) -> Answer:
     """Answer a key that the checkpoint does not have, or that its optimizer
     does not.
     """
+    # The text of this KeyError is a sentence of torch: `param 'initial_lr' is not
+    # specified in param_groups[0] when resuming an optimizer`.
     if "initial_lr" in message.text and "is not specified" in message.text:
         rows = list(_first_rates(case))
         return Answer(case.survey.path, tuple(rows)) if rows else looked_at(case)
     found = _KEY.search(message.text)
+    # Words without a KeyError name no key: only the state of an optimizer is known to
+    # lack.
     if found is None and _NO_STATES.search(message.text):
         return Answer(case.survey.path, tuple(_no_states(case)))
     if found is None:
         return looked_at(case)
     name = asked_name(found[1])
+    # Lightning puts a sentence into its KeyError: `Trying to restore optimizer state
+    # but checkpoint contains only the model.`
     if "contains only the model" in message.text:
         return Answer(case.survey.path, tuple(_no_optimizer(case)))
     rows = list(_of_root(name, case))
@@ -273,6 +303,7 @@ _OF_OPTIMIZERS = (
     "decoupled_weight_decay",
 )
 """Keys that torch's optimizers ask for in a state or in a group."""
+# The keys under which programs put the weights of a model.
 _MODEL_KEYS = (
     "state_dict",
     "model",
@@ -296,6 +327,8 @@ _MODEL_KEYS = (
 
 ASKED_FOR = re.compile(
     rf"{_KEY.pattern}"
+    # The `form` is the program's own slip: `Failed loading checkpoint form m.pth:
+    # 'backbone.layer.weight'`.
     r"|Failed loading checkpoint form? \S{1,2000}: '([\w.]{3,1000})'"
     r"|(?i:required|mandatory"
     r"|expected) key:? ['\"]?([\w.-]{1,200})['\"]? (?:is )?(?:missing|not (?:found"
@@ -306,7 +339,10 @@ ASKED_FOR = re.compile(
     r"|state[_ ]dict|file)"
     r"|['\"]([\w.-]{1,200})['\"] (?:is )?not (?:found )?in (?:the )?(?:checkpoint"
     r"|loaded state)\b"
+    # SpeechBrain has a file for each object: `Loading checkpoint from save/CKPT+2021,
+    # but missing a load path for wav2vec_opt`.
     r"|missing a load path for ([\w-]{1,200})"
+    # Programs of OpenMMLab say `No state_dict found in checkpoint file b.pth`.
     r"|No (\w{1,100}) found in checkpoint(?: file)?\b"
     r"|\b[Ww]eights? ['\"]?([\w-]{1,200}(?:\.[\w-]{1,200}){1,40})['\"]? does not exist"
     r"|[Cc]heckpoint (?:file )?(?:does not|doesn't|must|should) (?:contain|have"
@@ -317,6 +353,7 @@ ASKED_FOR = re.compile(
 
 def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a key that a program lacks, and that the checkpoint may not have."""
+    # A KeyError with a variable of the launcher, such as 'RANK', is about no file.
     if UNSET.search(found[0]):
         return
     name = asked_name(next(text for text in found.groups() if text is not None))
@@ -328,6 +365,8 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     yield from _of_root(name, case)
 
 
+# A name with dots among words. The looks around it keep out the parts of a path, as
+# `out/model.pth`.
 _IN_SENTENCE = re.compile(
     r"(?<![\w./\\-])[\w-]{1,200}(?:\.[\w-]{1,200}){1,40}(?![\w/\\])"
 )
@@ -340,6 +379,7 @@ def asked_name(text: str) -> str:
     """
     if " " not in text.strip():
         return text
+    # A name in quotes is surer than a word with a dot in it.
     found = _QUOTED_NAME.search(text) or _IN_SENTENCE.search(text)
     if found is None:
         return text
@@ -368,6 +408,8 @@ def of_parts(found: re.Match[str], case: Case) -> Iterator[Statement]:
     is_flat = bool(case.survey.candidates) and not any(
         section.path for section in case.survey.candidates
     )
+    # A file with some of the parts is a checkpoint that lacks the others. A file with
+    # none of them was never one of a run.
     if is_flat and not held:
         yield Statement(
             f"The program looks for {shown} at the root of this file, and it is one "
@@ -391,6 +433,8 @@ def _first_rates(case: Case) -> Iterator[Statement]:
     """
     for section in case.optimizers:
         label = show(section.name, 80) or "The optimizer"
+        # A scheduler writes initial_lr into the groups when it is built, so a save
+        # without a scheduler has none.
         if "initial_lr" in _optimizer_fields(section):
             yield Statement(
                 f"{label} has initial_lr: load its state before the scheduler is "
@@ -427,6 +471,7 @@ _SCHEDULERS = {
     "_schedulers": "SequentialLR",
     "milestones": "MultiStepLR",
     "total_iters": "LinearLR, ConstantLR or PolynomialLR",
+    # Keep it last: StepLR and MultiStepLR have a gamma too.
     "gamma": "ExponentialLR",
 }
 """Keys of the states of schedulers -> their classes; the first that is there
@@ -458,6 +503,8 @@ def _scheduler_statements(name: str, case: Case) -> Iterator[Statement]:
 def _states_of_schedulers(case: Case) -> Iterator[tuple[str, set[str]]]:
     """The place of each scheduler's state, and its keys."""
     checkpoint = case.survey.checkpoint
+    # The keys of one state are in two lists of a checkpoint: scalars such as
+    # last_epoch, and containers such as base_lrs.
     keys: dict[tuple[object, ...], set[str]] = {}
     for value in checkpoint.values:
         if value.path:
@@ -465,6 +512,7 @@ def _states_of_schedulers(case: Case) -> Iterator[tuple[str, set[str]]]:
     for row in checkpoint.containers:
         keys.setdefault(tuple(row.path), set()).update(str(key) for key in row.keys)
     for path, held in keys.items():
+        # Every scheduler of torch but ChainedScheduler keeps last_epoch in its state.
         if "last_epoch" in held:
             yield ".".join(map(str, path)), held
 
@@ -475,6 +523,8 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
     if case.survey.checkpoint.layout == _SPEECHBRAIN:
         yield from _of_recoverables(name, case)
         return
+    # Ask first what the file says of this very name, then where else it stands, and
+    # last what is known of names like it.
     rows = _first_that_answers(_BEFORE_PLACES, name, case)
     if rows:
         yield from rows
@@ -491,10 +541,13 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
     if places:
         shown = and_more([show(place, 120) for place in places], 4)
         yield Statement(f"This file has {show(name, 80)} at another place: {shown}.")
+        # A prefix before all names explains the other place by itself.
         renaming = _without_prefix(places, name, case)
         if renaming is not None:
             yield renaming
             return
+    # These two speak also where a place was found: param_groups lies below
+    # base_optimizer_state, or in a part that the program did not take.
     rows = list(_of_zero(name, case)) or list(_of_taken_part(name, case))
     if not rows and not places:
         rows = _first_that_answers(_WITHOUT_PLACES, name, case)
@@ -506,6 +559,8 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
 
 def _of_adapted_layer(name: str, case: Case) -> Statement | None:
     """Say that a file has the adapter of a layer, and not the layer, or return None."""
+    # PEFT calls the layer that it wraps base_layer. Where the file has such names, its
+    # base was saved too.
     module, _, rest = name.partition(".base_layer.")
     names = [entry.name for entry in case.survey.tensors]
     held = [other for other in names if f".{module}.lora_" in f".{other}"]
@@ -529,9 +584,11 @@ def _of_newer_names(case: Case) -> Statement | None:
     """
     names = [entry.name for entry in case.survey.tensors]
     parts = {found[1] for name in names if (found := _NEWER_PARTS.match(name))}
+    # The text model alone is no model of pictures and text.
     if "language_model" not in parts or len(parts) < 2:
         return None
     rest = [name for name in names if not _NEWER_PARTS.match(name)]
+    # The older names have the layers of the text model at model.layers.
     if any(name.startswith("model.layers.") for name in rest):
         return None
     shown = and_more([f"model.{part}." for part in sorted(parts)], 3)
@@ -649,6 +706,7 @@ def _places_of(name: str, case: Case) -> list[str]:
         for row in case.survey.checkpoint.containers
         if row.path and str(row.path[-1]) == name
     ]
+    # A word such as weight ends many names, so the places of tensors tell nothing.
     if _is_last_word(name, case):
         return places
     return places + _tensors_called(name, case)[:4]
@@ -674,6 +732,7 @@ def _without_prefix(places: list[str], name: str, case: Case) -> Statement | Non
 
 def _of_zero(name: str, case: Case) -> Iterator[Statement]:
     """Say that the optimizer is one of DeepSpeed ZeRO."""
+    # load_state_dict of torch's optimizers asks for these two keys.
     if name not in ("param_groups", "state"):
         return
     zero = next(
@@ -704,11 +763,14 @@ def _of_taken_part(name: str, case: Case) -> Iterator[Statement]:
         for section in case.optimizers
         if "param_groups" in dict(children_of(section.node))
     ]
+    # With two optimizers it is not known which of them was meant.
     if name != "param_groups" or len(held) != 1:
         return
     (section,) = held
     if not section.path:
         return
+    # A save that mixes up its arguments leaves the state of the scheduler in optimizer,
+    # and the other way round.
     swapped = next(
         (place for place, _ in _states_of_schedulers(case) if "optim" in place.lower()),
         None,
@@ -756,6 +818,8 @@ def _of_known_names(name: str, case: Case, *, has_places: bool) -> Iterator[Stat
     keys = root_keys(case)
     if not has_places:
         yield from _of_another_program(name, case)
+        # sentence-transformers reads __version__ from its own config.json, and a plain
+        # model of transformers has none.
         if name == "__version__" and case.is_folder:
             yield from _of_sentences(case)
             return
@@ -764,6 +828,7 @@ def _of_known_names(name: str, case: Case, *, has_places: bool) -> Iterator[Stat
         yield from load_statements(case)
         return
     kinds = {section.kind for section in case.survey.sections}
+    # Sentences and names such as __version__ are no names of files.
     is_of_files = not name.startswith("__") and " " not in name
     if case.is_folder and _files_of_keys(case) and not has_places and is_of_files:
         yield from _of_missing_file(name, case)
@@ -771,6 +836,8 @@ def _of_known_names(name: str, case: Case, *, has_places: bool) -> Iterator[Stat
         yield Statement("This file holds a whole pickled module, and no dict of parts.")
     elif (
         kinds
+        # The file holds weights alone where no section is anything else, and each model
+        # begins at the root.
         and kinds.isdisjoint(("optimizer", "other"))
         and all(not section.path for section in case.survey.candidates)
         and case.survey.candidates
@@ -778,6 +845,7 @@ def _of_known_names(name: str, case: Case, *, has_places: bool) -> Iterator[Stat
         yield from _of_weights_alone(name, case)
     elif keys:
         yield from _of_keys(name, case, has_places=has_places)
+    # Lightning looks for these keys in a checkpoint of its own.
     if name in ("pytorch-lightning_version", "hyper_parameters", "callbacks", "loops"):
         yield Statement(
             "Lightning did not write this file, or its weights alone were kept. Load "
@@ -815,6 +883,8 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
     is_last_word = _is_last_word(name, case)
     what = (
         "no epoch and no optimizer is in it"
+        # A key for a model asks for no epoch and no optimizer, so the sentence leaves
+        # them out.
         if name not in (*_MODEL_KEYS, "state") and not is_last_word
         else (
             "the whole file is the state dict, and the program asked for a part "
@@ -853,6 +923,7 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
             "files of logs). The program wants the voice that is exported from it: in "
             "RVC the file of weights/ without a number, with config and weight."
         )
+    # Other programs have an iteration too: checkpoint_version is Megatron's.
     if name in _OF_MEGATRON and "checkpoint_version" in keys:
         yield Statement(
             "Megatron asks for the iteration at which a run goes on, and released "
@@ -862,6 +933,8 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
     models = [section.name for section in case.survey.candidates if section.name]
     if models:
         begins = ""
+        # Where a container such as net was asked for, the place of the weights is the
+        # answer. Any other key may be of another model.
         if len(models) == 1 and _CONTAINER.fullmatch(name) is None:
             words = dict.fromkeys(
                 row.partition(".")[0]
@@ -961,6 +1034,7 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
     origin = name_origin(case.survey)
     wanted = _WANTED.get(name)
     text = f"No key and no tensor of this file is called {show(name, 120)}."
+    # Where the name is of a buffer, such as freqs_cis, no weight lacks.
     if computed_buffers([name]):
         text += (
             " It is no weight: a model computes it when it is built, and only some "
@@ -987,6 +1061,7 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
             "s3prl converts such a file: convert.py beside its upstream "
             "(load_and_convert_fairseq_ckpt) takes the settings and the weights of it."
         )
+    # Detectron keeps the weights in blobs, under the names of Caffe2: `conv_rpn_w`.
     blobs = next(
         (row for row in case.survey.checkpoint.containers if row.name == "blobs"), None
     )
@@ -994,6 +1069,8 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
     if blobs is not None and not any(
         word in key for key in keys for word in _DETECTION
     ):
+        # The layer of the classes of ImageNet shows that the backbone is as its own
+        # training left it.
         classes = next(
             (key for key in keys if key.startswith(("fc1000", "pred_"))), None
         )
@@ -1027,6 +1104,7 @@ def _under_another_beginning(name: str, case: Case) -> Statement | None:
         return None
     names = case.survey.candidates[0].names()
     found = [other for other in names if other == tail or other.endswith(f".{tail}")]
+    # Two tensors with this tail may be of two models.
     if len(found) != 1:
         return None
     beginning = found[0].removesuffix(tail)
@@ -1040,6 +1118,7 @@ def _under_another_beginning(name: str, case: Case) -> Statement | None:
         + " the program looks for the names of another run, or of another wrapper."
     )
     sub = f"s/^{re.escape(beginning)}/{first}./"
+    # A word with other characters could break the rule of the rename.
     way = case.plan(("rename", "--sub", sub)) if first.isidentifier() else None
     if way is None or way.command is None:
         return Statement(text)
@@ -1050,6 +1129,8 @@ def _with_numbers(name: str, case: Case) -> Statement | None:
     """Say which tensors a name with {} in the place of numbers stands for, or return
     None.
     """
+    # Programs show a row of their table of names, with a hole for the number:
+    # `transformer.h.{}.attn.gating_factor`.
     if "{}" not in name and "{bid}" not in name:
         return None
     pattern = re.escape(name)
@@ -1102,6 +1183,8 @@ def _file_with(name: str, case: Case) -> Statement | None:
                 f"beside the files of the model ({held}). A loader that takes every "
                 f"file meets both: move {shown} out of the folder."
             )
+            # A folder of Mistral may have the model twice: under the names of
+            # transformers, and under its author's in consolidated.safetensors.
             if file == _CONSOLIDATED:
                 text += (
                     " It is the model in the names of its author: in vLLM --load-format"
@@ -1118,6 +1201,8 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
     """Say that the file has a tensor of exactly the name that lacks, so that the model
     is what lacks it.
     """
+    # Leave a scale to the step behind this one, which says what builds a quantized
+    # model.
     if SCALE.search(name.rpartition(".")[2]):
         return
     for section in case.survey.candidates[:4]:
@@ -1139,6 +1224,8 @@ def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
         first, _, inner = name.partition(".")
         load = case.survey.load.expression
         if (
+            # A program may have built the part that the first word names, such as
+            # backbone. A head is no part that is built alone.
             len(words) > 1
             and not _OUTPUTS.search(first)
             and inner
@@ -1162,6 +1249,7 @@ def _of_recorded_word(name: str, case: Case) -> Iterator[Statement]:
     """Say that a key is no key of the file, but the value of a setting: a program looks
     it up in its own list of tasks, models or classes.
     """
+    # A setting is one plain word: `KeyError: 'speech_pretraining'`.
     if "." in name or len(name) < _LEAST_WORD:
         return
     held = [
@@ -1219,9 +1307,12 @@ def _not_averaged(name: str, case: Case) -> Statement | None:
     """Say that a program asks for the average of a tensor, and the file has the tensor
     itself alone.
     """
+    # Programs swap each weight with its average, and ask for both names:
+    # `ema_pts_bbox_head_shared_conv_conv_weight`.
     for beginning in ("ema_", "ema.", "ema_model.", "model_ema.", "module.ema_"):
         if not name.startswith(beginning):
             continue
+        # A buffer of torch may have no dot in its name, so a hook writes underscores.
         wanted = name.removeprefix(beginning).replace(".", "_")
         found = [
             other
@@ -1283,6 +1374,8 @@ def _of_plain_weight(name: str, case: Case) -> Iterator[Statement]:
     """Say that a program asks for the parts of a quantized weight, and that the file
     has the plain one.
     """
+    # GPTQ and AWQ keep a weight in several tensors: qweight, qzeros, scales and, in
+    # GPTQ, g_idx.
     layer = _PACKED.sub("", name)
     if layer == name:
         return
@@ -1320,6 +1413,7 @@ def _name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
     """Say which tensors have a name like the one that a program asks for, with dots or
     underscores between its parts.
     """
+    # Trainers of adapters write underscores for dots, so both are compared as one.
     asked = name.replace(".", "_")
     alike = [
         entry.name
@@ -1392,6 +1486,8 @@ def _common_prefix(places: list[str], name: str, case: Case) -> str | None:
     """The prefix under which a file of weights has a name, where the file has that
     tensor once, or None.
     """
+    # A name that lies twice has no single prefix, and a model below a key is not
+    # renamed by its root.
     tensors = [place for place in places if place.endswith(f".{name}")]
     if (
         len(places) != 1
@@ -1401,6 +1497,7 @@ def _common_prefix(places: list[str], name: str, case: Case) -> str | None:
         return None
     prefix = tensors[0].removesuffix(name)
     count = sum(entry.name.startswith(prefix) for entry in case.survey.tensors)
+    # A prefix of one tensor alone is the name of its module.
     return prefix if count > 1 else None
 
 
@@ -1411,6 +1508,8 @@ def of_attribute(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer an object that lacks an attribute: a dict with a key of that name, or
     None, which the file holds.
     """
+    # Read `'NoneType' object has no attribute 'bpe'`: the None may be a value of the
+    # file.
     if found[1] == "NoneType":
         yield from _of_nothing(found[2], case)
         return
@@ -1553,8 +1652,10 @@ def _optimizer_fields(section: Section) -> set[str]:
     parts = dict(children_of(section.node))
     fields: set[str] = set()
     for part in ("param_groups", "state"):
+        # Groups are alike, and so are states: two of each show the keys.
         for _, child in children_of(parts.get(part))[:2]:
             fields.update(str(key) for key, _ in children_of(child))
+    # Every optimizer has params, so it tells nothing about the kind.
     return fields - {"params"}
 
 
@@ -1581,6 +1682,7 @@ def _no_optimizer(case: Case) -> Iterator[Statement]:
     else:
         yield Statement(
             f"This file holds no optimizer. Its keys are {keys_text(case)}."
+            # A state dict has a key for each tensor, and its list would say nothing.
             if len(root_keys(case)) < _MANY
             else "This file holds weights alone, and no optimizer."
         )
@@ -1593,6 +1695,7 @@ _MANY = 16
 
 def _dict_like(message: Message, case: Case) -> Iterator[Statement]:
     """Answer load_state_dict, which got a module, or nothing at all."""
+    # Read `Expected state_dict to be dict-like, got <class 'NoneType'>.`
     if "NoneType" in message.text:
         yield Statement(
             "load_state_dict got None: the program had read no file. Its own reader "
@@ -1662,6 +1765,8 @@ def _answer_arguments(message: Message, case: Case) -> Iterator[Statement]:
 
 def _asked_arguments(text: str) -> list[str]:
     """The arguments that an error of Python or of Lightning quotes as missing."""
+    # An apostrophe may stand before the word: `IntrospectorModule's __init__ is missing
+    # the argument 'hparams'`.
     _, found, end = text.partition(" missing ")
     return _QUOTED.findall(end) if found else []
 
@@ -1673,6 +1778,7 @@ def _spread_text(asked: list[str], names: list[str], place: str, case: Case) -> 
     if len(asked) != 1 or asked[0] in names or not names:
         return ""
     wanted = asked[0]
+    # Lightning records the name of the argument whose entries it kept as hparams_name.
     whole = [node for name, node in case.finds_value(("hparams_name",))]
     if wanted not in ("hparams", *whole):
         return f" {wanted} is not among them."
@@ -1708,6 +1814,8 @@ def _answer_finished_run(message: Message, case: Case) -> Iterator[Statement]:
             f"This file is of a finished run: epoch is -1{more}, for ultralytics takes "
             f"them out at the end. {anew}"
         )
+    # Read `'epochs=-1' is an invalid value`: a resumed run has that value from its
+    # file.
     elif planned and isinstance(planned[0], (int, float)) and planned[0] < 1:
         yield Statement(
             f"In this file train_args.epochs is {planned[0]}, and a resumed run takes "
@@ -1741,6 +1849,7 @@ FAMILIES = (
     Family(
         "finished",
         (
+            # Read `last.pt training to 100 epochs is finished, nothing to resume`.
             r"epochs? is finished, nothing to resume",
             r"'epochs=-?\d{1,9}' is an invalid value",
             (
@@ -1765,6 +1874,8 @@ FAMILIES = (
         "older-module",
         (
             (
+                # Objects of these classes lack attributes in any program, and no
+                # pickled module is the cause.
                 r"'(?!NoneType|Namespace|Tensor|DataFrame|Series|Response"
                 r"|Dataset)[A-Z]\w{1,100}' object has no attribute '\w{1,200}'"
             ),
@@ -1775,6 +1886,8 @@ FAMILIES = (
     Family(
         "key",
         (
+            # Any program raises a KeyError: only the keys of checkpoints and names of
+            # tensors count.
             r"KeyError: ['\"](?:"
             + "|".join(
                 map(
@@ -1810,10 +1923,12 @@ FAMILIES = (
             )
             + r")['\"]",
             (
+                # Read the name of a tensor, as `layers.0.mlp.gate_up_proj.weight`.
                 r"KeyError: ['\"][\w.-]{1,1000}\.(?:weight|bias|running_mean|weight_g"
                 r"|qweight|lora_A\.weight|weight_scale(?:_inv)?|weight_packed"
                 r"|weight_zero_point|input_scale|scales|qzeros|g_idx)['\"]"
             ),
+            # Read what programs call their optimizers: `KeyError: 'g_optim'`.
             r"KeyError: ['\"]\w{0,100}_?optim(?:izers?)?(?:_\w{0,100})?['\"]",
             r"param 'initial_lr' is not specified in param_groups",
             _NO_STATES_TEXT,
@@ -1833,6 +1948,8 @@ FAMILIES = (
         "arguments",
         (
             (
+                # Read Python's `Net.__init__() missing 1 required positional argument:
+                # 'hidden'`. Any class may cause it, so the family is weak.
                 r"__init__\(\) missing \d{1,3} required (?:positional"
                 r"|keyword-only) arguments?:"
             ),

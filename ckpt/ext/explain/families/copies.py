@@ -12,6 +12,8 @@ from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show
 
 _SIZES = r"(?:torch\.Size\()?[\[(]([\d,\s]{0,400})[\])]\)?"
+# Group 1 is the name, 2 and 3 are the sizes in the model and in the checkpoint, 4 is
+# the exception, which newer versions of torch add.
 COPIED = re.compile(
     r"[Ww]hile\s+copying\s+the\s+parameter\s+named\s+\"?'?([^\s\"',]{1,2000})\"?'?,"
     rf"\s+whose\s+dimensions\s+in\s+the\s+model\s+are\s+{_SIZES}\s+and\s+whose"
@@ -39,6 +41,7 @@ def of_copies(message: Message, case: Case) -> Iterator[Statement]:
     if found is None:
         return
     tensors = {entry.name: entry.tensor for entry in case.survey.tensors}
+    # The message has the names of a state dict, which the file may have below a key.
     for section in case.survey.candidates:
         for name, entry in zip(section.names(), section.entries, strict=True):
             tensors.setdefault(name, entry.tensor)
@@ -53,6 +56,7 @@ def of_copies(message: Message, case: Case) -> Iterator[Statement]:
         return
     types = and_more(sorted({tensor.dtype.name for tensor in held.values()}), 3)
     shown = and_more([show(name, 120) for name in held], _SHOWN)
+    # A terminal may wrap one of the sizes: compare without the white space.
     same = found[2].split() == found[3].split()
     shapes = "The shapes are those of the model. " if same else ""
     reason = found[4] or ""
@@ -70,6 +74,8 @@ def of_copies(message: Message, case: Case) -> Iterator[Statement]:
             "their place (register_buffer), or nn.Parameter(…, requires_grad=False). "
             "The file is not the cause, and its other tensors load."
         )
+    # torch says `more than one element of the written-to tensor refers to a single
+    # memory location`.
     elif _SHARED in reason:
         yield Statement(
             "The tensor of the model is an expanded view, whose elements are one "

@@ -20,9 +20,12 @@ from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show, size_text
 
+# Read `on CUDA device 1` (groups 1 and 2), and `tagged with cuda:1` (group 3).
 _DEVICE = re.compile(
     r"(?:on (?:a )?(CUDA|\w{2,12}) device(?: (\d{1,4}))?|tagged with ([\w:]{1,40}))"
 )
+# The frames of an optimizer's step: torch's functions, and the files of other
+# optimizers, as `core_optimiser.py", line 570, in step`.
 _STEP = re.compile(
     r"state_steps|fused_adam|optimi[sz]er\.step|_single_tensor_|_multi_tensor_|exp_avg"
     r"|momentum_buffer|addcdiv"
@@ -49,11 +52,13 @@ def _take_device(message: Message, text: str, start: int) -> Message:
 
 def _answer_device(message: Message, case: Case) -> Iterator[Statement]:
     survey = case.survey
+    # A row has the number of the storages of a device, and their bytes.
     devices: dict[str, list[int]] = {}
     for storage in survey.checkpoint.storages:
         row = devices.setdefault(storage.device or "cpu", [0, 0])
         row[0] += 1
         row[1] += storage.nbytes
+    # Tensors on meta have no bytes, and those on the CPU load anywhere.
     others = {tag: row for tag, row in devices.items() if tag not in ("cpu", "meta")}
     if not others:
         yield Statement(
@@ -67,6 +72,7 @@ def _answer_device(message: Message, case: Case) -> Iterator[Statement]:
             f"{counted_noun(count, 'storage')} with {size_text(nbytes)} "
             f"{'is' if count == 1 else 'are'} saved on {show(tag, 40)}."
         )
+    # Only a traceback with a load in it proves that the load filled the memory.
     if message.kind == "memory":
         yield Statement(
             "A load without map_location puts them there, in every process."
@@ -95,6 +101,7 @@ def _answer_device(message: Message, case: Case) -> Iterator[Statement]:
             case.plan(("convert", "--plain", "--to", "cpu")),
         )
     expression = survey.load.expression
+    # A line without map_location would put the tensors there again.
     if expression is not None and 'map_location="cpu"' in expression:
         trust = trust_text(survey.load)
         yield Statement(f"Or load this one so{trust}:", (), expression)
@@ -118,6 +125,7 @@ def _answer_replicas(message: Message, case: Case) -> Iterator[Statement]:
     """Say what of the file can be on another device: constants in code, modules in
     lists, the state of an optimizer.
     """
+    # Only a program of TorchScript has code, which may name a device.
     devices = case.survey.checkpoint.code_devices
     if devices:
         named = ", ".join(dict.fromkeys(show(row.device, 40) for row in devices))
@@ -141,6 +149,7 @@ def _answer_replicas(message: Message, case: Case) -> Iterator[Statement]:
             "the parameters. Move the model to its device first, build the optimizer "
             "from it, and then load the state: load_state_dict moves it."
         )
+    # .to() does not reach a module in a plain list, which explains the error by itself.
     yield from finding_statements(case.found("list-modules"))
     if case.found("list-modules") or case.survey.checkpoint.traits.names_are_code:
         return
@@ -172,6 +181,7 @@ def _tensors_of_groups(case: Case) -> Iterator[Statement]:
     casts nothing.
     """
     for section in case.optimizers:
+        # Behind the path of the section an entry has param_groups or state.
         depth = len(section.path)
         keys = [
             str(entry.path[-1])
@@ -200,6 +210,7 @@ def is_replicated(message: Message) -> bool:
     """Tell whether the message names two GPUs, as under DataParallel."""
     return (
         len(set(re.findall(r"cuda:\d+", message.text))) > 1
+        # Read torch's `but device 1 does not equal 0`.
         or "does not equal" in message.text
     )
 
@@ -219,6 +230,8 @@ def _answer_meta(message: Message, case: Case) -> Iterator[Statement]:
         "and initialized."
     )
     load = case.survey.load
+    # A copy into a tensor on meta has no effect: assign=True, since torch 2.1, replaces
+    # the tensor.
     if load.expression is not None:
         yield Statement(
             "This load puts the tensors of the file in the place of the model's:",
@@ -227,6 +240,7 @@ def _answer_meta(message: Message, case: Case) -> Iterator[Statement]:
         )
 
 
+# Read `Invalid device string: 'cuda1'` and `start of device string: gpu`.
 _NAMED = re.compile(r"device string: '?([\w:.,/ -]{1,60})")
 _NUMBERED = re.compile(r"([a-z]{2,12})[ _:.-]{0,3}(\d{1,3})", re.IGNORECASE)
 
@@ -258,6 +272,8 @@ FAMILIES = (
             r"Attempting to deserialize object on ",
             r"invalid device ordinal",
             (
+                # A torch that was built without the backend says so when it makes a
+                # tensor there.
                 r"Could not run 'aten::empty(?:_strided"
                 r"|\.memory_format)?' with arguments from the '(?:CUDA|HIP|MPS"
                 r"|XPU)' backend"

@@ -30,17 +30,22 @@ _KEY = re.compile(r"Missing key in checkpoint state_dict: (?!\{)([^\n]{1,4000})"
 """A key that is missing. A brace begins the f-string of torch, in the source that a
 traceback shows.
 """
+# An option of a group of parameters: `optim.param_groups.fc.weight.lr`.
 _OF_GROUP = re.compile(r"(?:^|\.)param_groups\.")
 _NUMBERED = re.compile(r"\d+")
 _EXTRA = "_extra_state"
 _PARTIAL = "planner=DefaultLoadPlanner(allow_partial_load=True)"
 _STATE = re.compile(r"(?:^|\.)state\.")
+# The state of one rank, as `rank_3`, `dp_0` and `dataloader` name it.
 _OF_RANK = re.compile(r"rank[_.]?\d|dp_\d|loader")
+# Read Megatron's `shard_3_32`: group 2 is the shard, group 3 their number.
 _OLD_SHARDS = re.compile(r"(.*\D)(\d+)_(\d+)$")
 
 
 def _take_keys(message: Message, text: str, start: int) -> Message:
     del start
+    # torch ends the message with a full stop, and a source line in a traceback with a
+    # quote.
     names = dict.fromkeys(row[1].strip().rstrip(".'\"") for row in _KEY.finditer(text))
     return message._replace(
         names=tuple(names)[:MOST_NAMES], mismatched=keys_of(text).mismatched
@@ -51,6 +56,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     path = case.survey.path
     entries = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
     values = {value.name for value in case.survey.checkpoint.values}
+    # Keys of another shape are there, so nothing is said of keys that lack.
     if message.mismatched:
         shapes = tuple(
             Shapes(row.name, entries.get(row.name), row.model)
@@ -84,6 +90,7 @@ def _flat_statements(message: Message) -> Iterator[Statement]:
         and row.model[0]
         and prod(row.checkpoint) % row.model[0] == 0
     ]
+    # FSDP hands all parameters over in one way, so one example is enough.
     for row in flat[:1]:
         yield Statement(
             f"The model hands {show(row.name, 120)} over in one dimension, with "
@@ -99,6 +106,8 @@ def _key_statements(
 ) -> Iterator[Statement]:
     known = set(names)
     for name in list(known):
+        # A key of the message may be a dict, and the checkpoint has its items by longer
+        # names.
         known.update(name[: match.start()] for match in re.finditer(r"\.", name))
     here = [name for name in message.names if name in known]
     lost = [name for name in message.names if name not in known]
@@ -107,6 +116,7 @@ def _key_statements(
             f"{counted_noun(len(here), 'key')} {be_verb(here)} in this checkpoint.",
             tuple(here),
         )
+    # Look for wrappers first, else each of these keys counts as lost.
     wrapped = _wrapped_keys(lost, names)
     if wrapped:
         yield from _under_wrappers(wrapped, case)
@@ -117,6 +127,8 @@ def _key_statements(
         f"{counted_noun(len(lost), 'key')} {be_verb(lost)} not in this checkpoint.",
         tuple(lost),
     )
+    # Two keys are of one kind where nothing but numbers differs: `layers.3.w` and
+    # `layers.7.w`.
     shapes = {_NUMBERED.sub("#", name) for name in names}
     options = [name for name in lost if _OF_GROUP.search(name)]
     extra = [name for name in lost if _EXTRA in name]
@@ -134,6 +146,7 @@ def _key_statements(
         yield from _option_statements(options, names)
     if extra:
         yield from _extra_state_statements(extra, names)
+    # States are explained below by their parameters, which says more than a number.
     if ranked and not stateless:
         yield _ranked_statement(ranked[0], names)
     special.update(extra, stateless)
@@ -167,6 +180,8 @@ def _under_wrappers(wrapped: dict[str, str], case: Case) -> Iterator[Statement]:
     """Say on which side the attribute of a wrapper is, and print the command that takes
     it out of the checkpoint.
     """
+    # A longer name in the checkpoint has the wrapper itself. A shorter one means that
+    # the model is wrapped.
     for side, has_more in (("under", True), ("without", False)):
         found = [
             other
@@ -198,6 +213,7 @@ def _in_part(
     """
     roots = {name.partition(".")[0] for name in names}
     shapes = {_NUMBERED.sub("#", name) for name in names}
+    # A buffer that the model computes is no new layer, and is told apart first.
     computed = computed_buffers(lost)
     if computed and len(computed) == len(lost):
         yield Statement(
@@ -221,6 +237,8 @@ def _in_part(
             or _NUMBERED.sub("#", name) in shapes
         )
     ]
+    # The load below is silent about what lacks, so it is printed only where each key
+    # looks new.
     if new and len(new) == len(lost):
         yield from _partial_load(
             "If the model is meant to have more than was saved (a new layer, a new "
@@ -250,10 +268,14 @@ def _stateless_statements(
     """Name the parameters without state: by other keys, without a gradient, or of
     another model.
     """
+    # Any end of another name may be a parameter, for the place of the model is not
+    # known.
     held = [name for name in names if not _STATE.search(name)]
     ends = {end for name in held for end in _name_endings(name)}
     states = _keys_by_optimizer(names)
     for name in lost:
+        # Compare numbers with names first: where the keys are of another kind, every
+        # state seems to lack.
         keys = states.get(_optimizer_path(name), set())
         if (
             keys
@@ -270,6 +292,8 @@ def _stateless_statements(
             yield _by_names(name, names)
             return
     here = [name for name in lost if _optimizer_path(name) in states]
+    # A parameter of the model without state had no gradient. Any other one is not of
+    # this model.
     known = [name for name in here if _parameter_name(name) in ends]
     other = [name for name in here if _parameter_name(name) not in ends]
     if known:
@@ -399,6 +423,7 @@ def _option_statements(
     for name in names:
         if _OF_GROUP.search(name):
             groups.setdefault(name.rpartition(".")[2], []).append(name)
+    # An option that another group has is known to the torch that saved.
     of_others = {
         name: min(groups[field])
         for name in lost
@@ -446,6 +471,7 @@ def _option_statements(
 def _extra_state_statements(
     lost: Sequence[str], names: Sequence[str]
 ) -> Iterator[Statement]:
+    # Prefer entries whose names say how many shards there are.
     held = [name for name in names if _EXTRA in name and _OLD_SHARDS.match(name)]
     held = held or [name for name in names if name.endswith(_EXTRA)]
     text = (
@@ -504,6 +530,8 @@ def _differently_prefixed(lost: Sequence[str], names: Sequence[str]) -> dict[str
     the checkpoint.
     """
     ends: dict[str, str] = {}
+    # Each key is compared with all names of the checkpoint, so a long list would take
+    # long.
     for name in lost[:100]:
         for other in names:
             if other.endswith(f".{name}") or name.endswith(f".{other}"):
@@ -512,6 +540,8 @@ def _differently_prefixed(lost: Sequence[str], names: Sequence[str]) -> dict[str
     return ends
 
 
+# Read `tensor_model_parallel_size value from checkpoint (1) is not equal to the input
+# argument value (2).`
 _ARGUMENT = re.compile(
     r"(?<!\w)(\w{1,100}) value from checkpoint \(([^()\n]{0,200})\) is not equal to "
     r"the input argument value \(([^()\n]{0,200})\)"
@@ -525,6 +555,7 @@ def _of_megatron(found: re.Match[str], case: Case) -> Iterator[Statement]:
     name, said, given = found[1], show(found[2], 60), show(found[3], 60)
     held = [node for _, node in case.finds_value((name,))]
     flag = "--" + name.replace("_", "-")
+    # A file that contradicts the message is not the one that was loaded.
     if held and all(show(str(node), 60) != said for node in held):
         yield Statement(
             f"This checkpoint has {show(name, 80)} = {show(str(held[0]), 60)}, not "
@@ -536,6 +567,8 @@ def _of_megatron(found: re.Match[str], case: Case) -> Iterator[Statement]:
         f"give {flag} {said}."
     )
     if name.endswith("model_parallel_size"):
+        # The converter has options of its own: `--tensor-model-parallel-size` is
+        # `--target-tensor-parallel-size` there.
         target = flag.replace("-model-parallel", "-parallel").replace(
             "--", "--target-", 1
         )
@@ -588,6 +621,8 @@ def _not_universal(label: str, case: Case) -> Iterator[Statement]:
 def _answer_zero(message: Message, case: Case) -> Iterator[Statement]:
     """Answer zero_to_fp32 of DeepSpeed, which finds no divided parameters."""
     label = _label(case)
+    # ds_to_universal.py reads the same folders as zero_to_fp32.py, so both are one
+    # family.
     if _UNIVERSAL in message.text:
         yield from _not_universal(label, case)
         return
@@ -608,6 +643,8 @@ def _answer_zero(message: Message, case: Case) -> Iterator[Statement]:
             f"This is a {label}: without ZeRO the weights lie whole in the file of the "
             "model, and zero_to_fp32.py has nothing to put together."
         )
+    # zero_to_fp32.py says so of states that name no stage, and the states of this
+    # folder do.
     elif "is not a zero checkpoint" in message.text:
         yield Statement(
             f"This is a {label} whose states name their stage: another folder was "
@@ -623,6 +660,7 @@ def _answer_zero(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement("The weights as one file:", (), way.command)
 
 
+# Read `Expected 8 of '*_optim_states.pt' under out/global_step5 but found 4 files`.
 _COUNTED_FILES = re.compile(
     r"Expected (\d{1,9}) of '\*_optim_states\.pt' under [\s\S]{0,2000}? but found "
     r"(\d{1,9}) files"
@@ -638,6 +676,7 @@ def _counted_files(message: Message, case: Case) -> Iterator[Statement]:
         return
     rows = list(finding_statements(case.found("unread-file", "incomplete")))
     yield from rows
+    # A save with fewer ranks into the same folder leaves files of the others.
     if rows and int(counted[2]) > int(counted[1]):
         yield Statement(
             "zero_to_fp32.py counts the files and refuses. Move those of the other "
@@ -684,6 +723,7 @@ def _answer_world_size(message: Message, case: Case) -> Iterator[Statement]:
     if argument is not None:
         yield from _of_megatron(argument, case)
         return
+    # A folder without any file of states is weights alone, and no question of ranks.
     if "_optim_states.pt" in message.text and _lacks_optimizers(case):
         yield from _without_optimizers(case)
         return
@@ -694,8 +734,10 @@ def _answer_world_size(message: Message, case: Case) -> Iterator[Statement]:
     ]
     if facts:
         yield Statement(f"This checkpoint says {and_more(facts, 6, '; ')}.")
+    # A file of one rank holds parts of tensors, and no load makes them whole.
     if case.found("tensor-parallel"):
         return
+    # Prefer all parts together. Where that is not possible, take the weights.
     for words, text in (
         (
             ("convert",),
@@ -725,6 +767,7 @@ FAMILIES = (
             r"Missing key in checkpoint state_dict: ",
             r"Size mismatch between saved torch\.Size",
             r"Invalid checkpoint metadata for ",
+            # torch raises it with the errors of all ranks in it.
             r"CheckpointException",
             r"Global shape mismatch for loaded ",
         ),
@@ -759,6 +802,7 @@ FAMILIES = (
                 r"No such file or directory: "
                 r"'[^'\n]{0,2000}zero_pp_rank_\d{1,6}_mp_rank_\d{1,6}_optim_states\.pt'"
             ),
+            # The code of Meta's Llama counts the files of weights, one for each rank.
             r"Loading a checkpoint for MP=\d{1,6} but world size is \d{1,6}",
             r"checkpoint being loaded used a DP world size of \d{1,6}",
             (

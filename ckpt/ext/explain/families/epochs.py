@@ -31,6 +31,7 @@ def _recorded_epochs(case: Case) -> list[tuple[str, int]]:
     return [
         (name, int(node))
         for name, node in case.finds_value(("epoch",))
+        # mmcv keeps its counters in meta. True and False are ints for isinstance.
         if name in ("epoch", "meta.epoch") and type(node) is int
     ]
 
@@ -43,11 +44,13 @@ def of_resumed(found: re.Match[str], case: Case) -> Iterator[Statement]:
         return
     ((place, epoch),) = epochs
     resumed = int(found[1])
+    # A run goes on at the recorded epoch or at the next one, as its program counts.
     if epoch not in (resumed, resumed - 1):
         yield Statement(
             f"{place} is {epoch} in this file: the run went on from another file."
         )
         return
+    # A program that counts from 0 may name its files from 1.
     if named is None or int(named[1]) in (epoch, epoch + 1):
         return
     steps = [
@@ -74,6 +77,7 @@ def of_no_epoch(found: re.Match[str], case: Case) -> Iterator[Statement]:
     ((place, epoch),) = epochs
     asked = [
         int(next(filter(None, match.groups())))
+        # The last number before the error is that of this run.
         for match in _ASKED.finditer(found.string, 0, found.end())
     ]
     wanted = asked[-1] if asked else None

@@ -24,12 +24,15 @@ def of_architecture(found: re.Match[str], case: Case) -> Iterator[Statement]:
     origin = name_origin(case.survey) or ""
     if "fairseq" not in origin or not settings:
         return
+    # Each pair is an option of fairseq, and the key of its value among the settings.
     words = (("arch", "model"), ("task", "task"))
     options = [
         f"--{option} {show(settings[word], 60)}"
         for option, word in words
         if word in settings
     ]
+    # Read `Could not infer task type from {'_name': 'language_modeling'}. Available
+    # tasks: dict_keys([])`.
     if "Could not infer" in found[0]:
         yield Statement(
             f"This checkpoint was trained with {' and '.join(options)}. The fairseq "

@@ -30,6 +30,8 @@ from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
+# The findings on files of a set that are cut, unread or absent. They come before the
+# sentence that the file is whole.
 _SETS = (
     "shards",
     "incomplete",
@@ -46,6 +48,7 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a reader that calls a file damaged: is it, or does the reader expect
     another format?
     """
+    # Where ckpt verify finds damage, the reader is right, and nothing else is said.
     if case.damage:
         yield from case.damage
         return
@@ -72,11 +75,14 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
             else ""
         )
         yield Statement(f"This file is whole ({label}; {checked}).{unchecked}")
+    # Read torch's `Expected hasRecord("version") to be true`: the archive lacks a
+    # record.
     if "hasRecord" in message.text and case.found("container"):
         yield from command_statements(
             "Written anew it has that record, and torch.load takes it:",
             case.plan(("plain",)),
         )
+    # pickle says so where its first read gives no byte.
     if "Ran out of input" in message.text and report is not None:
         yield Statement(
             "The reader found no byte, and this file has some: it was still empty "
@@ -116,6 +122,7 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
         yield from load_statements(case)
         return
     is_plain_pickle = traits.is_foreign and traits.is_pickle and not traits.is_archive
+    # Where pickle.load itself stopped, the advice to call it would not help.
     if is_plain_pickle and "pickle.load(" not in message.text:
         yield Statement(
             "torch.load reads no plain pickle; pickle.load does, with the code of its "
@@ -128,6 +135,8 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
         return
     load = case.survey.load.expression or ""
     is_of_torch = load.startswith(f"torch.load({string_literal(case.survey.path)}")
+    # A damaged file and a file of another format give these words, so the sentence
+    # leaves both open.
     if any(words in message.text for words in _OF_OTHER_FORMATS):
         yield from load_statements(
             case,
@@ -184,6 +193,8 @@ def _answer_persistent_id(message: Message, case: Case) -> Iterator[Statement]:
     """Answer pickle.load, which was given a file of torch."""
     del message
     label = case.survey.checkpoint.traits.label
+    # An archive that was unpacked leaves a data.pkl, which pickle.load cannot read
+    # alone.
     unpacked = case.found("unpacked")
     if unpacked:
         yield from finding_statements(unpacked)
@@ -207,6 +218,7 @@ def _answer_header(message: Message, case: Case) -> Iterator[Statement]:
             "whatever its name says."
         )
         yield from load_statements(case)
+        # Prefer convert, which keeps all tensors of the file.
         for words in (("convert",), ("slim",)):
             way = case.written(words, ".converted", ".safetensors")
             if way.command is not None:
@@ -285,8 +297,11 @@ _FILE = re.compile(
 name.
 """
 _PLACES = (
+    # Read `no file named model.safetensors found in directory llm.` and `Can't find a
+    # valid checkpoint at out/checkpoint-500`.
     re.compile(r"(?: at| in directory) '?([^'\n]{1,2000}?)'?[.\s]*$"),
     re.compile(
+        # Read `OSError: ./out does not appear to have a file named config.json.`
         r"(?:^|Error: )'?([^'\s:]{1,2000})'? does not appear to have a file named"
     ),
 )
@@ -299,6 +314,8 @@ def _no_file(message: Message, case: Case) -> Answer:
     """
     checkpoint = case.survey.checkpoint
     names = dict.fromkeys(_FILE.findall(message.text))
+    # Ask from the narrow case to the broad: a file that is here, an adapter, a run to
+    # resume, a pipeline, settings, other names.
     here = [name for name in names if name in _file_names(case)]
     if here:
         return Answer(
@@ -310,12 +327,16 @@ def _no_file(message: Message, case: Case) -> Answer:
         or base_of_adapter(checkpoint) is not None
     ):
         return Answer(case.survey.path, tuple(_no_adapter(message, case)))
+    # Read Trainer's `Can't find a valid checkpoint at out/checkpoint-500`.
     if "valid checkpoint" in message.text:
         return Answer(case.survey.path, tuple(_no_resumable(case)))
+    # A pipeline of diffusers has model_index.json at its root, and a config.json in
+    # each part.
     if names == {"config.json": None} and pipeline_class(checkpoint) is not None:
         rows = tuple(_of_pipeline(message, case))
         if rows:
             return Answer(case.survey.path, rows)
+    # An index of shards is a .json too, and stands for weights.
     if names and all(
         name.endswith(".json") and not name.endswith(".index.json") for name in names
     ):
@@ -356,6 +377,8 @@ def _adapter_load_statements(case: Case) -> Iterator[Statement]:
     """
     base = base_of_adapter(case.survey.checkpoint)
     shapes = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
+    # PEFT 0.2 wrote merged layers with tensors of other shapes, so a file with them
+    # gets the plain line.
     if base is None or merged_parts(shapes):
         yield from load_statements(case)
         return
@@ -385,6 +408,7 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
         )
         yield from _adapter_load_statements(case)
         return
+    # The first stage of LLaVA writes a projector alone, beside no base model.
     if all(_PROJECTOR.search(entry.name) for entry in case.survey.tensors):
         yield Statement(
             "This file is a projector alone, which the first stage of LLaVA and its "
@@ -417,6 +441,7 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
 
 
 _PROJECTOR = re.compile(r"(?:^|\.)(?:mm_projector|multi_modal_projector)\.")
+# Take lora_A of PEFT, lora_down of kohya, and the hada_ and lokr_ of LyCORIS.
 _LORA = re.compile(r"(?:^|\.)lora_(?:[AB]|down|up|embedding_[AB])\b|\.(?:hada|lokr)_")
 
 
@@ -430,6 +455,7 @@ def _no_resumable(case: Case) -> Iterator[Statement]:
         yield from load_statements(case)
         return
     if any(
+        # The beginnings are the same for one file and for shards.
         name.startswith(("model", "pytorch_model", "adapter_model"))
         for name in case.survey.checkpoint.parts
     ):
@@ -475,6 +501,8 @@ def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
         if place is None
         else place[1].rstrip("./\\").replace("\\", "/").rpartition("/")[2]
     )
+    # Where the loader looked inside of a part, that part lacks the file, and the
+    # pipeline explains nothing.
     if folder in {member.key for member in checkpoint.members}:
         return
     yield Statement(
@@ -528,6 +556,8 @@ def _by_other_names(message: Message, case: Case) -> Answer:
         and not checkpoint.members
         and case.survey.path.endswith(".safetensors")
     ):
+        # Publishers put the type before the ending, as `model.fp16.safetensors`, and
+        # loaders want the plain name.
         variant = re.search(r"\.(fp16|bf16|fp32|non_ema)\.", case.survey.path)
         text = (
             "Pass the path of this file itself, or give it the name that the loader "
@@ -541,6 +571,8 @@ def _by_other_names(message: Message, case: Case) -> Answer:
         rows.append(Statement(f"{text}{more}."))
         return Answer(case.survey.path, (*rows, *load_statements(case)))
     ending = _ENDING.search(message.text)
+    # Read `No local weights found in llm with extension .bin`. Each of the two wordings
+    # has a group of its own.
     if ending is not None and f".{ending[1] or ending[2]}" == ".bin":
         rows.append(
             Statement(
@@ -562,6 +594,8 @@ def _by_other_names(message: Message, case: Case) -> Answer:
     return Answer(case.survey.path, tuple(rows))
 
 
+# Read Python's `can't decode byte 0xcf in position 0`, and PyYAML's `#xcf` with the
+# position in another line.
 _BYTE = re.compile(
     r"can't decode byte (?:0x|#x)([0-9a-f]{2})[\s\S]{0,300}?position (\d{1,12})"
 )
@@ -583,6 +617,8 @@ def _answer_text_reader(message: Message, case: Case) -> Iterator[Statement]:
     text.
     """
     encoding = case.survey.checkpoint.encoding
+    # The same byte at the same position shows that this file was read as text, and no
+    # config beside it.
     if encoding is None and _is_at(message, case):
         found = _BYTE.search(message.text)
         place = (
@@ -616,6 +652,8 @@ def _answer_text_reader(message: Message, case: Case) -> Iterator[Statement]:
     )
 
 
+# Read `inline_container.cc:157] . archive does not contain any files` and
+# `inline_container.cc:222] . file not found: module/version`.
 _MEMBERS = re.compile(
     r"archive does not contain any files"
     r"|inline_container\.cc:\d{1,6}\] ?\. ?file not found"
@@ -677,11 +715,15 @@ def _look_at_file(message: Message, case: Case) -> Answer:
     that it is whole.
     """
     found = looked_at(case)
+    # For a whole file the words about readers and other copies say more than the
+    # general answer.
     if case.verified is not None and not case.damage and not found.explains:
         return Answer(case.survey.path, tuple(_answer_damaged(message, case)))
     return found
 
 
+# Read libtorch's `open file failed, file path: ./model.pt (FileAdapter at …`. The path
+# ends before the bracket.
 _PATH = re.compile(r"file path: ?([^\n(]{0,2000})")
 
 
@@ -690,6 +732,7 @@ def _answer_path(message: Message, case: Case) -> Iterator[Statement]:
     stream.
     """
     found = _PATH.search(message.text)
+    # Read `istream reader failed: reading file.`: a stream has no path to name.
     if found is None:
         yield Statement(
             "libtorch read no byte: the stream was not open, for no file is at the "
@@ -706,6 +749,8 @@ def _answer_path(message: Message, case: Case) -> Iterator[Statement]:
         yield from finding_statements(case.at_least("error"))
         return
     path = "" if found is None else found[1].strip()
+    # A root or a drive such as `C:` makes a path independent of the folder of the
+    # program.
     is_relative = bool(path) and not path.startswith(("/", "\\")) and path[1:2] != ":"
     where = (
         (
@@ -745,19 +790,28 @@ FAMILIES = (
     Family(
         "damaged",
         (
+            # Take the bare word alone: input() of Python raises `EOFError: EOF when
+            # reading a line`.
             r"(?:^|\n)EOFError:?[ \t\r]*(?:\n|$)",
+            # A missing constants.pkl or code/ is of TorchScript, and `readers` answers
+            # it.
             r"PytorchStreamReader failed(?! locating file (?:constants\.pkl|code/))",
             r"unexpected EOF, expected \d{1,20} more bytes",
             r"invalid load key, '",
             r"Invalid magic number; corrupt file",
             r"Unsupported operand \d{1,4}",
             r"Ran out of input",
+            # torch.load takes what it does not know for a tar, its oldest format, and
+            # seeks storages in it.
             r"filename 'storages' not found",
             r"pickle data was truncated",
+            # With a path behind the words, the system refused the name of a file:
+            # `Invalid argument: 'best|18.pt'`.
             r"\[Errno \d{1,4}\] Invalid argument(?!:? ?['\"\w])",
             r"not a ZIP archive",
             r"(?:ReadError|BadGzipFile): [Nn]ot a gzip(?:ped)? file",
             r"file in archive is not in a subdirectory",
+            # tar and gzip say so of a .pth.tar, which seldom is an archive.
             r"This does not look like a tar archive",
             r"gzip: [^\n]{1,500}: not in gzip format",
             r"End-of-central-directory signature not found",
@@ -782,6 +836,7 @@ FAMILIES = (
     Family(
         "unreadable",
         (
+            # The words hide the cause: they are the same for whatever stopped the load.
             r"Unable to load weights from (?:pytorch )?checkpoint file for",
             r"You seem to have cloned a repository without having git-lfs installed",
         ),
@@ -794,6 +849,7 @@ FAMILIES = (
                 r"HeaderTooLarge|HeaderTooSmall|InvalidHeader(?:Start|Length"
                 r"|Deserialization|)\b"
             ),
+            # Newer versions of safetensors write words in place of the names of errors.
             r"header too (?:large|small)",
             r"Error while deserializing(?: header)?:",
             r"MetadataIncompleteBuffer|incomplete metadata, file not fully covered",
@@ -806,6 +862,8 @@ FAMILIES = (
         "unlabelled",
         (
             r"does not contain the valid metadata",
+            # A file without any metadata gives None, which is asked for the format. The
+            # traceback names safetensors.
             r"'NoneType' object has no attribute 'get'(?=[\s\S]{0,300}safetensors)",
         ),
         answer_from_statements(_answer_unlabelled),
@@ -823,6 +881,8 @@ FAMILIES = (
         (
             r"Is a directory: ",
             r"No such file or directory: '[^'\n]{0,2000}\.metadata'",
+            # Windows refuses to open a folder with this. A path without a dot is most
+            # likely a folder.
             r"Permission denied: '[^'\n.]{1,2000}'",
             r"metadata is None",
         ),
@@ -839,6 +899,7 @@ FAMILIES = (
             r"Can't find '?(?:adapter_config\.json|adapter_model)",
             r"Can't find a valid checkpoint at ",
             r"No valid checkpoint found in (?:output directory|\S)",
+            # DeepSpeed reads the name of the step from a file called latest.
             r"[Uu]nable to find 'latest' file at",
             r"No local weights found in \S{1,2000} with extension \.\w{1,20}",
             r"No \.\w{1,20} weights found for model \S",
@@ -871,6 +932,7 @@ FAMILIES = (
             (
                 r"No such file or directory: (?:Posix|Windows)?(?:Path\()?"
                 r"['\"]?[^'\"\n]{1,2000}\."
+                # With another ending the file may be anything that a program reads.
                 r"(?:pth|pt|bin|ckpt|safetensors|gguf|pkl|json|distcp)\b"
             ),
         ),
@@ -880,6 +942,8 @@ FAMILIES = (
     Family(
         "mount",
         (
+            # Rust, in which safetensors is written, says `(os error 19)` for Python's
+            # `[Errno 19]`.
             r"No such device \(os error \d{1,4}\)",
             r"\[Errno \d{1,4}\] No such device",
             r"\[Errno \d{1,4}\] Input/output error",

@@ -50,6 +50,8 @@ def find_forms(
 ) -> list[Form]:
     """Find the layers that the file has in another form than the model."""
     found: list[Form] = []
+    # The order decides: a form is dropped where an earlier one explains the same
+    # missing keys.
     for form in (
         _layers_of_peft(missing, here, shapes),
         *_joined_projections(missing, here, shapes),
@@ -78,6 +80,8 @@ class _Joined(NamedTuple):
 
 def _word_pattern(words: str) -> re.Pattern[str]:
     """The pattern of the last word of a module before the last word of a tensor."""
+    # Group 1 is the module around the layer, 2 its word, 3 the end: `.weight`, or
+    # `_weight` behind the in_proj of nn.MultiheadAttention.
     return re.compile(rf"^(|.*\.)({words})((?:\.(?:[^.]*))|_(?:weight|bias))$")
 
 
@@ -115,6 +119,7 @@ def _joined_projections(
     missing: Sequence[str], here: Sequence[str], shapes: Mapping[str, Shape]
 ) -> Iterator[Form]:
     for kind in _JOINED:
+        # Look for the whole in the file first, and then in the model.
         for ours, theirs, is_saved in ((here, missing, True), (missing, here, False)):
             form = _joined_form(kind, ours, theirs, shapes, is_saved=is_saved)
             if form is not None:
@@ -132,6 +137,7 @@ def _joined_form(
 ) -> Form | None:
     """The layers that are one tensor on the one side and several on the other."""
     whole = {name: row for name in joined if (row := kind.whole.match(name))}
+    # A whole layer on both sides is one layer under two names, and no other form.
     if not whole or any(kind.whole.match(name) for name in apart):
         return None
     parts: list[dict[str, re.Match[str]]] = [
@@ -211,6 +217,7 @@ def _code_of_joined(
         return None
     count = len(parts)
     if is_saved:
+        # The line cuts the whole by chunk, which makes equal parts of its rows.
         sizes = [shapes.get(name, ()) for name in whole]
         has_rows = all(shape and shape[0] % count == 0 for shape in sizes)
         # Query has more rows than key where heads share a key.
@@ -237,6 +244,8 @@ def _code_of_joined(
 
 # --- weight norm, and norms that were folded ------------------------------------------
 
+# torch.nn.utils.weight_norm writes the first pair, and
+# torch.nn.utils.parametrizations.weight_norm the second.
 _NORMED = (
     ("weight_g", "weight_v"),
     ("parametrizations.weight.original0", "parametrizations.weight.original1"),
@@ -291,6 +300,7 @@ def _folded_norms(
         ours = frozenset(
             name for name in names if name.rpartition(".")[0] in set(norms)
         )
+        # Other keys in the list mean that more differs than the norms.
         if len(ours) != len(names):
             continue
         # The convolution itself is on both sides.
@@ -334,6 +344,7 @@ def _norms_for_biases(
         return None
     if not all(f"{layer}weight" in shapes for layer in layers):
         return None
+    # The weight of a norm has one dimension, and that of a layer more.
     if not all(len(shapes.get(name, ())) == 1 for name in here):
         return None
     return Form(
@@ -380,6 +391,7 @@ def _layers_of_peft(
         return None
     if not any(".base_layer." in name for name in missing):
         return None
+    # Every tensor that LoRA wraps must be in the file under its plain name.
     bare = {name: base_name(name) for name in missing if not _OF_LORA.search(name)}
     layers = adapted_layers(missing)
     given = set(here)
@@ -408,6 +420,7 @@ def _saved_with_peft(
     if not wanted <= bare.keys():
         return None
     layers = adapted_layers(here)
+    # Index 0 of the shape of lora_A is the rank.
     ranks = {
         shapes[name][0] for name in adapter if ".lora_A." in name and shapes.get(name)
     }
@@ -441,6 +454,7 @@ def _letters_of_flax(missing: Sequence[str], here: Sequence[str]) -> Form | None
         if new in wanted:
             found[name] = new
     kernels = [name for name in found if name.rpartition(".")[2] == "kernel"]
+    # Words such as scale are in many libraries: kernel speaks for Flax and TensorFlow.
     if not kernels or len(found) != len(here):
         return None
     words = dict.fromkeys(name.rpartition(".")[2] for name in found)
