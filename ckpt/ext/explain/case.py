@@ -128,6 +128,7 @@ class Case:
         self.is_folder = is_folder
         self.names_in = names_in
         self.model = model or "FILE.py:FACTORY"
+        # Only some answers ask for it: it reads all bytes of the file.
         self._verify = verify
 
     def survey_flags(self, name: str) -> list[tuple[str, object]]:
@@ -177,6 +178,8 @@ class Case:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """The findings of `ckpt inspect`."""
+        # The findings are those of `ckpt inspect`, so both commands say the same of a
+        # file.
         return inspect(self.survey, Globs(), None, self.plan).findings
 
     def found(self, *codes: str) -> list[Finding]:
@@ -192,6 +195,7 @@ class Case:
 
     def at_least(self, level: Level) -> list[Finding]:
         """The findings of a level and of those above it."""
+        # LEVELS begins with the gravest level.
         most = LEVELS.index(level)
         return [row for row in self.findings if LEVELS.index(row.level) <= most]
 
@@ -199,6 +203,7 @@ class Case:
         """The command that writes a file with another ending beside this one: `a.pth`
         becomes `a.legacy.pth`.
         """
+        # The copy has another format, so it never keeps the ending of the input.
         to = path_beside(self.survey.path, suffix, (ending,), other=False)
         return Way(None) if to is None else self.plan((*words, "-o", to))
 
@@ -225,8 +230,10 @@ class Case:
 def finding_statements(findings: Sequence[Finding]) -> Iterator[Statement]:
     """Findings as statements, each with the command that helps."""
     for row in findings:
+        # A message of the catalogue is a part of a line; here it stands as a sentence.
         text = row.message if row.message.endswith((".", ":")) else f"{row.message}."
         text = f"{text} {row.consequence or ''}".strip()
+        # A first word with a dot or a digit is a name, which keeps its letters.
         if text.partition(" ")[0].isalpha():
             text = text[:1].upper() + text[1:]
         yield Statement(
@@ -256,6 +263,8 @@ def without_values(case: Case) -> Iterator[Statement]:
 def command_statements(text: str, way: Way) -> Iterator[Statement]:
     """A sentence that introduces a command, and nothing where no command works."""
     if way.command is not None:
+        # A command that keeps the weights alone loses the optimizer, so its sentence
+        # says so.
         alone = f"{text.removesuffix(':')} (the weights alone):"
         yield Statement(alone if way.keeps == "weights" else text, (), way.command)
 
@@ -303,13 +312,19 @@ def looked_at(case: Case, text: str = "") -> Answer:
     """The answer of a file to an error without a page: all that could stop a load, what
     the file is, and the line that loads it.
     """
+    # The devices of a file are a finding of level info, but they stop a load where
+    # there is no GPU.
     told = [*case.at_least("warning"), *case.found("cuda")]
     rows = list(dict.fromkeys([*case.damage, *finding_statements(told)]))
+    # A part that the error misses and the file lacks is a cause, although the file is
+    # whole.
     lacks = _FAILED.search(text[-_END:]) is not None and any(
         row.text.startswith(_LACKS) for row in _parts_asked_for(case, text)
     )
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
+        # Quantized weights are a finding below the warnings, so they are told only
+        # where nothing else is.
         scaled = list(finding_statements(case.found("scaled")))
         nothing = f"{NOTHING} ({label}) that stops a load."
         rows += scaled or [Statement(nothing)]
@@ -368,6 +383,7 @@ def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
     if origin is not None:
         yield Statement(f"{origin_opening(origin)} {origin}.")
     is_code = survey.checkpoint.traits.names_are_code
+    # A section without a name is the root: the file is the weights themselves.
     is_flat = bool(weights) and all(not name for name in weights) and not is_code
     root = look(survey.checkpoint.root)
     if keys and not is_flat and not is_code:
@@ -420,7 +436,11 @@ def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
     """
     names = [entry.name for entry in case.survey.tensors]
     names += [str(key) for row in case.survey.checkpoint.containers for key in row.keys]
+    # Each row has the words in an error, the kind of the section, what it is, and the
+    # words in names.
     for pattern, kind, part, words in _NAMES_OF_PARTS:
+        # Only the end counts, for a long log names optimizers and schedulers
+        # everywhere.
         if not pattern.search(text, max(0, len(text) - _END)):
             continue
         found = [
@@ -430,6 +450,7 @@ def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
         ]
         if found:
             yield Statement(f"It holds {part}, in {and_more(found, 3)}.")
+        # A name that may mean the part forbids to say that the file lacks it.
         elif not any(words.search(name) for name in names):
             yield Statement(f"{_LACKS} {part}.{_without_text(kind, text)}")
 
@@ -464,6 +485,7 @@ def shared_beginning(names: Sequence[str]) -> str:
     """
     if len(names) < _LEAST_SHARED:
         return ""
+    # What the first and the last name in order share, all names between them share too.
     parts = [name.split(".")[:-1] for name in (min(names), max(names))]
     shared = 0
     for one, other in zip(*parts, strict=False):
@@ -471,6 +493,7 @@ def shared_beginning(names: Sequence[str]) -> str:
             break
         shared += 1
     beginning = parts[0][:shared]
+    # A number at the end is that of the only layer, and not a part of the beginning.
     while beginning and beginning[-1].isdigit():
         beginning.pop()
     return ".".join(beginning) + "." if beginning else ""
