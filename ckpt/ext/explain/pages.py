@@ -49,6 +49,7 @@ def find_page(text: str) -> Page | None:
     The last line counts that has such a page. It says something where it shares words
     that few pages have.
     """
+    # The error of a traceback is its last line.
     for line in reversed(text[-_LONGEST:].splitlines()):
         words = _split_words(line)
         near = [
@@ -57,6 +58,7 @@ def find_page(text: str) -> Page | None:
             if page.code is None and _count_shared_words(words, page) >= _KIN
         ]
         scored = [
+            # The number stands before the page, so that two pages are never compared.
             (_longest_run(words, page), number, page)
             for number, page in enumerate(near)
         ]
@@ -98,6 +100,7 @@ def _nearest_pages(code: str, words: Sequence[str]) -> str:
 
     Empty where no page shares a word of substance with the text.
     """
+    # A long text is no mistyped code, and comparing its letters would take time.
     near = nearest_names(code, list(CATALOGUE)) if len(code) < 2 * _LONGEST_CODE else []
     kin = sorted(pages(), key=lambda page: -_count_shared_words(words, page))
     near += [page.word for page in kin if _count_shared_words(words, page)]
@@ -133,11 +136,14 @@ def _shared_run(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
     for position, word in enumerate(first, 1):
         now = [0] * (len(second) + 1)
         for index, other in enumerate(second):
+            # A number begins no run: numbers are all one word, and would join any two
+            # texts.
             if (word == other and word != "#") or (word == other and before[index]):
                 now[index + 1] = before[index] + 1
         if max(now) > most:
             most = max(now)
             last = position
+        # Only the last row of the table is kept, so memory grows with one text alone.
         before = now
     return first[last - most : last]
 
@@ -152,6 +158,7 @@ def _count_shared_words(words: Sequence[str], page: Page) -> int:
 @cache
 def _rare_words(page: Page) -> frozenset[str]:
     """The words of a page that few other pages have: `error` and `file` say nothing."""
+    # A word that many pages have says nothing about the error.
     counts = _pages_per_word()
     return frozenset(word for word in _own_words(page) if counts[word] <= _FEW)
 
@@ -323,8 +330,11 @@ def _error_pages() -> list[Page]:
             position = match.end()
             answer = text[position : follower.start() if follower else len(text)]
             body = _parse_body(_KINDS.sub("", answer).strip())
+            # Messages without a text between them share the answer that follows the
+            # last one.
             if body:
                 entries.append(Page(title, tuple(messages), body, kinds=kinds))
+                # A shorter quotation is a name or an option, and no message.
                 messages = []
                 kinds = _page_kinds(text, position)
     return entries
@@ -336,11 +346,14 @@ def _page_kinds(text: str, position: int) -> tuple[str, ...]:
 
 
 def _parse_body(text: str) -> tuple[Block, ...]:
+    # The output in the docs is of a sample, so a page shows the command for the
+    # reader's own file.
     text = _RUN.sub(lambda match: f"\n\n$ {match[2] or match[1]}\n\n", text)
     text = _CONSOLE.sub(
         lambda match: "\n\n" + "\n\n".join(match[1].splitlines()) + "\n\n", text
     )
     blocks: list[Block] = []
+    # Items of a list stand on lines that follow each other.
     for paragraph in re.split(r"\n\n+|\n(?=- )", text):
         found = _IF.match(paragraph)
         condition = found[1] if found is not None else ""
