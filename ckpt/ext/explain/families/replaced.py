@@ -47,6 +47,7 @@ def replaced_parts(
     placed = [name for name in names if name not in left]
     if len(placed) < _LEAST_PLACED:
         return []
+    # A module in which one tensor has its place is the same network, perhaps in part.
     taken = {place for name in placed for place in _places_above(name)}
     ours, theirs = _names_below(rest, taken), _names_below(absent, taken)
     return [
@@ -98,6 +99,7 @@ def _side_text(part: Replaced, names: Sequence[str]) -> str:
     """
     below = [name[len(part.place) + 1 :] for name in names]
     words = list(dict.fromkeys(name.partition(".")[0] for name in below))
+    # Numbers alone say nothing of a network, so the whole first name is shown.
     if all(word.isdigit() for word in words):
         words = below[:1]
     kinds = [kind for kind, form in _KINDS if any(map(form.search, below))]
@@ -140,6 +142,7 @@ def anchors_statement(rows: Sequence[Mismatch]) -> Statement | None:
     counts = {
         (row.checkpoint[0] // 4, row.model[0] // 4)
         for row in boxes
+        # A box has four numbers.
         if row.checkpoint[0] % 4 == row.model[0] % 4 == 0
     }
     counts = {pair for pair in counts if pair[0] != pair[1]}
@@ -148,6 +151,7 @@ def anchors_statement(rows: Sequence[Mismatch]) -> Statement | None:
         for row in rows
         if _CELLS.search(row.name) and row.checkpoint and row.model
     }
+    # Some files hold the anchors themselves too, and these must agree.
     if len(counts) != 1 or (cells and cells != counts):
         return None
     ((here, there),) = counts
