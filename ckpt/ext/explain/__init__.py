@@ -96,13 +96,12 @@ def search(text: str) -> Explanation:
             ._replace(messages=(message.text,))
         )
         page = page._replace(
-            # What the error itself contradicts goes here; the file is asked in
-            # `explain_with`.
+            # Paragraphs that the error contradicts go here; `explain_with` asks the
+            # file.
             body=tuple(row for row in page.body if may_hold(row.condition, message))
         )
         return Explanation(text, page, message, answer_of_names(message))
-    # No family knows the error, so a page is found by the words that a line shares with
-    # it.
+    # Where no family knows the error, the words of its lines find a page.
     page = find_page(text)
     if page is None or not page.kinds:
         return Explanation(text, page)
@@ -159,8 +158,7 @@ def explain_with(found: Explanation, case: Case) -> Explanation:
     if found.page is not None and found.page.code is not None:
         return found._replace(answer=made_findings(found.page.code, case))
     page, message = found.page, found.message
-    # A launcher reports below the error of a process that the process failed, and that
-    # error says why.
+    # A launcher reports below the error that names the cause.
     if message is not None and FAMILIES[message.kind].names_no_cause:
         of_cause = answer_of_any(found.text, case)
         if of_cause is not None:

@@ -110,11 +110,9 @@ def answer(message: Message | None, case: Case, text: str = "") -> Answer:
 
 def _look_at_words(text: str, case: Case) -> Answer:
     """Look at the file for an error without a page, and at the words that both have."""
-    # The words are looked for from the surest to the weakest: a path, a setting, a
-    # missing name, any name.
+    # The surest words come first: a path, a setting, a missing name, any name.
     looked = looked_at(case, text)
-    # A path that the file records explains the error, so what the file is need not be
-    # told.
+    # A recorded path explains the error, so what the file is need not be told.
     rows = tuple(of_recorded_path(text, case))
     if rows:
         return Answer(case.survey.path, (*rows, *case.damage, *load_statements(case)))
@@ -182,14 +180,12 @@ def answer_of_any(text: str, case: Case) -> Answer | None:
     ] = []
     for pattern, make in _OF_ANY:
         last = None
-        # The last match counts, for logs have warnings of the same words before the
-        # error.
+        # The last match counts, for the error of a log is at its end.
         for match in pattern.finditer(text):
             last = match
         if last is not None:
             matches.append((last.start(), last, make))
-    # The latest error is asked first; where the file has nothing to say to it, an
-    # earlier one may.
+    # Where the file has nothing to say to the latest error, an earlier one is asked.
     for _, match, make in sorted(matches, key=lambda row: -row[0]):
         rows = tuple(make(match, case))
         if rows:
@@ -219,8 +215,8 @@ def answer_damaged(
             error.path or "", (Statement(f"{text}. This takes it out:", (), hint),)
         )
     path = pasted_path(error.path or "")
-    # ckpt verify refuses what is no checkpoint, but it says more of a pointer or a page
-    # in its place.
+    # A file that is no checkpoint has nothing to verify; a stand-in is in the place of
+    # one.
     is_of_another = isinstance(error, UnsupportedError) and not isinstance(
         error, StandInError
     )
@@ -229,8 +225,7 @@ def answer_damaged(
     rows = [Statement(f"{text}{note}.", (), command)]
     lacking = lacking_in_folder(asked, error.path or "")
     versions = written_by(error.path or "")
-    # A file that lacks explains the error, and the versions of programs are for when
-    # none does.
+    # A file that lacks explains the error, so versions count only without one.
     if lacking is not None:
         rows = [lacking]
     elif versions is not None:
@@ -275,7 +270,6 @@ _OUT_OF_IT = ("gunzip ", "bunzip2 ", "unxz ", "tar ", "unzip ")
 def made_findings(code: Code, case: Case) -> Answer:
     """The findings with one code that a checkpoint has."""
     path = case.survey.path
-    # Other commands look at more than one file, or read all bytes.
     if "inspect" not in code.by:
         by = " or ".join(f"ckpt {command}" for command in code.by)
         return Answer(path, (Statement(f"{by} makes this finding."),))

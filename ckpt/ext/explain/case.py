@@ -178,8 +178,6 @@ class Case:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """The findings of `ckpt inspect`."""
-        # The findings are those of `ckpt inspect`, so both commands say the same of a
-        # file.
         return inspect(self.survey, Globs(), None, self.plan).findings
 
     def found(self, *codes: str) -> list[Finding]:
@@ -263,8 +261,7 @@ def without_values(case: Case) -> Iterator[Statement]:
 def command_statements(text: str, way: Way) -> Iterator[Statement]:
     """A sentence that introduces a command, and nothing where no command works."""
     if way.command is not None:
-        # A command that keeps the weights alone loses the optimizer, so its sentence
-        # says so.
+        # A copy of the weights alone has no optimizer, so its sentence says so.
         alone = f"{text.removesuffix(':')} (the weights alone):"
         yield Statement(alone if way.keeps == "weights" else text, (), way.command)
 
@@ -312,19 +309,17 @@ def looked_at(case: Case, text: str = "") -> Answer:
     """The answer of a file to an error without a page: all that could stop a load, what
     the file is, and the line that loads it.
     """
-    # The devices of a file are a finding of level info, but they stop a load where
-    # there is no GPU.
+    # `cuda` is of level info, but such a file does not load where there is no GPU.
     told = [*case.at_least("warning"), *case.found("cuda")]
+    # The same fact may be damage and a finding.
     rows = list(dict.fromkeys([*case.damage, *finding_statements(told)]))
-    # A part that the error misses and the file lacks is a cause, although the file is
-    # whole.
+    # A part that the error misses and the file lacks is a cause.
     lacks = _FAILED.search(text[-_END:]) is not None and any(
         row.text.startswith(_LACKS) for row in _parts_asked_for(case, text)
     )
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
-        # Quantized weights are a finding below the warnings, so they are told only
-        # where nothing else is.
+        # `scaled` is of level info, so it is told only where nothing else is.
         scaled = list(finding_statements(case.found("scaled")))
         nothing = f"{NOTHING} ({label}) that stops a load."
         rows += scaled or [Statement(nothing)]
@@ -412,6 +407,8 @@ def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
             f"It is a state dict of {counted_noun(len(survey.tensors), 'tensor')}: the "
             "weights by their names, and nothing around them."
         )
+    # The names of an adapter of PEFT all begin with `base_model.model.`, which is
+    # right.
     is_adapter = origin is not None and origin.startswith("an adapter")
     if (
         len(weights) == 1
@@ -436,11 +433,8 @@ def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
     """
     names = [entry.name for entry in case.survey.tensors]
     names += [str(key) for row in case.survey.checkpoint.containers for key in row.keys]
-    # Each row has the words in an error, the kind of the section, what it is, and the
-    # words in names.
     for pattern, kind, part, words in _NAMES_OF_PARTS:
-        # Only the end counts, for a long log names optimizers and schedulers
-        # everywhere.
+        # A long log names optimizers everywhere, so only its end counts.
         if not pattern.search(text, max(0, len(text) - _END)):
             continue
         found = [
@@ -467,6 +461,7 @@ def _without_text(kind: str, text: str) -> str:
     """The option of an error that leaves out a part which a file does not hold, or an
     empty text.
     """
+    # Megatron names its option in the error: `--no-load-rng`.
     options = re.findall(r"--no-load-\w{2,20}", text[-_END:])
     wanted = {"rng": "--no-load-rng", "optimizer": "--no-load-optim"}.get(kind)
     return f" {wanted} leaves it out." if wanted in options else ""
@@ -485,7 +480,7 @@ def shared_beginning(names: Sequence[str]) -> str:
     """
     if len(names) < _LEAST_SHARED:
         return ""
-    # What the first and the last name in order share, all names between them share too.
+    # Names between the first and the last in order share what these two share.
     parts = [name.split(".")[:-1] for name in (min(names), max(names))]
     shared = 0
     for one, other in zip(*parts, strict=False):

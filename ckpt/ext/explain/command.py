@@ -111,8 +111,7 @@ def command(
             output.write_lines(list_lines(pages(), output.screen_width()))
         return 0
     is_log = False
-    # The shell may have cut an unquoted message into words, so the paths come off its
-    # end first.
+    # Paths come off the end first, for an unquoted message is several words.
     paths = _checkpoint_paths(words)
     path = paths[-1] if paths else None
     _refuse_files_first(words[: len(words) - len(paths)])
@@ -128,8 +127,7 @@ def command(
     # The code of a finding stays a code, also beside a file that has its name.
     elif os.path.isfile(text) and page_of_code(text) is None:
         is_log, text = True, _read_log(text, limits)
-    # A mistyped log would else be looked up as a message, and the answer would be about
-    # its name.
+    # A mistyped log would else be searched as the text of an error.
     elif _LOG_NAME.fullmatch(text):
         raise NotOpenedError(
             "no such file",
@@ -152,15 +150,14 @@ def command(
             "no error in this text"
         )
         return 0
-    # Without a checkpoint an error needs a page, which the names in the error fill.
+    # Without a checkpoint only a page answers, with what the error itself names.
     if path is None:
         if found.page is None:
             raise no_page(found.text)
         if found.answer is None and found.message is not None:
             found = found._replace(answer=_answer_of_no_file(found.message))
         return _write_explanation(found, json=json)
-    # Two saves tell which parameters moved, and only DDP's errors about gradients ask
-    # that.
+    # Only an error of DDP asks which parameters moved between two saves.
     older = paths[0] if len(paths) > 1 else None
     if older is not None and (
         found.message is None or found.message.kind not in OF_GRADIENTS
@@ -264,8 +261,7 @@ def _checkpoint_paths(words: list[str]) -> list[str]:
     them.
     """
     first = len(words)
-    # At most the last two words are checkpoints, and the first word is always of the
-    # message.
+    # At most two words are checkpoints, and the first word is the message's.
     while first > 1 and first > len(words) - 2 and _is_path(words[first - 1]):
         first -= 1
     # A third file would silently become a word of the message.
@@ -338,16 +334,14 @@ def _read_stdin(*, tee: bool = False) -> str:
     pieces: deque[bytes] = deque()
     held = 0
     stream = cast(BufferedReader, sys.stdin.buffer) if sys.stdin is not None else None
-    # read1 returns what has come; read would wait for a whole piece, and show nothing
-    # of a program that runs.
+    # read1 returns what has come; read would wait until a whole piece is there.
     while stream is not None and (piece := stream.read1(_PIECE)):
         if shown is not None:
             shown.write(piece)
             shown.flush()
         pieces.append(piece)
         held += len(piece)
-        # Pieces at the front go as soon as the rest is long enough, so memory does not
-        # grow with the output.
+        # Old pieces go, so memory does not grow with the output.
         while held - len(pieces[0]) >= LONGEST:
             held -= len(pieces.popleft())
     text = b"".join(pieces)[-LONGEST:].decode("utf-8", "replace")
@@ -517,8 +511,7 @@ def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
             limits=request.limits,
             plugins=plugins_allowed(),
         )
-    # In the wrong order the answer would name the wrong parameters, so the step and the
-    # epoch are compared first.
+    # The counters of the run tell that both saves were given in the wrong order.
     later = backwards(report)
     if later:
         words = [pasted_path(name) or "…" for name in (path, older)]
@@ -545,8 +538,7 @@ def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
             not survey.models or request.section is not None or row.name not in averages
         )
     ]
-    # A parameter that stays the same although its optimizer stepped had a gradient, so
-    # it is no suspect of DDP.
+    # A parameter whose optimizer stepped had a gradient, also where it is the same.
     same = [row for row in parameters if row.status == "same"]
     unchanged = [row for row in same if row.cause != "stepped"]
     return Older(

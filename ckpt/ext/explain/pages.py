@@ -100,7 +100,7 @@ def _nearest_pages(code: str, words: Sequence[str]) -> str:
 
     Empty where no page shares a word of substance with the text.
     """
-    # A long text is no mistyped code, and comparing its letters would take time.
+    # A long text is no mistyped code.
     near = nearest_names(code, list(CATALOGUE)) if len(code) < 2 * _LONGEST_CODE else []
     kin = sorted(pages(), key=lambda page: -_count_shared_words(words, page))
     near += [page.word for page in kin if _count_shared_words(words, page)]
@@ -136,8 +136,7 @@ def _shared_run(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
     for position, word in enumerate(first, 1):
         now = [0] * (len(second) + 1)
         for index, other in enumerate(second):
-            # A number begins no run: numbers are all one word, and would join any two
-            # texts.
+            # A number begins no run, for any two texts share `#`.
             if (word == other and word != "#") or (word == other and before[index]):
                 now[index + 1] = before[index] + 1
         if max(now) > most:
@@ -158,7 +157,6 @@ def _count_shared_words(words: Sequence[str], page: Page) -> int:
 @cache
 def _rare_words(page: Page) -> frozenset[str]:
     """The words of a page that few other pages have: `error` and `file` say nothing."""
-    # A word that many pages have says nothing about the error.
     counts = _pages_per_word()
     return frozenset(word for word in _own_words(page) if counts[word] <= _FEW)
 
@@ -308,6 +306,7 @@ def _split_parts(text: str) -> list[tuple[int, str, str]]:
 def _finding_page(code: Code, text: str) -> Page:
     text = _LEVEL.sub("", text, count=1)
     quoted = [" ".join(match.split()) for match in _QUOTED.findall(text)]
+    # A shorter quotation is a name or an option, and no message.
     messages = [
         match for match in quoted if match.count(" ") >= _WORDS_OF_A_MESSAGE - 1
     ]
@@ -330,11 +329,9 @@ def _error_pages() -> list[Page]:
             position = match.end()
             answer = text[position : follower.start() if follower else len(text)]
             body = _parse_body(_KINDS.sub("", answer).strip())
-            # Messages without a text between them share the answer that follows the
-            # last one.
+            # Messages in a row share the answer that follows the last one.
             if body:
                 entries.append(Page(title, tuple(messages), body, kinds=kinds))
-                # A shorter quotation is a name or an option, and no message.
                 messages = []
                 kinds = _page_kinds(text, position)
     return entries
@@ -346,8 +343,7 @@ def _page_kinds(text: str, position: int) -> tuple[str, ...]:
 
 
 def _parse_body(text: str) -> tuple[Block, ...]:
-    # The output in the docs is of a sample, so a page shows the command for the
-    # reader's own file.
+    # A page shows the command for the reader's file, without the output of the docs.
     text = _RUN.sub(lambda match: f"\n\n$ {match[2] or match[1]}\n\n", text)
     text = _CONSOLE.sub(
         lambda match: "\n\n" + "\n\n".join(match[1].splitlines()) + "\n\n", text

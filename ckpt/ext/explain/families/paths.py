@@ -60,8 +60,7 @@ def of_counted(found: re.Match[str], case: Case) -> Iterator[Statement]:
     names = [
         name for name in locate(case.survey.path).names() if "custom_checkpoint" in name
     ]
-    # accelerate writes `custom_checkpoint_0.pkl`, and counts each name that has
-    # `custom_checkpoint` in it.
+    # accelerate itself writes only names such as `custom_checkpoint_0.pkl`.
     own = [name for name in names if _CUSTOM.fullmatch(name)]
     others = [name for name in names if name not in own]
     held = and_more([show(name, 80) for name in own], 4)
@@ -126,7 +125,6 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
     is_folder = case.is_folder and os.path.isdir(case.survey.path)
     shown = show(path, 200)
     name = parts[-1]
-    # The last branch, another path, is for what none of the others explains.
     recorded = list(recorded_path(path, case))
     rank = _of_another_rank(parts, case)
     # A rank goes first: the answers below look for the last part of the path alone,
@@ -144,8 +142,7 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
         )
     elif recorded:
         yield from recorded
-    # The path leads into the folder, or is a bare name, which a loader joins with the
-    # folder.
+    # The path leads into the folder, or is a bare name below it.
     elif is_folder and (own in parts[:-1] or not parts[:-1]):
         yield from _answer_lacking_file(name, shown, case, found.string)
     elif is_folder and own == name:
@@ -196,8 +193,7 @@ def _of_another_rank(parts: list[str], case: Case) -> Statement | None:
             "that wrote it and save anew in the form that is asked for."
         )
     root = os.path.abspath(case.survey.path)
-    # The user may have named one file of a rank, so the folder of all ranks is looked
-    # for above it.
+    # The user may have named one rank, so the folder of all is looked for above it.
     for _ in range(_ABOVE):
         if _ranks_in(root):
             break
@@ -214,8 +210,6 @@ def _of_another_rank(parts: list[str], case: Case) -> Statement | None:
             "wrote it."
         )
     names = sorted(locate(os.path.join(root, wanted)).names())
-    # A file that is there, an empty folder or a folder that is asked for leaves nothing
-    # to say.
     if parts[-1] in names or not names or parts[-1] == wanted:
         return None
     held = and_more([show(name, 60) for name in names], 4)
@@ -235,7 +229,7 @@ def _of_another_rank(parts: list[str], case: Case) -> Statement | None:
 
 def _relative_path_note(path: str) -> str:
     """Say where a relative path begins."""
-    # The second letter is the colon of a drive of Windows.
+    # A colon in second place is that of a drive of Windows.
     is_relative = not path.startswith(("/", "\\", "~")) and path[1:2] != ":"
     return (
         " A relative path begins in the folder in which the program runs."
@@ -417,8 +411,7 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
     if own not in parts[:-1]:
         return None
     place = folder
-    # The path is followed from the last part with the name of the folder, as far as it
-    # exists.
+    # The path is followed below the last part with the name of the folder.
     for part in parts[len(parts) - parts[::-1].index(own) : -1]:
         if not os.path.isdir(os.path.join(place, part)):
             return None
@@ -558,8 +551,7 @@ def lacking_names(text: str, folder: str) -> Statement | None:
     found = _NAMED.search(text)
     if found is None or is_url(folder) or not os.path.isdir(folder):
         return None
-    # transformers writes `no file named model.safetensors, or pytorch_model.bin, found
-    # in directory ./x`.
+    # transformers: `no file named model.safetensors, or pytorch_model.bin, found in …`.
     wanted = _FILE.findall(found[1].partition(" found ")[0])
     names = sorted(locate(folder).names())
     if not wanted or any(name in names for name in wanted):

@@ -65,8 +65,7 @@ def find_numbered_words(
     if len(set(partners.values())) < len(partners):
         return Placed({}, ())
     rules = tuple(
-        # One rule stands for all numbers of a word, so a hundred layers make one
-        # substitution.
+        # One substitution stands for all numbers of a word.
         rf"s/(^|\.){re.escape(old).replace('<n>', '[0-9]+')}(?=\.|$)/\g<1>{new}/g"
         for old, new in words.items()
     )
@@ -166,12 +165,10 @@ def find_in_order(
         for old, new, leaves in pairs:
             for leaf in leaves:
                 name, partner = f"{new}.{leaf}", f"{old}.{leaf}"
-                # The message gives the shapes of the model where they differ; one of
-                # them speaks against the order.
+                # The message has the shape of the model only where it differs.
                 if sizes.get(name, shapes[partner]) != shapes[partner]:
                     return Placed({}, ())
-                # The weight of a norm has one axis, so a matrix in its place is another
-                # layer.
+                # The weight of a norm has one axis: a matrix is another layer.
                 if leaf == "weight" and _is_norm(new) and len(shapes[partner]) != 1:
                     return Placed({}, ())
                 partners[name] = partner
@@ -266,8 +263,7 @@ def other_norms(
     is_asked = all(has_asked) and not any(has_held)
     if not is_asked and not (all(has_held) and not any(has_asked)):
         return None
-    # Norms that stand elsewhere belong to other layers, so the models differ in more
-    # than their norms.
+    # Norms at other places say that more than the norms differs.
     if _counts_by_parent(asked) != _counts_by_parent(held):
         return None
     here, there = show(next(iter(held)), 80), show(next(iter(asked)), 80)

@@ -60,8 +60,7 @@ def _packed_layers(names: Iterable[str]) -> dict[str, list[str]]:
     return {
         layer: leaves
         for layer, leaves in layers.items()
-        # `scale` alone may be a layer of the model; a packed weight beside it is a
-        # quantizer's.
+        # `scale` alone may be the model's own, but not beside a packed weight.
         if len(leaves) > 1 and any(leaf in _PACKED for leaf in leaves)
     }
 
@@ -75,8 +74,7 @@ def packed_and_plain(
     `is_saved` means that the packed ones are of the file.
     """
     layers = _packed_layers(packed)
-    # Each packed layer must be plain on the other side, or the sides differ in more
-    # than quantization.
+    # A layer that is not plain on the other side differs by more than quantization.
     if not layers or not all(f"{layer}.weight" in plain for layer in layers):
         return None
     names = {
@@ -136,7 +134,6 @@ def built_by_quantizers(case: Case) -> Iterator[Statement]:
             case.plan(("dequantized",)),
         )
         return
-    # config.json beside the weights is read into `config`.
     is_folder = any(
         value.name.partition(".")[0] == "config"
         for value in case.survey.checkpoint.values
@@ -150,7 +147,6 @@ def built_by_quantizers(case: Case) -> Iterator[Statement]:
             f"{text} config.json has no quantization_config, and the settings of the "
             f"quantizer are in {producer}, which {_OTHER_CONFIGS[producer]}."
         )
-    # A loader takes weights without quantization_config for plain ones.
     elif is_folder and not has_config:
         yield Statement(
             f"{text} Loaders build them by quantization_config, and config.json has no "
@@ -190,8 +186,7 @@ def _other_config(case: Case) -> str | None:
     path = case.survey.path
     if not case.is_folder or is_url(path):
         return None
-    # Only the folder tells: the settings of these quantizers are no part of the
-    # checkpoint.
+    # The settings of these quantizers are no part of the checkpoint itself.
     names = set(locate(path).names())
     return next((name for name in _OTHER_CONFIGS if name in names), None)
 
@@ -207,8 +202,6 @@ def _flag_text(case: Case) -> str:
     ]
     if not methods or methods[0] not in _OF_VLLM:
         return ""
-    # Older versions of vLLM have a loader of its own for bitsandbytes, which a second
-    # option names.
     more = " --load-format bitsandbytes" if methods[0] == "bitsandbytes" else ""
     return f" Older versions of vLLM want --quantization {methods[0]}{more}."
 
@@ -240,15 +233,15 @@ def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
     yield from finding_statements(scaled)
     # The file has codes, so the model was built for plain layers or by another method.
     if scaled:
-        # bitsandbytes writes `Loading a quantized checkpoint into non-quantized
-        # Linear8bitLt is not supported`.
+        # bitsandbytes: `Loading a quantized checkpoint into non-quantized
+        # Linear8bitLt`.
         if "into non-quantized" in message.text:
             yield Statement(
                 "bitsandbytes quantizes a layer when it moves to the GPU, and takes "
                 "saved codes only after that: model.cuda() before load_state_dict."
             )
-        # bitsandbytes writes `Blockwise quantization only supports 16/32-bit floats,
-        # but got torch.uint8`.
+        # bitsandbytes: `Blockwise quantization only supports 16/32-bit floats, but got
+        # …`.
         elif "only supports 16/32-bit floats" in message.text:
             yield Statement(
                 "A loader that quantizes got codes, and cannot quantize them again: "
@@ -257,7 +250,7 @@ def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
         yield from built_by_quantizers(case)
         return
     methods = [str(node) for _, node in case.finds_value(("quant_method",))]
-    # A config that promises codes beside weights without them is of another save.
+    # The config promises codes, and the weights have none.
     if methods:
         yield Statement(
             f"config.json has a quantization_config ({show(methods[0], 60)}), and no "

@@ -93,6 +93,7 @@ def settings_places(case: Case) -> list[str]:
     for value in case.survey.checkpoint.values:
         match = _OF_SETTINGS.search(f"{_parent_name(value.name)}.")
         if match is not None:
+            # The first match in a name is the outermost place.
             found[value.name[: match.end()].rstrip("._")] = None
     return list(found)
 

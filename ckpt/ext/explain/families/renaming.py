@@ -92,8 +92,7 @@ def _places_of(
     places: list[int | str] = []
     for index in range(new.count("#")):
         values = [theirs[index] for _, theirs in rows]
-        # A place of the old name fits only where it has the number of the new name in
-        # all modules.
+        # A place fits only where it has the number of the new name in all modules.
         same = [
             place
             for place in range(old.count("#"))
@@ -201,8 +200,7 @@ def give_names(
     """
     if not all(SAFE_NAME.fullmatch(name) for pair in wanted.items() for name in pair):
         return False
-    # The rules run here as `ckpt rename` runs them, so a command that is printed has
-    # been tried.
+    # The rules run here as `ckpt rename` runs them, before a command is printed.
     steps = [_parse_rule(rule) for rule in rules]
     taken: set[str] = set()
     for name in names:

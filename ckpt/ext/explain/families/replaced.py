@@ -102,6 +102,7 @@ def _side_text(part: Replaced, names: Sequence[str]) -> str:
     # Numbers alone say nothing of a network, so the whole first name is shown.
     if all(word.isdigit() for word in words):
         words = below[:1]
+    # Names that fit two architectures tell neither.
     kinds = [kind for kind, form in _KINDS if any(map(form.search, below))]
     said = f", by its names {kinds[0]}" if len(kinds) == 1 else ""
     shown = and_more([show(word, 40) for word in words], 4)
@@ -172,6 +173,7 @@ def anchors_statement(rows: Sequence[Mismatch]) -> Statement | None:
             f", over {ours:,} channels in the file and {theirs:,} in the model: "
             "another architecture, and not another number of classes alone."
         )
+        # Channels far from those of a pyramid are of the backbone itself (C4).
         if min(ours, theirs) == _OF_PYRAMIDS and max(ours, theirs) > 2 * _OF_PYRAMIDS:
             text += (
                 " A feature pyramid (FPN) has a few anchors for each of its levels, "
@@ -233,6 +235,7 @@ def agent_statement(rows: Sequence[Mismatch]) -> Statement | None:
             for pair in zip(row.checkpoint, row.model, strict=True)
             if pair[0] != pair[1]
         ]
+        # Where two sizes differ, or a convolution does, it is another network.
         if len(sizes) != 1 or len(row.model) > 2:
             return None
         (done if _OF_ACTIONS.search(row.name) else seen).add(sizes[0])

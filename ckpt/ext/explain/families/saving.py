@@ -100,8 +100,7 @@ def _file_name(message: Message, case: Case) -> Iterator[Statement]:
 
 def _answer_shared(message: Message, case: Case) -> Iterator[Statement]:
     """Answer safetensors, which keeps no two tensors of one storage."""
-    # safetensors keeps one of the names that share a storage, and here none has all of
-    # it.
+    # Here no name of a shared storage has all of it, so safetensors can keep none.
     if "None is covering the entire storage" in message.text:
         yield from _answer_flat_weights(case)
         return
@@ -114,8 +113,7 @@ def _answer_shared(message: Message, case: Case) -> Iterator[Statement]:
             f"{counted_noun(len(names), 'tensor')} of this file share memory: "
             f"{and_more([show(name, 120) for name in names], 6)}."
         )
-    # convert keeps the whole content, and slim the weights where safetensors cannot
-    # have the rest.
+    # convert keeps all of the file; slim is for a file that safetensors cannot hold.
     for words in (("convert",), ("slim",)):
         way = case.written(words, "", ".safetensors")
         if way.command is not None:
@@ -179,7 +177,6 @@ def _answer_pickling(message: Message, case: Case) -> Iterator[Statement]:
             "This file holds a whole pickled module, which an earlier save could "
             "pickle."
         )
-        # The class may be gone since, but its weights need no class.
         way = case.plan(("weights",))
         if way.command is not None:
             yield Statement("Its weights alone:", (), way.command)
@@ -190,8 +187,8 @@ FAMILIES = (
     Family(
         "saving",
         (
-            # torch writes `[enforce fail at inline_container.cc:424] . unexpected pos
-            # 320 vs 210` where it gets no room.
+            # torch: `[enforce fail at inline_container.cc:424] . unexpected pos 320 vs
+            # 210`.
             r"unexpected pos \d{1,20} vs \d{1,20}",
             r"PytorchStreamWriter failed writing",
             r"file write failed",
@@ -205,8 +202,7 @@ FAMILIES = (
         "file-name",
         (
             (
-                # Only a name that Windows refuses counts; the colon of a drive alone is
-                # right.
+                # The lookahead leaves out a path whose only colon is its drive's.
                 r"\[Errno \d{1,4}\] Invalid argument: '(?![A-Za-z]:[^:"
                 r"|?*<>\"'\n]{0,2000}')[^'\n]{0,2000}[:|?*<>\"]"
             ),

@@ -24,8 +24,7 @@ def _answer_schedule(message: Message, case: Case) -> Iterator[Statement]:
     found = _STEPPED.search(message.text)
     total = None if found is None else int(found[2])
     held: dict[str, dict[str, int]] = {}
-    # total_steps beside last_epoch is a OneCycleLR: other schedulers have last_epoch
-    # alone.
+    # Only a OneCycleLR has total_steps beside last_epoch.
     for name, node in case.finds_value(_SCHEDULES):
         place, _, key = name.rpartition(".")
         if type(node) is int:

@@ -28,14 +28,12 @@ def tied_name(absent: Sequence[str], here: Sequence[str], case: Case) -> str | N
     """
     if len(absent) != 1:
         return None
-    # safetensors writes the name that it left out into the metadata, with the one that
-    # it kept.
+    # safetensors writes a name that it left out into the metadata.
     noted = tied_aliases(case.survey.checkpoint).get(absent[0])
     if noted is not None:
         return noted
     if not _OUTPUT.fullmatch(absent[0]):
         return None
     embeddings = [name for name in here if _EMBEDDING.fullmatch(name)]
-    # Models with an encoder and a decoder may have two embeddings, and the names do not
-    # tell which is tied.
+    # Of two embeddings the names do not tell which one is tied.
     return embeddings[0] if len(embeddings) == 1 else None

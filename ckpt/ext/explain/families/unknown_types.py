@@ -53,8 +53,7 @@ def _answer_unknown_type(message: Message, case: Case) -> Iterator[Statement]:
     names = [
         entry.name for entry in case.survey.tensors if entry.tensor.dtype.name == name
     ]
-    # The types of the file stand beside it, for a cast in the program may have made the
-    # one of the error.
+    # A cast in the program may have made the type, so those of the file are named.
     if not names:
         counts = Counter(entry.tensor.dtype.name for entry in case.survey.tensors)
         held = and_more([show(text, 40) for text, _ in counts.most_common()], 4)
@@ -74,8 +73,7 @@ def _answer_unknown_type(message: Message, case: Case) -> Iterator[Statement]:
     if scaled:
         yield from finding_statements(scaled)
         yield from built_by_quantizers(case)
-    # The codes of quantizers are no numbers by themselves, so no cast is offered for
-    # them.
+    # Codes of quantizers are no numbers by themselves, so no cast is offered.
     elif name in _CAST:
         yield from command_statements(
             "The same weights in float32, which every program knows:",
@@ -90,7 +88,7 @@ def _reason_of(text: str) -> str:
         return (
             "NumPy has no such type: cast before numpy(), as in tensor.float().numpy()."
         )
-    # safetensors writes ``unknown variant `F8_E4M3`, expected one of `BOOL`, …``.
+    # safetensors writes: unknown variant `F8_E4M3`, expected one of `BOOL`, …
     if re.search(_OF_READER, text):
         return (
             "The safetensors that reads it is older than the type: pip install -U "

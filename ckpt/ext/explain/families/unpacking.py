@@ -26,8 +26,7 @@ def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
     things that the file holds.
     """
     expected = int(found[1])
-    # Python prints the line of code above the error; only there is it sure that a load
-    # was unpacked.
+    # Only the line of code above the error makes sure that a load was unpacked.
     is_of_load = (
         _LOADS.search(found.string, max(0, found.start() - _NEAR), found.start())
         is not None
@@ -41,8 +40,7 @@ def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
     root = look(case.survey.checkpoint.root)
     if root.kind == "sequence":
         held = len(root.children)
-        # A tuple of the right length is what the program expects, so the error is about
-        # another line.
+        # A tuple of the right length is no reason for the error.
         if held and held != expected:
             yield Statement(
                 f"The root of this file is a {show(root.type, 40)} of {held:,} things, "

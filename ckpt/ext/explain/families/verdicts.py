@@ -211,8 +211,7 @@ def another_model(
     placed = [name for name in names if name not in left]
     if min(len(absent), len(rest)) < _LEAST:
         return
-    # Two models share names such as `fc.weight` by chance, so a few placed names prove
-    # nothing.
+    # A few names, such as `fc.weight`, are in two models by chance.
     if len(placed) > _FEW * (len(placed) + len(absent)):
         return
     here, there = count_kinds(names), count_kinds([*absent, *placed])
@@ -339,8 +338,7 @@ def _own_modules(names: Sequence[str], shared: Collection[str]) -> dict[str, lis
         depth = 1
         while depth < len(parts) and ".".join(parts[:depth]) in shared:
             depth += 1
-        # The outermost module that the other side lacks stands for all tensors below
-        # it.
+        # The outermost module stands for all tensors below it.
         own = ".".join(parts[:depth])
         key = re.sub(r"(?<![^.])\d+(?![^.])", "<n>", own)
         rows = found.setdefault(key, [])
@@ -503,8 +501,7 @@ def inputs_statement(message: Message) -> Statement | None:
         steps.add(sizes[0][0] - sizes[0][1])
         is_outer = row.checkpoint[0] != row.model[0]
         (outer if is_outer else inner).append(row)
-    # One difference in all layers is the same features that were added; several are
-    # another model.
+    # Features that were added make the same difference in every layer.
     if len(steps) != 1 or not inner:
         return None
     # The columns of a table are its width, and no inputs.
