@@ -249,7 +249,7 @@ def fairseq_settings(survey: Survey) -> dict[str, str]:
     and `model`.
     """
     wanted = {
-        # The names of newer versions stand first.
+        # The names that fairseq 0.12 writes stand first.
         "task": ("cfg.task._name", "args.task", "cfg.task"),
         "model": ("cfg.model._name", "args.arch", "cfg.model.arch"),
     }
@@ -297,7 +297,6 @@ def first_words(survey: Survey) -> list[str]:
 
 
 def _by_names(survey: Survey) -> str | None:
-    # The first candidate is the model itself.
     for section in survey.candidates[:1]:
         return origin_of_names(section.names())
     return None

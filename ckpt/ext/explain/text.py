@@ -95,8 +95,7 @@ def answer_lines(found: Explanation, width: int | None) -> list[Line]:
     for statement in answer.statements:
         out += [[], *_statement_lines(statement, narrow, width)]
     if found.page is not None and found.page.code is None:
-        # The commands of the page are for any file, and the answer has those for this
-        # one.
+        # The commands of a page are for any file; the answer has those for this one.
         has_own = bool(answer.path) or any(row.command for row in answer.statements)
         out += _body_lines(found.page, narrow, commands=not has_own)
     return out

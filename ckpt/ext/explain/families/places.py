@@ -94,7 +94,6 @@ def _stem(word: str) -> str:
     """The letters of a word, without the number of its dimensions (`Conv2d`, `conv`),
     or an empty text for a word with other numbers.
     """
-    # `Conv2d` and `conv` are one word, and so are `batch_norm` and `batchnorm`.
     bare = re.sub(r"(?<=[A-Za-z])[123]d$", "", word.removesuffix("<n>"))
     letters = bare.replace("_", "").lower()
     return letters if letters.isalpha() and len(letters) >= _LEAST_LETTERS else ""

@@ -105,8 +105,7 @@ def of_magic(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a program that did not know the first bytes of a file."""
     magic = found[1] or found[2]
     is_gguf = case.survey.checkpoint.traits.label == _GGUF
-    # llama.cpp reads the four bytes as a number, so its digits have the last letter
-    # first.
+    # llama.cpp prints the bytes as one number, so the last letter stands first.
     letters = bytes.fromhex(magic)[::-1]
     if letters == b"GGUF":
         whole = "" if not is_gguf else " This file is GGUF, as it should be."

@@ -253,8 +253,7 @@ def with_leaves(missing: Sequence[str], names: Collection[str]) -> list[str]:
             if middle in f".{other}" and not f".{other}".endswith(middle[:-1])
         ]
         begins = {f".{other}".partition(middle)[0] for other in below}
-        # Several beginnings are several modules of one name, and none is the one that
-        # is meant.
+        # Several beginnings are several modules, and none is the one that is meant.
         is_module = len(begins) == 1 and not any(
             f".{other}".endswith(f".{name}") for other in names
         )
@@ -280,8 +279,7 @@ def adapter_rank(message: Message, case: Case) -> Iterator[Statement]:
     is_adapter = all(
         ".lora_A." in row.name or ".lora_B." in row.name for row in message.mismatched
     )
-    # The other size is that of the base layer: where it differs, the base model is
-    # another one.
+    # The other size is that of the base layer.
     others = {
         (row.checkpoint[1 - axis : 2 - axis], row.model[1 - axis : 2 - axis])
         for row in message.mismatched
@@ -330,7 +328,6 @@ def _other_base(message: Message, case: Case) -> Iterator[Statement]:
             return
         if not len(row.checkpoint) == len(row.model) == 2:
             return
-        # The axis of the rank, and that of the base layer.
         rank, side = (0, 1) if is_a else (1, 0)
         if row.checkpoint[rank] != row.model[rank]:
             return
@@ -513,8 +510,7 @@ def lost_of_recurrent(names: Collection[str], case: Case) -> dict[str, str]:
         found = _FLAT.fullmatch(name)
         if found is None:
             continue
-        # A layer that was built with bias=False has no bias, so weights alone ask for
-        # none.
+        # A layer with bias=False has no bias, so weights alone ask for none.
         kinds = ("weight",) if found[2] == "weight" else ("weight", "bias")
         for kind in kinds:
             for side in ("ih", "hh"):
