@@ -309,7 +309,7 @@ def looked_at(case: Case, text: str = "") -> Answer:
     """The answer of a file to an error without a page: all that could stop a load, what
     the file is, and the line that loads it.
     """
-    # `cuda` is of level info, but such a file does not load where there is no GPU.
+    # The finding `cuda` is of level info, but it stops a load without a GPU.
     told = [*case.at_least("warning"), *case.found("cuda")]
     # The same fact may be damage and a finding.
     rows = list(dict.fromkeys([*case.damage, *finding_statements(told)]))
@@ -319,7 +319,8 @@ def looked_at(case: Case, text: str = "") -> Answer:
     )
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
-        # `scaled` is of level info, so it is told only where nothing else is.
+        # The finding `scaled` is of level info, so it is told only where nothing else
+        # is.
         scaled = list(finding_statements(case.found("scaled")))
         nothing = f"{NOTHING} ({label}) that stops a load."
         rows += scaled or [Statement(nothing)]

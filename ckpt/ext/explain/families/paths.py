@@ -113,7 +113,7 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a path that is not there, by what the file or the folder is."""
     path = path_in(found)
     parts = [part for part in re.split(r"[\\/]+", path) if part not in ("", ".")]
-    # `Model not found: bert-base` names a model, and no path.
+    # A text such as `Model not found: bert-base` names a model, and no path.
     if not parts or not _IS_PATH.search(path):
         return
     own = (
@@ -551,7 +551,8 @@ def lacking_names(text: str, folder: str) -> Statement | None:
     found = _NAMED.search(text)
     if found is None or is_url(folder) or not os.path.isdir(folder):
         return None
-    # transformers: `no file named model.safetensors, or pytorch_model.bin, found in …`.
+    # transformers writes `no file named model.safetensors, or pytorch_model.bin, found
+    # …`.
     wanted = _FILE.findall(found[1].partition(" found ")[0])
     names = sorted(locate(folder).names())
     if not wanted or any(name in names for name in wanted):

@@ -44,11 +44,10 @@ def _answer_fairseq(message: Message, case: Case) -> Iterator[Statement]:
     tasks = [
         show(str(node), 80)
         for name, node in case.finds_value(("_name", "task"))
-        # Other values called task may be of the model or of the data.
+        # A value called task elsewhere is not that of the run.
         if name in ("cfg.task._name", "args.task", "cfg.task")
     ]
-    # `Could not infer task type from …`: fairseq read the settings and does not know
-    # their task.
+    # fairseq writes `Could not infer task type from …` where it does not know the task.
     if "infer task" in message.text:
         text = (
             f"The task of this file is {tasks[0]}."
@@ -60,8 +59,8 @@ def _answer_fairseq(message: Message, case: Case) -> Iterator[Statement]:
             "imported: give the folder of the project that defines it (--user-dir), or "
             "take the version of fairseq that has it."
         )
-    # `'NoneType' object has no attribute 'task'`: an older fairseq took args, which is
-    # None here.
+    # An older fairseq takes args, and stops at `'NoneType' object has no attribute
+    # 'task'`.
     elif "cfg" in keys and tasks:
         yield Statement(
             f"This file has its settings under cfg (task {tasks[0]}), and args is "
@@ -164,8 +163,7 @@ def _other_spaces(message: Message, case: Case) -> Iterator[Statement]:
     """Answer Stable-Baselines3, whose environment has other spaces than the one that
     the agent was trained in.
     """
-    # `Observation spaces do not match: Box(0, 255, (4, 84, 84), uint8) != Box(0, 255,
-    # (84, 84, 4), uint8)`.
+    # Stable-Baselines3 writes `Observation spaces do not match: Box(…) != Box(…)`.
     found = _SPACES.search(message.text)
     if found is None:
         return

@@ -60,7 +60,7 @@ def _packed_layers(names: Iterable[str]) -> dict[str, list[str]]:
     return {
         layer: leaves
         for layer, leaves in layers.items()
-        # `scale` alone may be the model's own, but not beside a packed weight.
+        # A tensor `scale` alone may be the model's own, but not beside a packed weight.
         if len(leaves) > 1 and any(leaf in _PACKED for leaf in leaves)
     }
 
@@ -233,14 +233,13 @@ def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
     yield from finding_statements(scaled)
     # The file has codes, so the model was built for plain layers or by another method.
     if scaled:
-        # bitsandbytes: `Loading a quantized checkpoint into non-quantized
-        # Linear8bitLt`.
+        # bitsandbytes writes `Loading a quantized checkpoint into non-quantized …`.
         if "into non-quantized" in message.text:
             yield Statement(
                 "bitsandbytes quantizes a layer when it moves to the GPU, and takes "
                 "saved codes only after that: model.cuda() before load_state_dict."
             )
-        # bitsandbytes: `Blockwise quantization only supports 16/32-bit floats, but got
+        # bitsandbytes writes `Blockwise quantization only supports 16/32-bit floats,
         # …`.
         elif "only supports 16/32-bit floats" in message.text:
             yield Statement(

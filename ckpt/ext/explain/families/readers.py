@@ -261,7 +261,7 @@ def _answer_numpy(message: Message, case: Case) -> Iterator[Statement]:
         for module in ("numpy._core", "numpy.core", "numpy.random")
         for row in rows_of(case.survey.checkpoint, module)
     ]
-    # The archive of an agent keeps its spaces as pickles inside of JSON.
+    # An archive of Stable-Baselines3 keeps its spaces as pickles inside of JSON.
     if not rows and case.survey.checkpoint.traits.label.startswith(_AGENTS):
         yield from lost_spaces(case)
         return
@@ -287,8 +287,8 @@ def _answer_numpy(message: Message, case: Case) -> Iterator[Statement]:
 
 def _answer_system(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a path of another operating system."""
-    # `cannot instantiate 'PosixPath' on your system`: the system that reads is the
-    # other one.
+    # The system that reads is the other one: `cannot instantiate 'PosixPath' on your
+    # …`.
     kind = "PosixPath" if "PosixPath" in message.text else "WindowsPath"
     rows = [
         row

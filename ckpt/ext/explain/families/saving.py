@@ -187,8 +187,7 @@ FAMILIES = (
     Family(
         "saving",
         (
-            # torch: `[enforce fail at inline_container.cc:424] . unexpected pos 320 vs
-            # 210`.
+            # torch writes `… at inline_container.cc:424] . unexpected pos 320 vs 210`.
             r"unexpected pos \d{1,20} vs \d{1,20}",
             r"PytorchStreamWriter failed writing",
             r"file write failed",

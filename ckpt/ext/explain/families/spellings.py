@@ -157,7 +157,7 @@ def _are_alike(one: str, other: str) -> bool:
     # Other numbers are other layers, and no mistake.
     if re.findall(r"\d+", one) != re.findall(r"\d+", other):
         return False
-    # `batchNorm` and `batch_norm` are one word.
+    # The spellings `batchNorm` and `batch_norm` are one word.
     if one.lower().replace("_", "") == other.lower().replace("_", ""):
         return True
     pairs = enumerate(zip(one, other, strict=False))

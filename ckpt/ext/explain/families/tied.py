@@ -35,5 +35,5 @@ def tied_name(absent: Sequence[str], here: Sequence[str], case: Case) -> str | N
     if not _OUTPUT.fullmatch(absent[0]):
         return None
     embeddings = [name for name in here if _EMBEDDING.fullmatch(name)]
-    # Of two embeddings the names do not tell which one is tied.
+    # The names do not tell which of two embeddings is tied.
     return embeddings[0] if len(embeddings) == 1 else None

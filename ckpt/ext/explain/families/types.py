@@ -52,7 +52,7 @@ def _answer_types(message: Message, case: Case) -> Iterator[Statement]:
             f"copies into it. One that is {only} needs inputs of {only}: "
             f"model.float(), or input.to(torch.{only})."
         )
-    # `"addmm_impl_cpu_" not implemented for 'Half'`.
+    # torch writes `"addmm_impl_cpu_" not implemented for 'Half'`.
     if "Half" in message.text and "not implemented" in message.text:
         yield Statement(
             "The CPU lacks this operation for float16: use float32 or bfloat16 there."
