@@ -82,9 +82,11 @@ def search(text: str) -> Explanation:
     """
     if not text.strip():
         raise UsageError("nothing to explain", hint="ckpt explain lists the pages")
+    # The code of a finding is no error, so it is looked up before the text is searched.
     page = page_of_code(text)
     if page is not None:
         return Explanation(text, page)
+    # Colours and the marks of logs would keep the patterns from the words of an error.
     text = plain_text(text)
     message = last_message(text)
     if message is not None:
@@ -94,12 +96,16 @@ def search(text: str) -> Explanation:
             ._replace(messages=(message.text,))
         )
         page = page._replace(
+            # Paragraphs that the error contradicts go here; `explain_with` asks the
+            # file.
             body=tuple(row for row in page.body if may_hold(row.condition, message))
         )
         return Explanation(text, page, message, answer_of_names(message))
+    # Where no family knows the error, the words of its lines find a page.
     page = find_page(text)
     if page is None or not page.kinds:
         return Explanation(text, page)
+    # A part of a message names no keys or shapes, but a file can answer for its family.
     message = Message(page.kinds[0], "")
     return Explanation(text, page.filled(message.fields), message)
 
@@ -152,6 +158,7 @@ def explain_with(found: Explanation, case: Case) -> Explanation:
     if found.page is not None and found.page.code is not None:
         return found._replace(answer=made_findings(found.page.code, case))
     page, message = found.page, found.message
+    # A launcher reports below the error that names the cause.
     if message is not None and FAMILIES[message.kind].names_no_cause:
         of_cause = answer_of_any(found.text, case)
         if of_cause is not None:
@@ -183,11 +190,13 @@ def explain_damaged(
     `command` writes what is whole of it.
     """
     page = found.page
+    # An error of a program that had opened the file is not answered by its damage.
     if page is not None and (
         page.code is not None or not page.kinds or FAMILIES[page.kinds[0]].needs_open
     ):
         return None
     if page is not None:
+        # The other conditions ask the content of the file, which is unknown here.
         shown = ("", "broken") if isinstance(error, CutOffError) else ("",)
         page = page._replace(
             body=tuple(row for row in page.body if row.condition in shown)

@@ -110,7 +110,9 @@ def answer(message: Message | None, case: Case, text: str = "") -> Answer:
 
 def _look_at_words(text: str, case: Case) -> Answer:
     """Look at the file for an error without a page, and at the words that both have."""
+    # The surest words come first: a path, a setting, a missing name, any name.
     looked = looked_at(case, text)
+    # A recorded path explains the error, so what the file is need not be told.
     rows = tuple(of_recorded_path(text, case))
     if rows:
         return Answer(case.survey.path, (*rows, *case.damage, *load_statements(case)))
@@ -125,6 +127,7 @@ def _look_at_words(text: str, case: Case) -> Answer:
     )
 
 
+# The order counts only where two errors begin at one place of the text.
 _OF_ANY: tuple[
     tuple[re.Pattern[str], Callable[[re.Match[str], Case], Iterator[Statement]]], ...
 ] = (
@@ -177,10 +180,12 @@ def answer_of_any(text: str, case: Case) -> Answer | None:
     ] = []
     for pattern, make in _OF_ANY:
         last = None
+        # The last match counts, for the error of a log is at its end.
         for match in pattern.finditer(text):
             last = match
         if last is not None:
             matches.append((last.start(), last, make))
+    # Where the file has nothing to say to the latest error, an earlier one is asked.
     for _, match, make in sorted(matches, key=lambda row: -row[0]):
         rows = tuple(make(match, case))
         if rows:
@@ -204,11 +209,14 @@ def answer_damaged(
     hint = error.hint or ""
     if hint.startswith(UNFINISHED):
         hint = UNFINISHED  # the command stands below
+    # Unpacking is the answer, so a check of the archive would say nothing more.
     if hint.startswith(_OUT_OF_IT) and not hint.endswith(" it first"):
         return Answer(
             error.path or "", (Statement(f"{text}. This takes it out:", (), hint),)
         )
     path = pasted_path(error.path or "")
+    # A file that is no checkpoint has nothing to verify; a stand-in is in the place of
+    # one.
     is_of_another = isinstance(error, UnsupportedError) and not isinstance(
         error, StandInError
     )
@@ -217,6 +225,7 @@ def answer_damaged(
     rows = [Statement(f"{text}{note}.", (), command)]
     lacking = lacking_in_folder(asked, error.path or "")
     versions = written_by(error.path or "")
+    # A file that lacks explains the error, so versions count only without one.
     if lacking is not None:
         rows = [lacking]
     elif versions is not None:
@@ -230,8 +239,10 @@ def answer_damaged(
             )
         )
     magic = MAGIC.search(asked)
+    # The reason of ckpt names a pointer of LFS already.
     if magic is not None and "LFS" not in text:
         rows.append(Statement(magic_text(magic[1] or magic[2])))
+    # A file that ends too early gives a bus error where it is mapped.
     if BUS_ERROR.search(asked):
         rows.append(Statement(OF_MAPS))
     return Answer(error.path or "", tuple(rows))

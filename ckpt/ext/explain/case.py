@@ -130,6 +130,7 @@ class Case:
         self.is_folder = is_folder
         self.names_in = names_in
         self.model = model or "FILE.py:FACTORY"
+        # Only some answers ask for it: it reads all bytes of the file.
         self._verify = verify
 
     def survey_flags(self, name: str) -> list[tuple[str, object]]:
@@ -194,6 +195,7 @@ class Case:
 
     def at_least(self, level: Level) -> list[Finding]:
         """The findings of a level and of those above it."""
+        # LEVELS begins with the gravest level.
         most = LEVELS.index(level)
         return [row for row in self.findings if LEVELS.index(row.level) <= most]
 
@@ -201,6 +203,7 @@ class Case:
         """The command that writes a file with another ending beside this one: `a.pth`
         becomes `a.legacy.pth`.
         """
+        # The copy has another format, so it never keeps the ending of the input.
         to = path_beside(self.survey.path, suffix, (ending,), other=False)
         return Way(None) if to is None else self.plan((*words, "-o", to))
 
@@ -227,8 +230,10 @@ class Case:
 def finding_statements(findings: Sequence[Finding]) -> Iterator[Statement]:
     """Findings as statements, each with the command that helps."""
     for row in findings:
+        # A message of the catalogue is a part of a line; here it stands as a sentence.
         text = row.message if row.message.endswith((".", ":")) else f"{row.message}."
         text = f"{text} {row.consequence or ''}".strip()
+        # A first word with a dot or a digit is a name, which keeps its letters.
         if text.partition(" ")[0].isalpha():
             text = text[:1].upper() + text[1:]
         yield Statement(
@@ -258,6 +263,7 @@ def without_values(case: Case) -> Iterator[Statement]:
 def command_statements(text: str, way: Way) -> Iterator[Statement]:
     """A sentence that introduces a command, and nothing where no command works."""
     if way.command is not None:
+        # A copy of the weights alone has no optimizer, so its sentence says so.
         alone = f"{text.removesuffix(':')} (the weights alone):"
         yield Statement(alone if way.keeps == "weights" else text, (), way.command)
 
@@ -305,13 +311,18 @@ def looked_at(case: Case, text: str = "") -> Answer:
     """The answer of a file to an error without a page: all that could stop a load, what
     the file is, and the line that loads it.
     """
+    # The finding `cuda` is of level info, but it stops a load without a GPU.
     told = [*case.at_least("warning"), *case.found("cuda")]
+    # The same fact may be damage and a finding.
     rows = list(dict.fromkeys([*case.damage, *finding_statements(told)]))
+    # A part that the error misses and the file lacks is a cause.
     lacks = _FAILED.search(text[-_END:]) is not None and any(
         row.text.startswith(_LACKS) for row in _parts_asked_for(case, text)
     )
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
+        # The finding `scaled` is of level info, so it is told only where nothing else
+        # is.
         scaled = list(finding_statements(case.found("scaled")))
         nothing = f"{NOTHING} ({label}) that stops a load."
         rows += scaled or [Statement(nothing)]
@@ -370,6 +381,7 @@ def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
     if origin is not None:
         yield Statement(f"{origin_opening(origin)} {origin}.")
     is_code = survey.checkpoint.traits.names_are_code
+    # A section without a name is the root: the file is the weights themselves.
     is_flat = bool(weights) and all(not name for name in weights) and not is_code
     root = look(survey.checkpoint.root)
     if keys and not is_flat and not is_code:
@@ -398,6 +410,8 @@ def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
             f"It is a state dict of {counted_noun(len(survey.tensors), 'tensor')}: the "
             "weights by their names, and nothing around them."
         )
+    # The names of an adapter of PEFT all begin with `base_model.model.`, which is
+    # right.
     is_adapter = origin is not None and origin.startswith("an adapter")
     if (
         len(weights) == 1
@@ -423,6 +437,7 @@ def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
     names = [entry.name for entry in case.survey.tensors]
     names += [str(key) for row in case.survey.checkpoint.containers for key in row.keys]
     for pattern, kind, part, words in _NAMES_OF_PARTS:
+        # A long log names optimizers everywhere, so only its end counts.
         if not pattern.search(text, max(0, len(text) - _END)):
             continue
         found = [
@@ -432,6 +447,7 @@ def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
         ]
         if found:
             yield Statement(f"It holds {part}, in {and_more(found, 3)}.")
+        # A name that may mean the part forbids to say that the file lacks it.
         elif not any(words.search(name) for name in names):
             yield Statement(f"{_LACKS} {part}.{_without_text(kind, text)}")
 
@@ -448,6 +464,7 @@ def _without_text(kind: str, text: str) -> str:
     """The option of an error that leaves out a part which a file does not hold, or an
     empty text.
     """
+    # Megatron names its option in the error: `--no-load-rng`.
     options = re.findall(r"--no-load-\w{2,20}", text[-_END:])
     wanted = {"rng": "--no-load-rng", "optimizer": "--no-load-optim"}.get(kind)
     return f" {wanted} leaves it out." if wanted in options else ""
@@ -466,6 +483,7 @@ def shared_beginning(names: Sequence[str]) -> str:
     """
     if len(names) < _LEAST_SHARED:
         return ""
+    # Names between the first and the last in order share what these two share.
     parts = [name.split(".")[:-1] for name in (min(names), max(names))]
     shared = 0
     for one, other in zip(*parts, strict=False):
@@ -473,6 +491,7 @@ def shared_beginning(names: Sequence[str]) -> str:
             break
         shared += 1
     beginning = parts[0][:shared]
+    # A number at the end is that of the only layer, and not a part of the beginning.
     while beginning and beginning[-1].isdigit():
         beginning.pop()
     return ".".join(beginning) + "." if beginning else ""

@@ -111,6 +111,7 @@ def command(
             output.write_lines(list_lines(pages(), output.screen_width()))
         return 0
     is_log = False
+    # Paths come off the end first, for an unquoted message is several words.
     paths = _checkpoint_paths(words)
     path = paths[-1] if paths else None
     _refuse_files_first(words[: len(words) - len(paths)])
@@ -123,8 +124,10 @@ def command(
     is_piped = text == "-"
     if is_piped:
         is_log, text = True, _read_stdin(tee=tee)
+    # The code of a finding stays a code, also beside a file that has its name.
     elif os.path.isfile(text) and page_of_code(text) is None:
         is_log, text = True, _read_log(text, limits)
+    # A mistyped log would else be searched as the text of an error.
     elif _LOG_NAME.fullmatch(text):
         raise NotOpenedError(
             "no such file",
@@ -132,6 +135,7 @@ def command(
             hint="a log, or the text of the error itself",
         )
     found = search(text)
+    # A warning counts only where a checkpoint is named, which may contradict it.
     is_silent = not (has_error(found.text) or has_error(text)) and (
         path is None or not has_warning(found.text)
     )
@@ -146,12 +150,14 @@ def command(
             "no error in this text"
         )
         return 0
+    # Without a checkpoint only a page answers, with what the error itself names.
     if path is None:
         if found.page is None:
             raise no_page(found.text)
         if found.answer is None and found.message is not None:
             found = found._replace(answer=_answer_of_no_file(found.message))
         return _write_explanation(found, json=json)
+    # Only an error of DDP asks which parameters moved between two saves.
     older = paths[0] if len(paths) > 1 else None
     if older is not None and (
         found.message is None or found.message.kind not in OF_GRADIENTS
@@ -255,8 +261,10 @@ def _checkpoint_paths(words: list[str]) -> list[str]:
     them.
     """
     first = len(words)
+    # At most two words are checkpoints, and the first word is the message's.
     while first > 1 and first > len(words) - 2 and _is_path(words[first - 1]):
         first -= 1
+    # A third file would silently become a word of the message.
     if first > 1 and len(words) - first == 2 and os.path.isfile(words[first - 1]):
         raise UsageError(
             "more than two checkpoints behind the message",
@@ -301,6 +309,7 @@ def _read_log(path: str, limits: Limits) -> str:
         limits._replace(index_bytes=max(limits.index_bytes, _LARGEST_LOG)),
         "the log",
     )
+    # A zero byte is in no log, so the file is a checkpoint or another binary file.
     if b"\0" in data[:_PIECE]:
         name = pasted_path(path) or "FILE"
         raise UsageError(
@@ -325,12 +334,14 @@ def _read_stdin(*, tee: bool = False) -> str:
     pieces: deque[bytes] = deque()
     held = 0
     stream = cast(BufferedReader, sys.stdin.buffer) if sys.stdin is not None else None
+    # read1 returns what has come; read would wait until a whole piece is there.
     while stream is not None and (piece := stream.read1(_PIECE)):
         if shown is not None:
             shown.write(piece)
             shown.flush()
         pieces.append(piece)
         held += len(piece)
+        # Old pieces go, so memory does not grow with the output.
         while held - len(pieces[0]) >= LONGEST:
             held -= len(pieces.popleft())
     text = b"".join(pieces)[-LONGEST:].decode("utf-8", "replace")
@@ -354,6 +365,8 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
                 else _compare_older(request.older, survey, request)
             )
             folder = os.path.isdir(path)
+            # A folder opens also by a file in a folder below it, where a loader that
+            # names its files does not look.
             lacking = lacking_names(found.text, path) if folder else None
             if lacking is not None and _is_below(survey.path, path):
                 return found._replace(answer=Answer(path, (lacking,)))
@@ -378,6 +391,7 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
             if answered is not None:
                 return answered
             raise
+        # A folder that is no checkpoint itself may hold the saves of a run.
         items, _ = split_items(walked([path], plugins=plugins_allowed()))
         saves = [row.path for row in items if row.path != path and row.error is None]
         if len(saves) > 1 and _asks_of_gradients(found):
@@ -497,6 +511,7 @@ def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
             limits=request.limits,
             plugins=plugins_allowed(),
         )
+    # The counters of the run tell that both saves were given in the wrong order.
     later = backwards(report)
     if later:
         words = [pasted_path(name) or "…" for name in (path, older)]
@@ -523,6 +538,7 @@ def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
             not survey.models or request.section is not None or row.name not in averages
         )
     ]
+    # A parameter whose optimizer stepped had a gradient, also where it is the same.
     same = [row for row in parameters if row.status == "same"]
     unchanged = [row for row in same if row.cause != "stepped"]
     return Older(

@@ -33,9 +33,11 @@ CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
         bool(case.found("prefix"))
         and not any(wrapper_prefix(name) for name in message.missing)
     ),
+    # A file that is one rank's part is whole, but it is no model by itself.
     "usable": lambda message, case: (
         not case.is_useless and not case.found("tensor-parallel")
     ),
+    # A TorchScript program is a module without a class to import.
     "module": lambda message, case: (
         any(part.is_module and part.entries for part in case.survey.main)
         and not case.survey.checkpoint.traits.names_are_code

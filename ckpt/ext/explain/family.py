@@ -51,6 +51,7 @@ def answer_from_statements(
     """
 
     def answer(message: Message, case: Case) -> Answer:
+        # A generator may find nothing to say once it has looked at the file.
         rows = tuple(make(message, case))
         if not rows:
             return looked_at(case)

@@ -52,6 +52,7 @@ class Message(NamedTuple):
     @property
     def fields(self) -> dict[str, str]:
         """The words of the error that the commands of a page take."""
+        # A page without numbers shows where they stand in the command: `--index N,N`.
         numbers = self.numbers.all if self.numbers is not None else []
         return {"numbers": ",".join(map(str, numbers)) or "N,N"}
 
@@ -63,6 +64,8 @@ class Message(NamedTuple):
             "text": self.text,
             "numbers": [
                 {"rank": rank, "indices": list(indices)}
+                # Each rank has its own list: DDP prints the parameters of one rank in
+                # one message.
                 for rank, indices in (numbers.ranks if numbers else ())
             ],
             "names": list(self.names),

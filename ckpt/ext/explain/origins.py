@@ -29,6 +29,7 @@ def _kind_by_keys(keys: str, text: str) -> _Kind:
     return _Kind(frozenset(keys.split()), text)
 
 
+# The first row whose keys are all there wins.
 _BY_KEYS = (
     _kind_by_keys("dims model_state_dict", "a Whisper of OpenAI"),
     _kind_by_keys(
@@ -180,10 +181,14 @@ def name_origin(survey: Survey) -> str | None:
     """
     checkpoint = survey.checkpoint
     base = base_of_adapter(checkpoint)
+    # An adapter goes first: its config names its base, and its names would pass for
+    # those of the base.
     if base is not None:
         return (
             f"an adapter of PEFT for {show(base, 80)}" if base else "an adapter of PEFT"
         )
+    # A config says the program itself; keys are a surer sign than names, which programs
+    # take over.
     return _by_config(survey) or _by_keys(survey) or _by_names(survey)
 
 
@@ -209,6 +214,7 @@ def _by_config(survey: Survey) -> str | None:
         "transformers_version" in config or "model_type" in config
     ):
         return f"a model of transformers ({show(named, 80)})"
+    # diffusers writes _class_name with _diffusers_version.
     named = config.get("_class_name")
     if isinstance(named, str) and "_diffusers_version" in config:
         return f"a model of diffusers ({show(named, 80)})"
@@ -218,13 +224,17 @@ def _by_config(survey: Survey) -> str | None:
 def _by_keys(survey: Survey) -> str | None:
     root = next((row for row in survey.checkpoint.containers if not row.path), None)
     keys = frozenset() if root is None else frozenset(map(str, root.keys))
+    # Detectron saves blobs with cfg at most, so more keys are another program's.
     if keys == {"blobs"} or keys == {"blobs", "cfg"}:
         return "weights of Detectron, by the names of Caffe2"
     found = next((kind.text for kind in _BY_KEYS if kind.keys <= keys), None)
+    # fairseq has its task and its model in the settings, under cfg or args.
     if found is not None and "fairseq" in found:
         return f"{found}{_of_fairseq(survey)}"
     if found is not None:
         return found
+    # Many programs write these two keys, so a value of mmcv or mmengine must stand
+    # below meta.
     if {"meta", "state_dict"} <= keys:
         written = any(
             value.path and str(value.path[0]) == "meta" and str(value.path[-1]) in _MMCV
@@ -239,6 +249,7 @@ def fairseq_settings(survey: Survey) -> dict[str, str]:
     and `model`.
     """
     wanted = {
+        # The names that fairseq 0.12 writes stand first.
         "task": ("cfg.task._name", "args.task", "cfg.task"),
         "model": ("cfg.model._name", "args.arch", "cfg.model.arch"),
     }
@@ -268,6 +279,7 @@ def _of_detectors(survey: Survey) -> str:
     """
     parts = first_words(survey)
     held = [part for part in parts if part in _PARTS_OF_DETECTORS]
+    # A backbone alone is no detector.
     if len(held) < 2:
         return ""
     return f", a whole model ({and_more([show(part, 40) for part in held], 4)})"

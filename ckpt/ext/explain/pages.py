@@ -49,6 +49,7 @@ def find_page(text: str) -> Page | None:
     The last line counts that has such a page. It says something where it shares words
     that few pages have.
     """
+    # The error of a traceback is its last line.
     for line in reversed(text[-_LONGEST:].splitlines()):
         words = _split_words(line)
         near = [
@@ -57,6 +58,7 @@ def find_page(text: str) -> Page | None:
             if page.code is None and _count_shared_words(words, page) >= _KIN
         ]
         scored = [
+            # The number stands before the page, so that two pages are never compared.
             (_longest_run(words, page), number, page)
             for number, page in enumerate(near)
         ]
@@ -98,6 +100,7 @@ def _nearest_pages(code: str, words: Sequence[str]) -> str:
 
     Empty where no page shares a word of substance with the text.
     """
+    # A long text is no mistyped code.
     near = nearest_names(code, list(CATALOGUE)) if len(code) < 2 * _LONGEST_CODE else []
     kin = sorted(pages(), key=lambda page: -_count_shared_words(words, page))
     near += [page.word for page in kin if _count_shared_words(words, page)]
@@ -133,11 +136,13 @@ def _shared_run(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
     for position, word in enumerate(first, 1):
         now = [0] * (len(second) + 1)
         for index, other in enumerate(second):
+            # A number begins no run, for any two texts share `#`.
             if (word == other and word != "#") or (word == other and before[index]):
                 now[index + 1] = before[index] + 1
         if max(now) > most:
             most = max(now)
             last = position
+        # Only the last row of the table is kept, so memory grows with one text alone.
         before = now
     return first[last - most : last]
 
@@ -301,6 +306,7 @@ def _split_parts(text: str) -> list[tuple[int, str, str]]:
 def _finding_page(code: Code, text: str) -> Page:
     text = _LEVEL.sub("", text, count=1)
     quoted = [" ".join(match.split()) for match in _QUOTED.findall(text)]
+    # A shorter quotation is a name or an option, and no message.
     messages = [
         match for match in quoted if match.count(" ") >= _WORDS_OF_A_MESSAGE - 1
     ]
@@ -323,6 +329,7 @@ def _error_pages() -> list[Page]:
             position = match.end()
             answer = text[position : follower.start() if follower else len(text)]
             body = _parse_body(_KINDS.sub("", answer).strip())
+            # Messages in a row share the answer that follows the last one.
             if body:
                 entries.append(Page(title, tuple(messages), body, kinds=kinds))
                 messages = []
@@ -336,11 +343,13 @@ def _page_kinds(text: str, position: int) -> tuple[str, ...]:
 
 
 def _parse_body(text: str) -> tuple[Block, ...]:
+    # A page shows the command for the reader's file, without the output of the docs.
     text = _RUN.sub(lambda match: f"\n\n$ {match[2] or match[1]}\n\n", text)
     text = _CONSOLE.sub(
         lambda match: "\n\n" + "\n\n".join(match[1].splitlines()) + "\n\n", text
     )
     blocks: list[Block] = []
+    # Items of a list stand on lines that follow each other.
     for paragraph in re.split(r"\n\n+|\n(?=- )", text):
         found = _IF.match(paragraph)
         condition = found[1] if found is not None else ""

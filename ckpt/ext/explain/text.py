@@ -62,6 +62,7 @@ def _body_lines(page: Page, width: int, *, commands: bool = True) -> list[Line]:
                 block = block._replace(text=block.text[: block.text.rfind(". ") + 1])
             if not block.text:
                 continue
+        # Items of one list follow each other without an empty line.
         if last != "item" or block.kind != "item":
             out.append([])
         if block.kind == "command":
@@ -103,6 +104,7 @@ def answer_lines(found: Explanation, width: int | None) -> list[Line]:
     for statement in rows:
         out += [[], *_statement_lines(statement, narrow, width)]
     if found.page is not None and found.page.code is None:
+        # The commands of a page are for any file; the answer has those for this one.
         has_own = bool(answer.path) or any(row.command for row in answer.statements)
         out += _body_lines(found.page, narrow, commands=not has_own)
     return out
@@ -128,6 +130,7 @@ def _fold_layers(shapes: Sequence[Shapes]) -> list[Shapes]:
     """
     groups: dict[tuple[object, ...], list[Shapes]] = {}
     for row in shapes:
+        # Layers of other shapes stay rows of their own.
         groups.setdefault((_NUMBER.sub("#", row.name), row.file, row.model), []).append(
             row
         )
@@ -142,15 +145,18 @@ def _name_of_layers(names: Sequence[str]) -> str | None:
     """One name for layers whose numbers follow each other at one place of their names,
     or None.
     """
+    # All names are one template here, so each has as many numbers.
     numbers = [[int(match[0]) for match in _NUMBER.finditer(name)] for name in names]
     varying = [
         place
         for place, values in enumerate(zip(*numbers, strict=True))
         if len(set(values)) > 1
     ]
+    # Two numbers that vary, as of blocks and of layers in them, are no range.
     if len(varying) != 1:
         return None
     values = [row[varying[0]] for row in numbers]
+    # A range with a gap would name layers that do not differ.
     if values != list(range(values[0], values[0] + len(values))):
         return None
     match = [*_NUMBER.finditer(names[0])][varying[0]]

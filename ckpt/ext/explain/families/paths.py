@@ -60,9 +60,11 @@ def of_counted(found: re.Match[str], case: Case) -> Iterator[Statement]:
     names = [
         name for name in locate(case.survey.path).names() if "custom_checkpoint" in name
     ]
+    # accelerate itself writes only names such as `custom_checkpoint_0.pkl`.
     own = [name for name in names if _CUSTOM.fullmatch(name)]
     others = [name for name in names if name not in own]
     held = and_more([show(name, 80) for name in own], 4)
+    # The counts of the message prove that the strays alone make the difference.
     if others and len(names) == counted and len(own) == registered:
         strays = and_more([show(name, 80) for name in others], 4)
         yield Statement(
@@ -71,6 +73,7 @@ def of_counted(found: re.Match[str], case: Case) -> Iterator[Statement]:
             f"all of them, so {held} was not loaded, although it is here. Move "
             f"{strays} out of this folder, and load again."
         )
+    # A folder that has as many files as the message counts is the one that was loaded.
     elif own and counted in (len(own), len(names)):
         yield Statement(
             f"This folder has the states of {counted_noun(len(own), 'custom object')} "
@@ -102,6 +105,7 @@ def of_counted(found: re.Match[str], case: Case) -> Iterator[Statement]:
 
 def path_in(found: re.Match[str]) -> str:
     """The path that a match of NOT_FOUND names."""
+    # The mark at the end is that of the sentence, and no part of the path.
     return next(text for text in found.groups() if text is not None).rstrip(".,;:!")
 
 
@@ -109,6 +113,7 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a path that is not there, by what the file or the folder is."""
     path = path_in(found)
     parts = [part for part in re.split(r"[\\/]+", path) if part not in ("", ".")]
+    # A text such as `Model not found: bert-base` names a model, and no path.
     if not parts or not _IS_PATH.search(path):
         return
     own = (
@@ -122,8 +127,11 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
     name = parts[-1]
     recorded = list(recorded_path(path, case))
     rank = _of_another_rank(parts, case)
+    # A rank goes first: the answers below look for the last part of the path alone,
+    # without the folder of its rank.
     if rank is not None:
         yield rank
+    # The file of the user stands as a folder in the path: `model.pth/config.json`.
     elif not is_folder and own in parts[:-1]:
         yield from _is_a_file(shown, own, case)
     elif not is_folder and own == name:
@@ -134,6 +142,7 @@ def of_path(found: re.Match[str], case: Case) -> Iterator[Statement]:
         )
     elif recorded:
         yield from recorded
+    # The path leads into the folder, or is a bare name below it.
     elif is_folder and (own in parts[:-1] or not parts[:-1]):
         yield from _answer_lacking_file(name, shown, case, found.string)
     elif is_folder and own == name:
@@ -170,6 +179,7 @@ def _of_another_rank(parts: list[str], case: Case) -> Statement | None:
     """Say that the folder of one rank lacks, where another one is here, or that it has
     the file by another name.
     """
+    # Megatron names the folders of ranks `mp_rank_00` or `mp_rank_00_001`.
     wanted = next((part for part in parts if _RANK.fullmatch(part)), None)
     if wanted is None or is_url(case.survey.path):
         return None
@@ -183,6 +193,7 @@ def _of_another_rank(parts: list[str], case: Case) -> Statement | None:
             "that wrote it and save anew in the form that is asked for."
         )
     root = os.path.abspath(case.survey.path)
+    # The user may have named one rank, so the folder of all is looked for above it.
     for _ in range(_ABOVE):
         if _ranks_in(root):
             break
@@ -202,6 +213,7 @@ def _of_another_rank(parts: list[str], case: Case) -> Statement | None:
     if parts[-1] in names or not names or parts[-1] == wanted:
         return None
     held = and_more([show(name, 60) for name in names], 4)
+    # One file of the same kind is the same file under the name of another version.
     is_alike = len(names) == 1 and _ending(names[0]) == _ending(parts[-1])
     return Statement(
         f"{show(wanted, 60)} is here, and {show(parts[-1], 60)} is not in it: it holds "
@@ -217,6 +229,7 @@ def _of_another_rank(parts: list[str], case: Case) -> Statement | None:
 
 def _relative_path_note(path: str) -> str:
     """Say where a relative path begins."""
+    # A colon in second place is that of a drive of Windows.
     is_relative = not path.startswith(("/", "\\", "~")) and path[1:2] != ":"
     return (
         " A relative path begins in the folder in which the program runs."
@@ -254,8 +267,10 @@ def recorded_path(path: str, case: Case) -> Iterator[Statement]:
         for value in case.survey.checkpoint.values
         if isinstance(value.node, str)
         and len(value.node) > 1
+        # A value without a separator is no folder, but for `.` and `..`.
         and (re.search(r"[\\/]|^\.+$", value.node) or value.node == path)
     ]
+    # The whole path is a surer sign than the folder that it is in.
     whole = next((row for row in texts if row[1] == path), None)
     if whole is not None:
         yield _recorded_statement(path, "This path", whole[0])
@@ -274,6 +289,7 @@ def _recorded_statement(path: str, what: str, name: str) -> Statement:
         "takes it from there, where it was at the training."
     )
     last = name.rpartition(".")[2]
+    # fairseq records the folder of its data under these names.
     if name in ("args.data", "cfg.task.data", "cfg.model.data"):
         return Statement(
             f"{line} fairseq takes another one by "
@@ -293,6 +309,8 @@ def _is_below(path: str, folder: str) -> bool:
     if not folder.strip("./\\") or not path.startswith((f"{folder}/", f"{folder}\\")):
         return False
     rest = path[len(folder) + 1 :]
+    # A folder such as `/data` is above many paths by chance, so it counts only for a
+    # file right in it.
     return not re.search(r"[\\/]", rest) or len(re.findall(r"[^\\/]+", folder)) > 1
 
 
@@ -327,6 +345,7 @@ def _answer_lacking_file(
             f"{_nodes_note(text)}"
         )
         return
+    # A folder may hold files that are no parts of the checkpoint, such as a config.
     if not is_url(case.survey.path) and os.path.exists(
         os.path.join(case.survey.path, name)
     ):
@@ -338,8 +357,11 @@ def _answer_lacking_file(
     alike = [
         other
         for other in held
+        # Names that differ by a number alone are those of other ranks, shards or steps.
         if other != name and _NUMBER.sub("#", other) == _NUMBER.sub("#", name)
     ]
+    # accelerate and Trainer write random states per process, as `random_states_0.pkl`
+    # and `rng_state_0.pth`.
     if alike and _OF_RANKS.search(name):
         yield Statement(
             f"{show(name, 80)} is not in this folder, and "
@@ -377,6 +399,7 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
     or return None.
     """
     found = None
+    # The last error of a text is the one that stopped the program.
     for match in NOT_FOUND.finditer(text):
         found = match
     if found is None or is_url(folder) or not os.path.isdir(folder):
@@ -388,6 +411,7 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
     if own not in parts[:-1]:
         return None
     place = folder
+    # The path is followed below the last part with the name of the folder.
     for part in parts[len(parts) - parts[::-1].index(own) : -1]:
         if not os.path.isdir(os.path.join(place, part)):
             return None
@@ -413,6 +437,7 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
         f"{and_more([show(name, 60) for name in names], 8)}."
     )
     ranks = [found for name in names if (found := _OF_VERL.match(name))]
+    # The number of processes stands in the names of verl's files.
     if parts[-1] == "fsdp_config.json" and ranks:
         text += (
             " verl writes it since 2025, and this save is older. Write it: "
@@ -526,6 +551,8 @@ def lacking_names(text: str, folder: str) -> Statement | None:
     found = _NAMED.search(text)
     if found is None or is_url(folder) or not os.path.isdir(folder):
         return None
+    # transformers writes `no file named model.safetensors, or pytorch_model.bin, found
+    # …`.
     wanted = _FILE.findall(found[1].partition(" found ")[0])
     names = sorted(locate(folder).names())
     if not wanted or any(name in names for name in wanted):

@@ -13,6 +13,7 @@ from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import show
 
+# The parts with the names of other parts inside stand first: a LoRA and a ControlNet.
 _PARTS: tuple[tuple[str, re.Pattern[str], str], ...] = (
     (
         "a LoRA",
@@ -105,6 +106,7 @@ _PLACES = {
 def _of_component(cls: str, parts: list[str]) -> Iterator[Statement]:
     """Answer from_single_file of diffusers, which finds no weights of a component."""
     asked = next((part for pattern, part in _CLASSES if pattern.search(cls)), None)
+    # The part is there, so its names are what the version does not know.
     if asked in parts:
         yield Statement(
             f"This file holds {asked}, of other names than this version of diffusers "
@@ -118,6 +120,7 @@ def _of_component(cls: str, parts: list[str]) -> Iterator[Statement]:
         f"pipeline wants all parts in one file: load {cls} from the folder of the base "
         "model, and hand it over."
     )
+    # A file of one part has a class of its own in diffusers, which reads it alone.
     if len(parts) == 1 and parts[0] in _PLACES:
         yield Statement(
             "Or load this file with from_single_file of the class of its part alone, "
@@ -136,10 +139,13 @@ def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
     ]
     if any(part in ("a LoRA", "a ControlNet") for part, _ in parts):
         parts = parts[:1]  # both have the names of the layers that they change too
+    # diffusers writes `Failed to load AutoencoderKL. Weights for this component appear
+    # to be missing`.
     lacking = _COMPONENT.search(message.text)
     if lacking is not None:
         yield from _of_component(lacking[1], [part for part, _ in parts])
         return
+    # ComfyUI writes `clip input is invalid: None` or `VAE is invalid: None`.
     wanted = _LACKING.search(message.text)
     asked = None if wanted is None else _ASKED[wanted[0].lower()]
     if asked is not None and any(part == asked for part, _ in parts):
@@ -148,6 +154,8 @@ def _answer_pipeline(message: Message, case: Case) -> Iterator[Statement]:
             "know its names. A newer version of the program may."
         )
         return
+    # Several parts are a checkpoint without the one that is asked for, and that one has
+    # a file of its own.
     if asked is not None and len(parts) > 1:
         held = " and ".join(part for part, _ in parts[::-1])
         yield Statement(
@@ -194,6 +202,7 @@ def _answer_single_file(message: Message, case: Case) -> Iterator[Statement]:
     path = path_of_settings(message.text)
     if path is None:
         return
+    # The path is of a config, so the weights have nothing to do with the error.
     if not _WEIGHTS.search(path):
         name = re.split(r"[\\/]", path)[-1]
         yield Statement(
@@ -240,6 +249,8 @@ FAMILIES = (
     Family(
         "pipeline",
         (
+            # A traceback has this line of ComfyUI's source too, with `{}` in place of
+            # the path.
             r"Could not detect model type of: (?!\{)",
             r"\b(?:clip input|VAE) is invalid: None",
             r"your checkpoint does not contain a valid (?:clip|VAE)",

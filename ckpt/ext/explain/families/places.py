@@ -55,14 +55,17 @@ def find_numbered_words(
             for other, theirs in places.get(place, ())
             if theirs != word
         }
+        # Two candidates are a guess, and a guess for one key spoils the rules for all.
         if len(found) != 1:
             return Placed({}, ())
         ((other, (theirs, word)),) = found.items()
         partners[name] = other
         words[_without_number(theirs, other)] = word
+    # Two keys of the model cannot take one tensor.
     if len(set(partners.values())) < len(partners):
         return Placed({}, ())
     rules = tuple(
+        # One substitution stands for all numbers of a word.
         rf"s/(^|\.){re.escape(old).replace('<n>', '[0-9]+')}(?=\.|$)/\g<1>{new}/g"
         for old, new in words.items()
     )
@@ -161,12 +164,15 @@ def find_in_order(
         for old, new, leaves in pairs:
             for leaf in leaves:
                 name, partner = f"{new}.{leaf}", f"{old}.{leaf}"
+                # The message has the shape of the model only where it differs.
                 if sizes.get(name, shapes[partner]) != shapes[partner]:
                     return Placed({}, ())
+                # The weight of a norm has one axis: a matrix is another layer.
                 if leaf == "weight" and _is_norm(new) and len(shapes[partner]) != 1:
                     return Placed({}, ())
                 partners[name] = partner
             if old != new:
+                # The counter moves with its norm, although no list of keys names it.
                 if "running_mean" in leaves:
                     leaves = [*leaves, _COUNTER]
                 rules.append(
@@ -256,6 +262,7 @@ def other_norms(
     is_asked = all(has_asked) and not any(has_held)
     if not is_asked and not (all(has_held) and not any(has_asked)):
         return None
+    # Norms at other places say that more than the norms differs.
     if _counts_by_parent(asked) != _counts_by_parent(held):
         return None
     here, there = show(next(iter(held)), 80), show(next(iter(asked)), 80)
@@ -313,6 +320,7 @@ def nothing_built(
     """Say that a model had no layers when it was loaded: all keys of a file are left
     over, and none is missing.
     """
+    # A model whose shapes differ has parameters.
     is_whole = "loading state_dict" in message.text and not message.mismatched
     if message.missing or not is_whole or set(rest) != set(names):
         return None
@@ -337,6 +345,7 @@ def adapter_statements(message: Message, case: Case) -> Iterator[Statement]:
     names = [entry.name for entry in case.survey.tensors]
     bare = {_OF_ADAPTER.sub("", name): name for name in names}
     said = [name for name in message.unexpected if _OF_ADAPTER.search(name)]
+    # A key of another kind, or a missing one, is more than the name of an adapter.
     if not said or len(said) < len(message.unexpected) or message.missing:
         return
     # A loader may have taken the part of a pipeline off: transformer., unet.

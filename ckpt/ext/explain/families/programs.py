@@ -26,6 +26,7 @@ def _answer_fairseq(message: Message, case: Case) -> Iterator[Statement]:
     which key?
     """
     keys = root_keys(case)
+    # fairseq writes its settings under args, and newer versions write them under cfg.
     if not {"args", "cfg"}.intersection(keys):
         yield Statement(
             (
@@ -43,8 +44,10 @@ def _answer_fairseq(message: Message, case: Case) -> Iterator[Statement]:
     tasks = [
         show(str(node), 80)
         for name, node in case.finds_value(("_name", "task"))
+        # A value called task elsewhere is not that of the run.
         if name in ("cfg.task._name", "args.task", "cfg.task")
     ]
+    # fairseq writes `Could not infer task type from …` where it does not know the task.
     if "infer task" in message.text:
         text = (
             f"The task of this file is {tasks[0]}."
@@ -56,6 +59,8 @@ def _answer_fairseq(message: Message, case: Case) -> Iterator[Statement]:
             "imported: give the folder of the project that defines it (--user-dir), or "
             "take the version of fairseq that has it."
         )
+    # An older fairseq takes args, and stops at `'NoneType' object has no attribute
+    # 'task'`.
     elif "cfg" in keys and tasks:
         yield Statement(
             f"This file has its settings under cfg (task {tasks[0]}), and args is "
@@ -107,6 +112,7 @@ def _answer_agent(message: Message, case: Case) -> Iterator[Statement]:
         return
     found = _UNREAD.search(message.text)
     name = found[1] if found is not None else "lr_schedule"
+    # system_info is a text with a line such as `- Python: 3.8.10`.
     written = next(
         (
             match[1] or match[2]
@@ -125,6 +131,7 @@ def _answer_agent(message: Message, case: Case) -> Iterator[Statement]:
         "cannot read such code. The weights are not touched by it."
     )
     yield from finding_statements(case.at_least("error"))
+    # A schedule is a function, which Stable-Baselines3 pickles by its bytecode.
     if name in _SCHEDULES:
         yield Statement(
             (
@@ -156,6 +163,7 @@ def _other_spaces(message: Message, case: Case) -> Iterator[Statement]:
     """Answer Stable-Baselines3, whose environment has other spaces than the one that
     the agent was trained in.
     """
+    # Stable-Baselines3 writes `Observation spaces do not match: Box(…) != Box(…)`.
     found = _SPACES.search(message.text)
     if found is None:
         return
@@ -168,8 +176,11 @@ def _other_spaces(message: Message, case: Case) -> Iterator[Statement]:
     sizes = [
         tuple(int(size) for size in texts[0].split(","))
         for texts in sides
+        # A space of several parts has several sizes, and no order of axes explains it.
         if len(texts) == 1
     ]
+    # The last size of the environment stands first in the archive: channels last and
+    # channels first.
     if len(sizes) == 2 and sizes[0] == (*sizes[1][-1:], *sizes[1][:-1]):
         yield Statement(
             "The archive has the channels of images first. Stable-Baselines3 puts them "
@@ -235,6 +246,8 @@ _OF_LITE = re.compile(
 def _answer_mobile(message: Message, case: Case) -> Iterator[Statement]:
     """Answer the interpreter of phones, which wants its own form of a program."""
     path = case.survey.path
+    # Only TorchScript can become a program for phones, so weights go into a model
+    # first.
     if not case.survey.checkpoint.traits.names_are_code:
         yield Statement(
             f"This file is {case.survey.checkpoint.traits.label}, and no program of "
@@ -244,6 +257,8 @@ def _answer_mobile(message: Message, case: Case) -> Iterator[Statement]:
         )
         yield from load_statements(case, "It loads in Python so:")
         return
+    # Without versions the message is about the form of the archive, and not about its
+    # age.
     found = _OF_LITE.search(message.text)
     if found is None:
         yield Statement(
@@ -255,6 +270,7 @@ def _answer_mobile(message: Message, case: Case) -> Iterator[Statement]:
         )
         return
     least, most, own = (int(text) for text in found.groups())
+    # torch writes an older bytecode of a newer one, and not the other way round.
     if own > most:
         yield Statement(
             f"The program has bytecode of version {own}, and the app reads {least} to "
@@ -285,6 +301,8 @@ _ON_INSTANCE = re.compile(
 
 def _loaded_twice(message: Message, case: Case) -> Iterator[Statement]:
     """Answer torch.load, which got what another load had given."""
+    # Lightning refuses the call, which would return a new model and leave the instance
+    # as it was.
     if "cannot be called on an instance" in message.text:
         found = _ON_INSTANCE.search(message.text)
         name = "Model" if found is None else found[1]
@@ -347,10 +365,12 @@ def _answer_compiled(message: Message, case: Case) -> Iterator[Statement]:
     compiled = {
         str(path[1]).partition("/")[0]
         for path in paths
+        # A package has its compiled code in a folder per model below data/aotinductor.
         if len(path) > 1 and path[0] == "aotinductor"
     }
     if compiled:
         names = and_more([show(name, 80) for name in sorted(compiled)], 4)
+        # The loader names the model that it looked for, in quotes.
         is_asked = any(f"'{name}'" in message.text for name in compiled)
         end = (
             "is it the file that was loaded?"

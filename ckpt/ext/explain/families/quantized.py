@@ -60,6 +60,7 @@ def _packed_layers(names: Iterable[str]) -> dict[str, list[str]]:
     return {
         layer: leaves
         for layer, leaves in layers.items()
+        # A tensor `scale` alone may be the model's own, but not beside a packed weight.
         if len(leaves) > 1 and any(leaf in _PACKED for leaf in leaves)
     }
 
@@ -73,6 +74,7 @@ def packed_and_plain(
     `is_saved` means that the packed ones are of the file.
     """
     layers = _packed_layers(packed)
+    # A layer that is not plain on the other side differs by more than quantization.
     if not layers or not all(f"{layer}.weight" in plain for layer in layers):
         return None
     names = {
@@ -103,6 +105,7 @@ def without_order(absent: Collection[str], names: Collection[str]) -> str | None
     """The sentence on codes of GPTQ that were saved without the order of their groups,
     where nothing else lacks, or None.
     """
+    # The dot at the end stays, so that the names of the layer are joined without one.
     layers = [name.removesuffix("g_idx") for name in absent if name.endswith(".g_idx")]
     if not layers or len(layers) != len(absent):
         return None
@@ -123,6 +126,7 @@ def built_by_quantizers(case: Case) -> Iterator[Statement]:
     of it.
     """
     text = "Layers of the quantizer take scales, and plain layers do not."
+    # MLX has a key `quantization` in config.json, and no quantization_config.
     if any(row.message.startswith("MLX ") for row in case.scaled_findings):
         yield Statement(f"{text} MLX builds them by quantization in config.json.")
         yield from command_statements(
@@ -182,6 +186,7 @@ def _other_config(case: Case) -> str | None:
     path = case.survey.path
     if not case.is_folder or is_url(path):
         return None
+    # The settings of these quantizers are no part of the checkpoint itself.
     names = set(locate(path).names())
     return next((name for name in _OTHER_CONFIGS if name in names), None)
 
@@ -226,12 +231,16 @@ def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
     """
     scaled = case.scaled_findings
     yield from finding_statements(scaled)
+    # The file has codes, so the model was built for plain layers or by another method.
     if scaled:
+        # bitsandbytes writes `Loading a quantized checkpoint into non-quantized …`.
         if "into non-quantized" in message.text:
             yield Statement(
                 "bitsandbytes quantizes a layer when it moves to the GPU, and takes "
                 "saved codes only after that: model.cuda() before load_state_dict."
             )
+        # bitsandbytes writes `Blockwise quantization only supports 16/32-bit floats,
+        # …`.
         elif "only supports 16/32-bit floats" in message.text:
             yield Statement(
                 "A loader that quantizes got codes, and cannot quantize them again: "
@@ -240,6 +249,7 @@ def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
         yield from built_by_quantizers(case)
         return
     methods = [str(node) for _, node in case.finds_value(("quant_method",))]
+    # The config promises codes, and the weights have none.
     if methods:
         yield Statement(
             f"config.json has a quantization_config ({show(methods[0], 60)}), and no "

@@ -59,6 +59,7 @@ _SHOWN = 3
 def of_recorded_path(text: str, case: Case) -> Iterator[Statement]:
     """Say where a path of an error stands in the checkpoint."""
     end = _end_of(text)
+    # The mark at the end is that of the sentence, and no part of the path.
     paths = [match[0].rstrip(".,;:!") for match in _PATH.finditer(end)]
     paths += [word for word in _quoted_in(end) if "/" in word or "\\" in word]
     for path in _last_words(paths):
@@ -71,6 +72,8 @@ def of_recorded_path(text: str, case: Case) -> Iterator[Statement]:
 def of_unknown(text: str, case: Case) -> Iterator[Statement]:
     """Say where the file has a setting that a program does not know."""
     end = _end_of(text)
+    # An argument of a plain function comes from the program, and one of `__init__` may
+    # come from the settings.
     if not _KNOWS_NOT.search(end) or _OF_CALL.search(end):
         return
     for word in _last_words(_quoted_in(end)):
@@ -85,13 +88,17 @@ def of_names(text: str, case: Case) -> Iterator[Statement]:
     is a value of the checkpoint.
     """
     end = _end_of(text)
+    # Names of layers also stand without quotes, as `model.layers.0.mlp`.
     quoted = _quoted_in(end)
     dotted = [match[0].rstrip(".") for match in _DOTTED.finditer(end)]
+    # A name with a dot is surer than a word: it is a layer, and no word of English.
     names = [word for word in (*quoted, *dotted) if "." in word]
     for name in _last_words(names):
         row = _of_tensors(name, case)
         if row is not None:
             yield row
+            # A program that has no place for the name may be of another library or
+            # version.
             if _REFUSES.search(end):
                 yield from of_refused(name, case)
             return
@@ -100,6 +107,7 @@ def of_names(text: str, case: Case) -> Iterator[Statement]:
         if row is not None:
             yield row
             return
+    # An error about an unknown name misses no name.
     missed = [] if _KNOWS_NOT.search(end) else _missed_words(text)
     present = [place for word in missed for place in _places(word, case)]
     if present:
@@ -151,6 +159,7 @@ def _places(word: str, case: Case) -> list[str]:
 
 def _end_of(text: str) -> str:
     """The last lines of a text, without the lines of a traceback that name programs."""
+    # The path of a frame is that of a program, and no path of a checkpoint.
     return _FRAME.sub("", "\n".join(text.rstrip().splitlines()[-_LINES:]))
 
 
@@ -168,6 +177,7 @@ def _of_tensors(name: str, case: Case) -> Statement | None:
     own = [
         entry
         for entry in case.survey.tensors
+        # The names of a program may begin inside of a section of the file.
         if entry.name == name or entry.name.endswith(f".{name}")
     ]
     if own:
@@ -209,6 +219,7 @@ def _of_unknown_setting(word: str, case: Case) -> Statement | None:
     if not held:
         return None
     first = held[0].node
+    # Only a plain value is short enough for the sentence.
     is_plain = isinstance(first, (bool, int, float, str))
     said = f" ({show(str(first), 60)})" if is_plain else ""
     places = and_more([show(value.name, 120) for value in held], _SHOWN)

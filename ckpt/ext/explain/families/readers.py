@@ -38,6 +38,8 @@ _AS_DICT = re.compile(
 
 def _answer_program(message: Message, case: Case) -> Iterator[Statement]:
     """Answer torch.jit.load, which takes programs alone."""
+    # torch.load opens a program of TorchScript by torch.jit.load, and gives a module in
+    # the place of a dict.
     if _is_program(case) and _AS_DICT.search(message.text):
         yield Statement(
             "This file is a TorchScript program, and the program asked it for a key, "
@@ -102,11 +104,14 @@ def _answer_operator(message: Message, case: Case) -> Iterator[Statement]:
     found = _OPERATOR.search(message.text)
     kind = _TYPE.search(message.text)
     if found is not None:
+        # The namespace tells the library: `torchvision::nms`.
         name, space = f"{found[1]}::{found[2]}", found[1]
     elif kind is not None:
+        # A type without a namespace is one of torch's own.
         name, space = kind[2], kind[1] or "aten"
     else:
         return
+    # A library has a namespace of its own, so only another torch has the operator.
     if space in _OF_TORCH:
         yield Statement(
             f"{show(name, 120)} is of torch itself: a newer torch wrote the program, "
@@ -116,6 +121,7 @@ def _answer_operator(message: Message, case: Case) -> Iterator[Statement]:
             case.survey.load.expression,
         )
         return
+    # The import of a package registers its operators, which torch.jit.load then finds.
     package = _LIBRARIES.get(space)
     how = (
         f"import {package}"
@@ -180,12 +186,14 @@ def _older_torch(message: Message, case: Case) -> Iterator[Statement]:
             f"{_whole_text(case)} It is a {label}, the format of torch 1.6 and newer."
         ).strip()
     )
+    # torch 1.5 and older read the legacy format alone.
     way = case.written(("convert", "--format", "torch-legacy"), ".legacy", ".pth")
     if way.command is not None:
         yield Statement(
             "A copy in the format that older versions read:", (), way.command
         )
     else:
+        # Where --format torch-legacy refuses the file, a plain copy comes first.
         yield from _plain_copy_statements(
             case, "A copy with plain values, which --format torch-legacy can then take:"
         )
@@ -194,6 +202,8 @@ def _older_torch(message: Message, case: Case) -> Iterator[Statement]:
 def _answer_mmap(message: Message, case: Case) -> Iterator[Statement]:
     del message
     label = case.survey.checkpoint.traits.label
+    # The zip formats of torch alone have the trait in_place, and mmap=True takes a zip
+    # format.
     if case.survey.checkpoint.traits.in_place:
         yield Statement(
             f"This file is a {label}, which mmap=True takes. Another file was loaded."
@@ -208,6 +218,7 @@ def _answer_mmap(message: Message, case: Case) -> Iterator[Statement]:
 
 def _newer_torch(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a torch that lacks a function by which a newer one rebuilds tensors."""
+    # Python writes `Can't get attribute '_rebuild_device_tensor_from_numpy' on …`.
     name = next(
         (word for word in message.text.split("'") if word.startswith("_rebuild")), ""
     )
@@ -246,9 +257,12 @@ def _answer_numpy(message: Message, case: Case) -> Iterator[Statement]:
     del message
     rows = [
         row
+        # numpy 2 renamed numpy.core to numpy._core, and pickles name the one of their
+        # writer.
         for module in ("numpy._core", "numpy.core", "numpy.random")
         for row in rows_of(case.survey.checkpoint, module)
     ]
+    # An archive of Stable-Baselines3 keeps its spaces as pickles inside of JSON.
     if not rows and case.survey.checkpoint.traits.label.startswith(_AGENTS):
         yield from lost_spaces(case)
         return
@@ -276,6 +290,8 @@ def _answer_numpy(message: Message, case: Case) -> Iterator[Statement]:
 
 def _answer_system(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a path of another operating system."""
+    # The system that reads is the other one: `cannot instantiate 'PosixPath' on your
+    # …`.
     kind = "PosixPath" if "PosixPath" in message.text else "WindowsPath"
     rows = [
         row
@@ -321,6 +337,7 @@ def _answer_upgrade(message: Message, case: Case) -> Iterator[Statement]:
         "transformers takes a pickle from torch 2.6 on alone. safetensors runs "
         "nothing, and every torch takes it."
     )
+    # safetensors keeps tensors alone, so a file with more than weights has no such way.
     way = case.written(("convert",), "", ".safetensors")
     if way.command is not None:
         yield Statement("The weights as safetensors:", (), way.command)
@@ -338,6 +355,7 @@ def _answer_checkpointer(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a checkpointer of torchtune, which takes files of another library."""
     del message
     keys = {value.name for value in case.survey.checkpoint.values}
+    # config.json beside the weights is read into `config`.
     is_of_transformers = "config.model_type" in keys
     if is_of_transformers:
         yield Statement(

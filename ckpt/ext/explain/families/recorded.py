@@ -45,11 +45,13 @@ def settings_of(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
     named = [
         value.name
         for value in case.survey.checkpoint.values
+        # True is an int for isinstance.
         if type(value.node) is int
         and value.node == ours
         and _OF_SETTINGS.search(_parent_name(value.name))
         and not _OF_TRAINING.search(value.name.rpartition(".")[2].lower())
     ]
+    # Some programs save their config as the text of its file.
     named += _in_yaml(ours, case)
     if ours < _LEAST or not 0 < len(named) <= _MOST:
         return
@@ -91,6 +93,7 @@ def settings_places(case: Case) -> list[str]:
     for value in case.survey.checkpoint.values:
         match = _OF_SETTINGS.search(f"{_parent_name(value.name)}.")
         if match is not None:
+            # The first match in a name is the outermost place.
             found[value.name[: match.end()].rstrip("._")] = None
     return list(found)
 

@@ -25,6 +25,8 @@ def gates_statement(rows: Sequence[Mismatch]) -> Statement | None:
         (_count_gates(row.checkpoint), _count_gates(row.model))
         for row in rows
         if (found := _WEIGHT.match(row.name)) and found[2] == "weight"
+        # The weights from state to state have as many columns as units, so their rows
+        # tell the blocks.
         if found[3] == "hh"
     }
     if len(kinds) != 1:
@@ -76,9 +78,11 @@ def layers_statement(
         theirs = (ours - left.get(place, set())) | lost.get(place, set())
         if not ours or not theirs or ours == theirs:
             continue
+        # Layers that lack on both sides have other names, and not another depth.
         if place in lost and place in left:
             continue
         module = show(place.rstrip("."), 80) or "The recurrent layer"
+        # Layers count from 0: `weight_ih_l0`.
         depths = [1 + max(number for number, _ in side) for side in (ours, theirs)]
         ways = [any(back for _, back in side) for side in (ours, theirs)]
         told = []
@@ -116,6 +120,7 @@ def dimensions_statement(rows: Sequence[Mismatch]) -> Statement | None:
     ((here, there),) = pairs
     if here not in _CONVOLUTIONS or there not in _CONVOLUTIONS:
         return None
+    # The first two sizes of a convolution are its channels.
     if any(row.checkpoint[:2] != row.model[:2] for row in rows):
         return None
     return Statement(
@@ -146,6 +151,7 @@ def axes_of(rows: Sequence[Mismatch]) -> tuple[int, ...] | None:
     None where there is none, or more than one that no library has.
     """
     counts = {len(row.model) for row in rows} | {len(row.checkpoint) for row in rows}
+    # The kernels of convolutions have three to five axes.
     if len(counts) != 1 or not 2 < max(counts) < 6:
         return None
     fitting = [
@@ -156,6 +162,7 @@ def axes_of(rows: Sequence[Mismatch]) -> tuple[int, ...] | None:
             for row in rows[:_MOST_ROWS]
         )
     ]
+    # Equal sizes let several orders fit, and only one of them may be a library's.
     known = [order for order in fitting if order in _SPARSE]
     if len(known) == 1:
         return known[0]

@@ -31,6 +31,7 @@ def _differing_parts(old: str, new: str) -> tuple[str, str]:
     with.
     """
     ours, theirs = old.split("."), new.split(".")
+    # One word stays on each side, for a substitution needs something to replace.
     while len(ours) > 1 < len(theirs) and ours[0] == theirs[0]:
         del ours[0], theirs[0]
     while len(ours) > 1 < len(theirs) and ours[-1] == theirs[-1]:
@@ -68,6 +69,7 @@ def templates_of(modules: Mapping[str, str]) -> list[Template]:
     """
     groups: dict[tuple[str, str], dict[str, str]] = {}
     for old, new in modules.items():
+        # Modules of one form on both sides are one template.
         key = _DIGITS.sub("#", old), _DIGITS.sub("#", new)
         groups.setdefault(key, {})[old] = new
     found: list[Template] = []
@@ -90,6 +92,7 @@ def _places_of(
     places: list[int | str] = []
     for index in range(new.count("#")):
         values = [theirs[index] for _, theirs in rows]
+        # A place fits only where it has the number of the new name in all modules.
         same = [
             place
             for place in range(old.count("#"))
@@ -97,6 +100,7 @@ def _places_of(
         ]
         if same:
             places.append(_nearest_place(same, index, old, new))
+        # A number that all new names share needs no place in the old one.
         elif len(set(values)) == 1:
             places.append(values[0])
         else:
@@ -169,6 +173,7 @@ def combined_rules(
     wanted = {old: new for new, old in partners.items()}
     words = _word_rules(modules)
     templates = _template_rules(modules)
+    # The shortest list stands first; the later ones are plainer and fit more often.
     for rules in (
         *([[*first, *templates]] if 0 < len(templates) < len(modules) else []),
         [*first, *(words if len(words) < len(modules) else module_rules(modules))],
@@ -195,6 +200,7 @@ def give_names(
     """
     if not all(SAFE_NAME.fullmatch(name) for pair in wanted.items() for name in pair):
         return False
+    # The rules run here as `ckpt rename` runs them, before a command is printed.
     steps = [_parse_rule(rule) for rule in rules]
     taken: set[str] = set()
     for name in names:
@@ -202,6 +208,7 @@ def give_names(
         for pattern, replacement, times in steps:
             new = pattern.sub(replacement, new, count=times)
         right = wanted.get(name, name if others_stay else new)
+        # Two tensors of one name would be one tensor less.
         if new != right or new in taken:
             return False
         taken.add(new)

@@ -47,6 +47,7 @@ def replaced_parts(
     placed = [name for name in names if name not in left]
     if len(placed) < _LEAST_PLACED:
         return []
+    # A module in which one tensor has its place is the same network, perhaps in part.
     taken = {place for name in placed for place in _places_above(name)}
     ours, theirs = _names_below(rest, taken), _names_below(absent, taken)
     return [
@@ -98,8 +99,10 @@ def _side_text(part: Replaced, names: Sequence[str]) -> str:
     """
     below = [name[len(part.place) + 1 :] for name in names]
     words = list(dict.fromkeys(name.partition(".")[0] for name in below))
+    # Numbers alone say nothing of a network, so the whole first name is shown.
     if all(word.isdigit() for word in words):
         words = below[:1]
+    # Names that fit two architectures tell neither.
     kinds = [kind for kind, form in _KINDS if any(map(form.search, below))]
     said = f", by its names {kinds[0]}" if len(kinds) == 1 else ""
     shown = and_more([show(word, 40) for word in words], 4)
@@ -140,6 +143,7 @@ def anchors_statement(rows: Sequence[Mismatch]) -> Statement | None:
     counts = {
         (row.checkpoint[0] // 4, row.model[0] // 4)
         for row in boxes
+        # A box has four numbers.
         if row.checkpoint[0] % 4 == row.model[0] % 4 == 0
     }
     counts = {pair for pair in counts if pair[0] != pair[1]}
@@ -148,6 +152,7 @@ def anchors_statement(rows: Sequence[Mismatch]) -> Statement | None:
         for row in rows
         if _CELLS.search(row.name) and row.checkpoint and row.model
     }
+    # Some files hold the anchors themselves too, and these must agree.
     if len(counts) != 1 or (cells and cells != counts):
         return None
     ((here, there),) = counts
@@ -168,6 +173,7 @@ def anchors_statement(rows: Sequence[Mismatch]) -> Statement | None:
             f", over {ours:,} channels in the file and {theirs:,} in the model: "
             "another architecture, and not another number of classes alone."
         )
+        # Channels far from those of a pyramid are of the backbone itself (C4).
         if min(ours, theirs) == _OF_PYRAMIDS and max(ours, theirs) > 2 * _OF_PYRAMIDS:
             text += (
                 " A feature pyramid (FPN) has a few anchors for each of its levels, "
@@ -229,6 +235,7 @@ def agent_statement(rows: Sequence[Mismatch]) -> Statement | None:
             for pair in zip(row.checkpoint, row.model, strict=True)
             if pair[0] != pair[1]
         ]
+        # Where two sizes differ, or a convolution does, it is another network.
         if len(sizes) != 1 or len(row.model) > 2:
             return None
         (done if _OF_ACTIONS.search(row.name) else seen).add(sizes[0])

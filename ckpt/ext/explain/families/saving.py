@@ -23,6 +23,7 @@ def _answer_saving(message: Message, case: Case) -> Iterator[Statement]:
         "The message is about writing: torch.save got no room, no permission, or a "
         "file system that broke. No file can be its cause."
     )
+    # The save may have failed in the middle of this file, so its damage is told.
     if case.damage:
         yield Statement("This file is what such a save left:")
         yield from case.damage
@@ -44,6 +45,7 @@ def _answer_parent(message: Message, case: Case) -> Iterator[Statement]:
     del case
     found = _PARENT.search(message.text)
     folder = "" if found is None else found[1]
+    # A colon behind the first letter is the drive of Windows.
     is_relative = not folder.startswith(("/", "\\")) and ":" not in folder[:2]
     where = (
         " It is looked for below the folder in which the program runs."
@@ -75,6 +77,8 @@ def _file_name(message: Message, case: Case) -> Iterator[Statement]:
     del case
     found = _REFUSED.search(message.text)
     path = "" if found is None else found[1]
+    # Python shows the character that an escape made: `'C:\\runs\x07dam.pth'` was
+    # `C:\runs\adam.pth`.
     escape = _ESCAPED.search(path)
     if escape is not None:
         letter = _LETTERS.get(escape[1], escape[1])
@@ -84,6 +88,7 @@ def _file_name(message: Message, case: Case) -> Iterator[Statement]:
             ' Write the path as r"…", or with / in place of the backslash.'
         )
         return
+    # The colon of a drive is the only one that Windows takes.
     inside = path[2:] if path[1:2] == ":" else path
     held = list(dict.fromkeys(letter for letter in inside if letter in ':|?*<>"'))
     yield Statement(
@@ -95,17 +100,20 @@ def _file_name(message: Message, case: Case) -> Iterator[Statement]:
 
 def _answer_shared(message: Message, case: Case) -> Iterator[Statement]:
     """Answer safetensors, which keeps no two tensors of one storage."""
+    # Here no name of a shared storage has all of it, so safetensors can keep none.
     if "None is covering the entire storage" in message.text:
         yield from _answer_flat_weights(case)
         return
     same = tied_aliases(case.survey.checkpoint)
     tied = case.found("tied")
+    # A file of safetensors has the names that were left out in its metadata.
     names = [name for row in tied for name in row.tensors] or list(same)
     if names:
         yield Statement(
             f"{counted_noun(len(names), 'tensor')} of this file share memory: "
             f"{and_more([show(name, 120) for name in names], 6)}."
         )
+    # convert keeps all of the file; slim is for a file that safetensors cannot hold.
     for words in (("convert",), ("slim",)):
         way = case.written(words, "", ".safetensors")
         if way.command is not None:
@@ -133,6 +141,7 @@ def _answer_flat_weights(case: Case) -> Iterator[Statement]:
         "(safe_serialization=False). load_model of safetensors looks at the model "
         "first, and stops so too: load_file and load_state_dict do not."
     )
+    # A save that left such names out without an error has lost their values.
     lost = lost_of_recurrent([entry.name for entry in case.survey.tensors], case)
     if lost:
         yield recurrent_statement(lost)
@@ -178,6 +187,7 @@ FAMILIES = (
     Family(
         "saving",
         (
+            # torch writes `… at inline_container.cc:424] . unexpected pos 320 vs 210`.
             r"unexpected pos \d{1,20} vs \d{1,20}",
             r"PytorchStreamWriter failed writing",
             r"file write failed",
@@ -191,6 +201,7 @@ FAMILIES = (
         "file-name",
         (
             (
+                # The lookahead leaves out a path whose only colon is its drive's.
                 r"\[Errno \d{1,4}\] Invalid argument: '(?![A-Za-z]:[^:"
                 r"|?*<>\"'\n]{0,2000}')[^'\n]{0,2000}[:|?*<>\"]"
             ),

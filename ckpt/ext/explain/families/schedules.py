@@ -24,6 +24,7 @@ def _answer_schedule(message: Message, case: Case) -> Iterator[Statement]:
     found = _STEPPED.search(message.text)
     total = None if found is None else int(found[2])
     held: dict[str, dict[str, int]] = {}
+    # Only a OneCycleLR has total_steps beside last_epoch.
     for name, node in case.finds_value(_SCHEDULES):
         place, _, key = name.rpartition(".")
         if type(node) is int:
@@ -32,12 +33,14 @@ def _answer_schedule(message: Message, case: Case) -> Iterator[Statement]:
     for place, row in cycles.items():
         label = show(place, 80) or "The root of this file"
         steps, last = row["total_steps"], row["last_epoch"]
+        # A run may have several schedulers, and the error is of one of them.
         if steps != total:
             yield Statement(
                 f"{label} is the state of a OneCycleLR of {steps:,} steps, and the "
                 f"message is of another one ({total:,})."
             )
             continue
+        # last_epoch counts from 0.
         done = "all are done" if last + 1 >= steps else f"{last:,} are done"
         yield Statement(
             f"{label} is the state of a OneCycleLR of {steps:,} steps, of which {done} "

@@ -38,6 +38,7 @@ def of_architecture_name(found: re.Match[str], case: Case) -> Iterator[Statement
     held = (
         [str(text) for text in architectures] if isinstance(architectures, list) else []
     )
+    # The config shows that the program read another folder.
     if held and name not in held:
         shown = and_more([show(text, 80) for text in held], 2)
         yield Statement(
@@ -104,6 +105,7 @@ def of_magic(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a program that did not know the first bytes of a file."""
     magic = found[1] or found[2]
     is_gguf = case.survey.checkpoint.traits.label == _GGUF
+    # llama.cpp prints the bytes as one number, so the last letter stands first.
     letters = bytes.fromhex(magic)[::-1]
     if letters == b"GGUF":
         whole = "" if not is_gguf else " This file is GGUF, as it should be."
@@ -160,6 +162,7 @@ def of_rotary(found: re.Match[str], case: Case) -> Iterator[Statement]:
     sizes = {int(found[1]), int(found[2])}
     if not isinstance(width, int) or not isinstance(heads, int) or heads < 1:
         return
+    # Both numbers of the message must come out, whichever of them the program computed.
     if isinstance(length, int) and {length, width // heads} == sizes:
         yield Statement(
             f"config.json has head_dim = {length:,}, and {width:,} (hidden_size) / "
@@ -183,6 +186,7 @@ def of_required(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a converter that did not make all tensors of its own model."""
     wanted = _QUOTED.findall(found[1])
     names = {entry.name for entry in case.survey.tensors}
+    # A name that is in the file is no name of the program's own.
     if not wanted or names.intersection(wanted):
         return
     ends = list(dict.fromkeys(name.rpartition(".")[2] for name in wanted))
@@ -245,6 +249,7 @@ NEEDS_VALUE = re.compile(
 def of_needed_value(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a model whose parameters got no values, by the names of the file."""
     del found
+    # Tensors that were saved without values are the cause themselves.
     if case.valueless:
         return
     names = [entry.name for entry in case.survey.tensors]

@@ -34,6 +34,7 @@ def cut_names(unexpected: Sequence[str], names: Collection[str]) -> int:
     longest = max(unexpected, key=len, default="")
     if not longest:
         return 0
+    # The longest key fits the fewest names, so it leaves few counts to try.
     counts = {len(name) - len(longest) for name in names if name.endswith(longest)} - {
         0
     }
@@ -41,6 +42,7 @@ def cut_names(unexpected: Sequence[str], names: Collection[str]) -> int:
         whole: dict[str, list[str]] = {}
         for name in names:
             whole.setdefault(name[count:], []).append(name)
+        # A cut at a dot took a whole prefix off, which other answers strip.
         if all(short in whole for short in unexpected) and any(
             name[count - 1 : count] != "."
             for short in unexpected
@@ -64,6 +66,7 @@ def cut_statement(
     )
     cut = f"the first {counted_noun(count, 'letter')}"
     reason = f", as if each began with {prefix!r}" if prefix is not None else ""
+    # The missing keys prove it: the model asks for the names as the file has them.
     met = sum(name in names for name in missing)
     text = (
         f"Each unexpected key is a name of this file without {cut}: the program cuts "
@@ -96,6 +99,8 @@ def find_misspelled(
     words: dict[str, str] = {}
     partners: dict[str, str] = {}
     shapes: dict[tuple[int, tuple[str, ...]], list[str]] = {}
+    # A key is filed once per word, with that word left out, so names that differ in one
+    # word meet.
     for name in here:
         parts = name.split(".")
         for index in range(len(parts)):
@@ -110,20 +115,26 @@ def find_misspelled(
             for other in shapes.get(
                 (index, (*parts[:index], "", *parts[index + 1 :])), ()
             ):
+                # Names of one form are compared pair by pair, so a hostile file would
+                # take quadratic time.
                 left -= 1
                 if left < 0:
                     return Spelled({}, ())
                 there = other.split(".")[index]
                 if _are_alike(word, there):
                     found.append((other, there, word))
+        # Two candidates are a guess, and no pair is made of them.
         if len(found) == 1:
             other, there, word = found[0]
+            # A word with two spellings in the model could not be renamed by one rule.
             if words.setdefault(there, word) == word:
                 partners[name] = other
     changed = set(partners.values())
     rules = tuple(
         rf"s/(^|\.){re.escape(old)}(?=\.|$)/\g<1>{new}/g"
         for old, new in words.items()
+        # A rule changes every name with the word, so it may be in no name that is right
+        # already.
         if all(name in changed for name in names if old in name.split("."))
         and re.fullmatch(r"\w{1,200}", old)
         and re.fullmatch(r"\w{1,200}", new)
@@ -143,8 +154,10 @@ def _are_alike(one: str, other: str) -> bool:
         or max(len(one), len(other)) > _LONGEST
     ):
         return False
+    # Other numbers are other layers, and no mistake.
     if re.findall(r"\d+", one) != re.findall(r"\d+", other):
         return False
+    # The spellings `batchNorm` and `batch_norm` are one word.
     if one.lower().replace("_", "") == other.lower().replace("_", ""):
         return True
     pairs = enumerate(zip(one, other, strict=False))
@@ -154,12 +167,14 @@ def _are_alike(one: str, other: str) -> bool:
     )
     if not start or abs(len(one) - len(other)) > 1:
         return False
+    # Two neighbours that have changed places: `bacbkone` and `backbone`.
     if len(one) == len(other):
         return (
             one[start : start + 2] == other[start : start + 2][::-1]
             and one[start + 2 :] == other[start + 2 :]
         )
     longer, shorter = (one, other) if len(one) > len(other) else (other, one)
+    # One letter is missing: `backbon` and `backbone`.
     return longer[start + 1 :] == shorter[start:] and longer[start].isalpha()
 
 
@@ -214,6 +229,7 @@ def of_modules(unexpected: Sequence[str], names: Collection[str]) -> list[str]:
     below: dict[str, list[str]] = {name: [] for name in unexpected if name not in names}
     for other in names if below else ():
         end = other.find(".")
+        # Each beginning of a name up to a dot is a module that vLLM may name.
         while end >= 0:
             if other[:end] in below:
                 below[other[:end]].append(other)
@@ -225,6 +241,7 @@ def with_leaves(missing: Sequence[str], names: Collection[str]) -> list[str]:
     """The keys of an error, with the keys below a module in the place of its name,
     where the file has them behind one beginning.
     """
+    # Each missing key is held against each name, so the time grows with both lists.
     if len(missing) * len(names) > _MOST_LOOKED_AT:
         return list(missing)
     found: list[str] = []
@@ -236,6 +253,7 @@ def with_leaves(missing: Sequence[str], names: Collection[str]) -> list[str]:
             if middle in f".{other}" and not f".{other}".endswith(middle[:-1])
         ]
         begins = {f".{other}".partition(middle)[0] for other in below}
+        # Several beginnings are several modules, and none is the one that is meant.
         is_module = len(begins) == 1 and not any(
             f".{other}".endswith(f".{name}") for other in names
         )
@@ -254,12 +272,14 @@ def adapter_rank(message: Message, case: Case) -> Iterator[Statement]:
     ranks = {
         (row.checkpoint[axis], row.model[axis])
         for row in message.mismatched
+        # The rank is the first size of lora_A and the second one of lora_B.
         for axis, part in ((0, ".lora_A."), (1, ".lora_B."))
         if part in row.name and len(row.checkpoint) > axis < len(row.model)
     }
     is_adapter = all(
         ".lora_A." in row.name or ".lora_B." in row.name for row in message.mismatched
     )
+    # The other size is that of the base layer.
     others = {
         (row.checkpoint[1 - axis : 2 - axis], row.model[1 - axis : 2 - axis])
         for row in message.mismatched
@@ -353,6 +373,7 @@ def merged_layers(
         f" r is {said[0]} in adapter_config.json, and lora_A has {rows[0]} rows: the "
         f"layers of {rows[0] // said[0]} projections, one behind the other."
     )
+    # The rows say how many projections are stacked only where r divides them.
     is_stacked = (
         len(rows) == 1
         and len(said) == 1
@@ -424,6 +445,7 @@ def base_of_adapter(
     """Say that an adapter has no weights of its base model, and whether its own found
     their places.
     """
+    # Names such as `lora_down.weight` are of other trainers than PEFT.
     foreign = [name for name in absent if _OTHER_LORA.search(name)]
     if foreign and len(foreign) == len(absent):
         yield Statement(
@@ -488,6 +510,7 @@ def lost_of_recurrent(names: Collection[str], case: Case) -> dict[str, str]:
         found = _FLAT.fullmatch(name)
         if found is None:
             continue
+        # A layer with bias=False has no bias, so weights alone ask for none.
         kinds = ("weight",) if found[2] == "weight" else ("weight", "bias")
         for kind in kinds:
             for side in ("ih", "hh"):
@@ -524,6 +547,7 @@ def older_leaves(rest: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> lis
         if (
             leaf in pair
             and all(pair.values())
+            # A module with both spellings is no norm in its old form.
             and not any(f"{layer}.{new}" in shapes for _, new in LEAVES)
         ):
             found.append(name)

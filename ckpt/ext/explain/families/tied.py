@@ -28,10 +28,12 @@ def tied_name(absent: Sequence[str], here: Sequence[str], case: Case) -> str | N
     """
     if len(absent) != 1:
         return None
+    # safetensors writes a name that it left out into the metadata.
     noted = tied_aliases(case.survey.checkpoint).get(absent[0])
     if noted is not None:
         return noted
     if not _OUTPUT.fullmatch(absent[0]):
         return None
     embeddings = [name for name in here if _EMBEDDING.fullmatch(name)]
+    # The names do not tell which of two embeddings is tied.
     return embeddings[0] if len(embeddings) == 1 else None

@@ -18,8 +18,11 @@ from ckpt.model.text import and_more, counted_noun, pasted_path, show
 def _answer_types(message: Message, case: Case) -> Iterator[Statement]:
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
+    # Optimizers and averages have types of their own, and no input of a layer meets
+    # them.
     for section in case.survey.main or case.survey.candidates:
         for entry in section.entries:
+            # Whole numbers, as counters of batch norms, are in no product.
             if entry.tensor.dtype.kind == "float":
                 counts[entry.tensor.dtype.name] += 1
                 examples.setdefault(entry.tensor.dtype.name, entry.name)
@@ -36,6 +39,7 @@ def _answer_types(message: Message, case: Case) -> Iterator[Statement]:
             f"They are mixed: {and_more(names, 4)}. Where two of them meet in a "
             "product, cast one, or the whole model."
         )
+    # torch builds models in float32, so such weights are not what differs.
     elif "float32" in counts:
         yield Statement(
             "They are all float32: the input, or a cast in the program (model.half(), "
@@ -48,6 +52,7 @@ def _answer_types(message: Message, case: Case) -> Iterator[Statement]:
             f"copies into it. One that is {only} needs inputs of {only}: "
             f"model.float(), or input.to(torch.{only})."
         )
+    # torch writes `"addmm_impl_cpu_" not implemented for 'Half'`.
     if "Half" in message.text and "not implemented" in message.text:
         yield Statement(
             "The CPU lacks this operation for float16: use float32 or bfloat16 there."
@@ -67,6 +72,7 @@ def _answer_unscaled(message: Message, case: Case) -> Iterator[Statement]:
         entry.name
         for section in case.survey.main or case.survey.candidates
         for entry in section.entries
+        # GradScaler refuses float16 alone: bfloat16 needs no scaling.
         if entry.tensor.dtype.name == "float16"
     ]
     text = (
@@ -105,6 +111,7 @@ def _not_finite(message: Message, case: Case) -> Iterator[Statement]:
         for section in case.survey.main
         for entry in section.entries
     )
+    # float16 ends at 65504, and bfloat16 has the range of float32.
     if counts["float16"]:
         yield Statement(
             "The weights are float16. A model that was trained in bfloat16 leaves its "
@@ -134,6 +141,7 @@ def _answer_float64(message: Message, case: Case) -> Iterator[Statement]:
         f"have: {and_more([show(name, 120) for name in names], 4)}."
     )
     way = case.plan(("convert", "--dtype", "float32"))
+    # A copy in float32 keeps complex128, which these GPUs lack too.
     if way.command is not None and "complex128" not in wide.values():
         yield Statement("The same file in float32:", (), way.command)
 
@@ -187,6 +195,8 @@ def _answer_random_state(message: Message, case: Case) -> Iterator[Statement]:
     of them.
     """
     states = [entry for entry in case.survey.tensors if _OF_RANDOM.search(entry.name)]
+    # Another size is a state of another kind of generator, and neither its type nor its
+    # device.
     if states and _OTHER_SIZE.search(message.text):
         yield from _sizes_of_states(
             {entry.name: entry.tensor.numel for entry in states}
@@ -196,6 +206,7 @@ def _answer_random_state(message: Message, case: Case) -> Iterator[Statement]:
         device = parts_of(entry.tensor)[0].storage.device or "cpu"
         name = entry.tensor.dtype.name
         label = show(entry.name, 120)
+        # Where the file is right, something behind the load has changed the state.
         if name == "uint8" and device == "cpu":
             yield Statement(
                 f"In this file {label} is as a generator takes it: uint8, on the CPU. "

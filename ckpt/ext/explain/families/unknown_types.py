@@ -46,12 +46,14 @@ def _answer_unknown_type(message: Message, case: Case) -> Iterator[Statement]:
     if found is None:
         return
     word = next(text for text in found.groups() if text is not None)
+    # Headers say `BF16`, torch `bfloat16`, and C++ `BFloat16` or `Half`.
     known = BY_SAFETENSORS.get(word)
     name = word.lower() if known is None else known.name
     name = _SCALAR_TYPES.get(name, name)
     names = [
         entry.name for entry in case.survey.tensors if entry.tensor.dtype.name == name
     ]
+    # A cast in the program may have made the type, so those of the file are named.
     if not names:
         counts = Counter(entry.tensor.dtype.name for entry in case.survey.tensors)
         held = and_more([show(text, 40) for text, _ in counts.most_common()], 4)
@@ -71,6 +73,7 @@ def _answer_unknown_type(message: Message, case: Case) -> Iterator[Statement]:
     if scaled:
         yield from finding_statements(scaled)
         yield from built_by_quantizers(case)
+    # Codes of quantizers are no numbers by themselves, so no cast is offered.
     elif name in _CAST:
         yield from command_statements(
             "The same weights in float32, which every program knows:",
@@ -80,10 +83,12 @@ def _answer_unknown_type(message: Message, case: Case) -> Iterator[Statement]:
 
 def _reason_of(text: str) -> str:
     """The sentence on the program that does not know a type, with what helps."""
+    # torch writes `Got unsupported ScalarType BFloat16` in numpy().
     if re.search(_OF_NUMPY, text):
         return (
             "NumPy has no such type: cast before numpy(), as in tensor.float().numpy()."
         )
+    # safetensors writes: unknown variant `F8_E4M3`, expected one of `BOOL`, …
     if re.search(_OF_READER, text):
         return (
             "The safetensors that reads it is older than the type: pip install -U "

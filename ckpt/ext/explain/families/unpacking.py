@@ -26,6 +26,7 @@ def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
     things that the file holds.
     """
     expected = int(found[1])
+    # Only the line of code above the error makes sure that a load was unpacked.
     is_of_load = (
         _LOADS.search(found.string, max(0, found.start() - _NEAR), found.start())
         is not None
@@ -39,6 +40,7 @@ def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
     root = look(case.survey.checkpoint.root)
     if root.kind == "sequence":
         held = len(root.children)
+        # A tuple of the right length is no reason for the error.
         if held and held != expected:
             yield Statement(
                 f"The root of this file is a {show(root.type, 40)} of {held:,} things, "
@@ -48,6 +50,7 @@ def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
             yield from load_statements(case)
         return
     keys = root_keys(case)
+    # Unpacking a dict gives its keys, so their number is the one that Python counted.
     count = len(keys) or len(case.survey.tensors)
     if case.has_module and not keys:
         yield Statement(
@@ -59,9 +62,11 @@ def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
     if (
         not count
         or count == expected
+        # Python says how many it got, and another number is of another value.
         or (found[2] is not None and int(found[2]) != count)
     ):
         return
+    # Weights at the root have no section around them.
     is_state_dict = all(
         not section.path for section in case.survey.candidates
     ) and bool(case.survey.candidates)
@@ -107,6 +112,7 @@ def of_subscript(found: re.Match[str], case: Case) -> Iterator[Statement]:
         if (
             case.has_module
             and not root_keys(case)
+            # Another class in the message is of another object of the program.
             and root.type.rpartition(".")[2] == found[1]
         ):
             yield Statement(

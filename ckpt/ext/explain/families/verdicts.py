@@ -41,6 +41,7 @@ def find_copies(rest: Sequence[str], shapes: Mapping[str, Shape]) -> list[Copy]:
     if len(placed) < _LEAST:
         return []
     known = dict.fromkeys(placed, "")
+    # LitEma registers its averages as buffers, whose names take no dots.
     flat = {name.replace(".", ""): name for name in placed}
     found: list[Copy] = []
     for begin, names in _by_module(rest).items():
@@ -50,6 +51,8 @@ def find_copies(rest: Sequence[str], shapes: Mapping[str, Shape]) -> list[Copy]:
             if (other := _copied_name(name[len(begin) + 1 :], known, flat))
             and shapes[other] == shapes.get(name)
         ]
+        # Both shares count: the copy has most of the weights, and hardly anything that
+        # is no copy of one.
         many = len(same) >= _LEAST_COPIED * len(placed)
         if many and len(same) >= _LEAST_COPIED * len(names):
             found.append(Copy(begin, tuple(names)))
@@ -68,6 +71,7 @@ def _by_module(names: Sequence[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in names:
         parts = name.split(".")
+        # A copy may lie one module deeper, as in `ema.module.conv.weight`.
         for depth in (1, 2):
             if len(parts) > depth:
                 found.setdefault(".".join(parts[:depth]), []).append(name)
@@ -162,6 +166,7 @@ def other_kinds(
     shown = and_more(
         [show(place or "the root", 60) for place in sorted(places, key=str)], 3
     )
+    # Norms on one side only turn every number behind them into another layer.
     if bool(here.norms) != bool(there.norms):
         side, other = ("model", "file") if there.norms else ("file", "model")
         many = there.norms or here.norms
@@ -206,6 +211,7 @@ def another_model(
     placed = [name for name in names if name not in left]
     if min(len(absent), len(rest)) < _LEAST:
         return
+    # A few names, such as `fc.weight`, are in two models by chance.
     if len(placed) > _FEW * (len(placed) + len(absent)):
         return
     here, there = count_kinds(names), count_kinds([*absent, *placed])
@@ -225,6 +231,8 @@ def another_model(
         f"this file: the others begin with {ours} there, and with {theirs} in the "
         "model."
     )
+    # The same layers under other words may be the same model, but names alone do not
+    # pair them.
     if _kinds_of_layers(rest) == _kinds_of_layers(absent):
         yield Statement(
             f"{begin} Both have {here.text}, so it may be the same model in other "
@@ -280,6 +288,8 @@ def apart_statement(
             "same in other words: ckpt pairs none where neither their names nor shapes "
             "say which is which."
         )
+    # Layers that lack inside of trained blocks change what reaches the trained ones,
+    # unlike a new head.
     if not old and all(is_inside_blocks(row, placed) for row in new.values()):
         return Statement(
             f"{text} These lie inside of blocks whose other layers have their place, "
@@ -309,6 +319,8 @@ _ADDED_LATER = re.compile(
 
 def _is_inside(module: str, placed: Collection[str]) -> bool:
     block, _, last = module.rpartition(".")
+    # A block has a number or lies in another module: what lies at the root is no part
+    # of one.
     if "." not in block and not any(map(str.isdigit, block.split("."))):
         return False
     return not _ADDED_LATER.search(last) and any(
@@ -326,6 +338,7 @@ def _own_modules(names: Sequence[str], shared: Collection[str]) -> dict[str, lis
         depth = 1
         while depth < len(parts) and ".".join(parts[:depth]) in shared:
             depth += 1
+        # The outermost module stands for all tensors below it.
         own = ".".join(parts[:depth])
         key = re.sub(r"(?<![^.])\d+(?![^.])", "<n>", own)
         rows = found.setdefault(key, [])
@@ -392,6 +405,7 @@ def longer_lists(
         shared = ours & theirs
         if not shared or len(ours) == len(theirs):
             continue
+        # Numbers between the shared ones are no list that ends elsewhere.
         if min(ours ^ theirs) > max(shared):
             key = (_without_numbers(place), len(ours), len(theirs))
             told.setdefault(key, []).append(place)
@@ -487,6 +501,7 @@ def inputs_statement(message: Message) -> Statement | None:
         steps.add(sizes[0][0] - sizes[0][1])
         is_outer = row.checkpoint[0] != row.model[0]
         (outer if is_outer else inner).append(row)
+    # Features that were added make the same difference in every layer.
     if len(steps) != 1 or not inner:
         return None
     # The columns of a table are its width, and no inputs.
@@ -582,6 +597,8 @@ def several_layers(absent: Sequence[str], rest: Sequence[str]) -> Statement | No
     """Say that one side has one layer where the other has a module of several, and that
     all that differs is there. Return None otherwise.
     """
+    # Either side may have the one layer; `is_saved` says that the module of several is
+    # the file's.
     for ours, theirs, is_saved in ((absent, rest, True), (rest, absent, False)):
         layers = {name.rpartition(".")[0] for name in ours}
         if len(layers) != 1:

@@ -29,6 +29,7 @@ def of_unsupported(found: re.Match[str], case: Case) -> Iterator[Statement]:
     name = next(text for text in found.groups() if text is not None).rstrip(".")
     names = [entry.name for entry in case.survey.tensors]
     matrices = [other for other in names if _MATRIX.search(other)]
+    # A name of another file, or a file without matrices, is no matter of this adapter.
     if name not in names or not matrices:
         return
     shown = show(name, 120)
@@ -40,8 +41,11 @@ def of_unsupported(found: re.Match[str], case: Case) -> Iterator[Statement]:
             f"The adapter does not need {'it' if len(held) == 1 else 'them'}: the base "
             "has it."
         )
+        # The weights of the base are in the base model too, so nothing is lost without
+        # them.
         yield from _without(text, f"*{_BASE}*", case)
     elif _MATRIX.search(name):
+        # PEFT puts `base_model.model.` before each name of the base.
         layer = _MATRIX.split(name)[0].removeprefix("base_model.model.")
         yield Statement(
             f"{shown} is a matrix of LoRA for {show(layer, 120)}, which the adapter "
