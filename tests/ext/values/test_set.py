@@ -371,7 +371,7 @@ def test_many_values_are_set_at_once(
         call = getattr(edit, name)
         return lambda *given: (looks.append(name), call(*given))[1]
 
-    for name in ("find", "children_of", "_is_below"):
+    for name in ("find_nodes", "children_of", "_is_below"):
         monkeypatch.setattr(edit, name, counted(name))
     values = {f"words.word{row}": -row for row in range(300)}
     library.set(tmp_path / "in.pth", values, out=tmp_path / "out.pth")
@@ -379,7 +379,7 @@ def test_many_values_are_set_at_once(
     loaded = torch.load(tmp_path / "out.pth")
     assert loaded["words"] == {name: -value for name, value in words.items()}
     # Once in the tree as it was, and once in the new one.
-    assert looks.count("find") == 300 and looks.count("children_of") <= 4
+    assert looks.count("find_nodes") == 300 and looks.count("children_of") <= 4
     assert looks.count("_is_below") < 1000
 
 
