@@ -320,7 +320,7 @@ def lines(rows: Sequence[FarRow]) -> str:
     """The table with what it says."""
     about = (
         f"URLs at {DELAY} ms: each answer waits for so long, a new connection twice. "
-        "Bytes are multiples of the checkpoint's. "
-        "MB is the peak of the largest process."
+        "Bytes are multiples of the checkpoint's. MB is the peak of the largest "
+        "process."
     )
     return f"{about}\n\n{table(rows)}"

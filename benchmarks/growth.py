@@ -370,9 +370,8 @@ def lines(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> str
     parts = [
         f"{machine_line(about)}\n"
         f"CPU seconds and peak memory of whole processes. {timing.rule(runs)} The "
-        "start is the same job on one tensor; the "
-        f"exponents are of what comes on top of it. A job of more than {_MOST:g} s is "
-        "not run."
+        "start is the same job on one tensor; the exponents are of what comes on top "
+        f"of it. A job of more than {_MOST:g} s is not run."
     ]
     for unit in dict.fromkeys(curve.unit for curve in found):
         rows = [curve for curve in found if curve.unit == unit]

@@ -404,10 +404,9 @@ def lines(work: Work, worlds: Iterable[World], seed: int) -> Iterator[str]:
         paper, found = model(work, world), simulate(work, world, seed)
         yield (
             f"| {work.nbytes / 1e12:.1f} TB | {work.tasks:,} | {world.workers} × "
-            f"{world.threads} threads |"
-            f" {found.requests:,.0f} | {found.retries:,.0f} | {found.lost:,.0f} | "
-            f"{found.opening:,.0f} s |"
-            f" {paper.seconds:,.0f} s | {found.seconds:,.0f} s |"
+            f"{world.threads} threads | {found.requests:,.0f} | {found.retries:,.0f} | "
+            f"{found.lost:,.0f} | {found.opening:,.0f} s | {paper.seconds:,.0f} s | "
+            f"{found.seconds:,.0f} s |"
         )
 
 

@@ -260,6 +260,5 @@ def machine_line(machine: dict[str, str | int]) -> str:
     )
     return (
         f"{machine['processor']}, {machine['cpus']} CPUs, {machine['memory_gb']} GB of "
-        "memory, "
-        f"{machine['file_system']}; {versions}."
+        f"memory, {machine['file_system']}; {versions}."
     )

@@ -142,8 +142,8 @@ def rule(runs: int) -> str:
     """The sentence that says how many rounds a median covers."""
     return (
         f"Medians of {runs} rounds after a warm-up; a job of more than {_LONG:g} s "
-        f"runs in {min(runs, _FEW)}, "
-        f"and one of more than {_VERY_LONG:g} s once, without a warm-up."
+        f"runs in {min(runs, _FEW)}, and one of more than {_VERY_LONG:g} s once, "
+        "without a warm-up."
     )
 
 

@@ -260,8 +260,7 @@ def mixed_steps(
     which = "the checkpoint itself" if own else "the other files"
     text = (
         f"all counters of the optimizer in {listed} are at step {steps}, {which} at "
-        f"{usual:,.0f}:"
-        " of another save, or of ranks with parameters of their own"
+        f"{usual:,.0f}: of another save, or of ranks with parameters of their own"
     )
     return MixedSteps(text, frozenset(tops.values()))
 

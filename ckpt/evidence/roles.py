@@ -379,9 +379,8 @@ def _refuse_another_model(
         return
     lost = next((name for name in model.tensors if name not in indices), "")
     raise UsageError(
-        "not the model that --model builds: the file has "
-        f"{len(indices):,} of its"
-        f" {len(model.tensors):,} tensors and lacks {show(lost, 80)}",
+        f"not the model that --model builds: the file has {len(indices):,} of its "
+        f"{len(model.tensors):,} tensors and lacks {show(lost, 80)}",
         path=checkpoint.path,
     )
 
@@ -395,8 +394,8 @@ def _refuse_other_shapes(checkpoint: Checkpoint, match: RecordMatch) -> None:
         if shape != match.record.shapes.get(name, shape):
             raise UsageError(
                 f"not the model that --model builds: {show(name, 80)} has shape "
-                f"{list(shape)} in the file"
-                f" and {list(match.record.shapes[name])} in the model",
+                f"{list(shape)} in the file and {list(match.record.shapes[name])} in "
+                "the model",
                 path=checkpoint.path,
                 hint="--arg K=V",
             )

@@ -19,9 +19,8 @@ from ckpt.model.text import counted_noun, show, show_folded_names, show_names
 
 _GATHER = (
     "DeepSpeed ZeRO-3 saves such a file and keeps them elsewhere: gather them with "
-    "stage3_gather_16bit_weights_on_model_save,"
-    " or let ckpt convert take them from the folder of the run, which holds "
-    "global_step."
+    "stage3_gather_16bit_weights_on_model_save, or let ckpt convert take them from the "
+    "folder of the run, which holds global_step."
 )
 _UNFLATTEN = (
     "Load it into the same FSDP model on as many ranks, and save with FULL_STATE_DICT."
@@ -126,8 +125,8 @@ def refuse_scaled(survey: Survey, names: Iterable[str], option: str) -> None:
         count = counted_noun(len(wrong), "tensor")
         what = (
             f"{count} {'holds' if len(wrong) == 1 else 'hold'} codes, which are values "
-            f"only with their scales, and {option}"
-            f" casts neither: {show_folded_names(wrong)} ({', '.join(labels)})"
+            f"only with their scales, and {option} casts neither: "
+            f"{show_folded_names(wrong)} ({', '.join(labels)})"
         )
         hint = f"without {option} they are written as they are, with their scales"
         raise UsageError(what, path=survey.path, hint=hint)

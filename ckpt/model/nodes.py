@@ -16,8 +16,8 @@ from ckpt.model.tensors import Composite, Storage, Tensor, TensorRef
 # a str). Nodes are compared by identity: one object in the file is one node here, even
 # when it occurs several times.
 Node: TypeAlias = (
-    "bool | int | float | str | bytes | bytearray | list[Node] | tuple[Node, ...]"
-    " | Dict | Set | Global | PersistentId | Opaque | TensorRef | Composite | None"
+    "bool | int | float | str | bytes | bytearray | list[Node] | tuple[Node, ...] | "
+    "Dict | Set | Global | PersistentId | Opaque | TensorRef | Composite | None"
 )
 
 

@@ -163,8 +163,8 @@ _UNHASHABLE = frozenset(
 # What the machine makes: every node except tensors. `rebuild` makes those later, from
 # calls; a TensorRef is a tuple.
 Made: TypeAlias = (
-    "bool | int | float | str | bytes | bytearray | list[Node] | tuple[Node, ...]"
-    " | Dict | Set | Global | PersistentId | Opaque | None"
+    "bool | int | float | str | bytes | bytearray | list[Node] | tuple[Node, ...] | "
+    "Dict | Set | Global | PersistentId | Opaque | None"
 )
 
 

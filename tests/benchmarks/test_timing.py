@@ -53,8 +53,7 @@ def test_long_jobs_run_in_fewer_rounds(seconds: float, runs: int, rounds: int) -
 def test_the_rule_is_said() -> None:
     assert rule(5) == (
         "Medians of 5 rounds after a warm-up; a job of more than 2 s runs in 3, and "
-        "one of more than 8 s once, "
-        "without a warm-up."
+        "one of more than 8 s once, without a warm-up."
     )
     assert "runs in 2," in rule(2)
 

@@ -399,8 +399,7 @@ def test_a_notebook(tmp_path: Path, variables: dict[str, str]) -> None:
 
     assert done.code == 0, done.err.decode()
     assert done.lines[:3] == [(
-        f"model.module.layers.{name}.weight "
-        "float32 (8, 8, 3, 3)"
+        f"model.module.layers.{name}.weight float32 (8, 8, 3, 3)"
     ) for name in
                               ("0.conv1", "0.conv2", "1.conv1")]  # fmt: skip
     html = "\n".join(done.lines[3:])

@@ -271,8 +271,7 @@ def test_an_enum_of_a_package_needs_the_package(tmp_path: Path) -> None:
         (made("mynet.models", "Net"), "needs mynet.models.Net from the author's code"),
         (call(glob("shop", "Mode"), "a"), "needs shop.Mode from the author's code"),
         (call(glob("timm.models", "create_model"), "x"), (
-            "loading this file calls the unknown "
-            "timm.models.create_model"
+            "loading this file calls the unknown timm.models.create_model"
         )),
         (call(glob("transformers.trainer_utils", "IntervalStrategy"), "a", "b"),
          (
@@ -280,13 +279,11 @@ def test_an_enum_of_a_package_needs_the_package(tmp_path: Path) -> None:
              "transformers.trainer_utils.IntervalStrategy"
          )),
         (call(glob("timm.data", "Mode"), "a"), (
-            "loading this file calls the unknown "
-            "timm.data.Mode"
+            "loading this file calls the unknown timm.data.Mode"
         )),
         (call(glob("os", "listdir"), "."), "loading this file runs os.listdir"),
         (value([glob("torch.storage", "_load_from_bytes")]), (
-            "loading this file runs "
-            "torch.storage._load_from_bytes"
+            "loading this file runs torch.storage._load_from_bytes"
         )),
     ],
 )  # fmt: skip

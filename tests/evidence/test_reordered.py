@@ -68,8 +68,7 @@ def test_the_only_order_that_the_shapes_fit_is_listed(tmp_path: Path) -> None:
     assert finding["level"] == "warning"
     assert finding["message"] == (
         "The optimizer got the parameters in another order than the model's: its state "
-        "0 has shape [2, 8],"
-        " parameter 0 of the model (backbone.weight) [8, 6]."
+        "0 has shape [2, 8], parameter 0 of the model (backbone.weight) [8, 6]."
     )
     order = [f"{part}.{leaf}" for part in HEAD_FIRST for leaf in ("weight", "bias")]
     assert finding["tensors"] == [f"model.{name}" for name in order]

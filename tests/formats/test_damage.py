@@ -253,8 +253,7 @@ def test_damage_is_refused_in_one_line_and_nothing_is_written(
     assert done.code == 2 and [path.name for path in tmp_path.iterdir()] == ["a"]
     assert done.err.decode() == (
         "ckpt: a: l0.weight is damaged: the bytes do not match the recorded checksum, "
-        "so nothing was written"
-        " (--keep-damaged writes it all the same)\n"
+        "so nothing was written (--keep-damaged writes it all the same)\n"
     )
 
 

@@ -1970,19 +1970,16 @@ def _payloads() -> Iterator[Case]:
         "OBJ": (op.mark() + SYSTEM + text(COMMAND) + op.obj(), ""),
         "INST": (op.mark() + text(COMMAND) + op.inst("posix", "system"), ""),
         "NEWOBJ": (glob("builtins", "tuple") + op.mark() + glob("builtins", "map") + value((SYSTEM, [COMMAND])) + op.newobj() + op.tuple_() + op.newobj(), (
-            "tuple(map(system, …)) without one "
-            "REDUCE"
+            "tuple(map(system, …)) without one REDUCE"
         )),
         "NEWOBJ_EX": (glob("builtins", "tuple") + op.mark() + glob("builtins", "map") + value((SYSTEM, [COMMAND])) + value({}) + op.newobj_ex() + op.tuple_() + value({}) + op.newobj_ex(), ""),
         "STACK_GLOBAL": (op.stack_global("posix", "system") + arguments + op.reduce(), ""),
         "MEMO_GLOBAL": (memo + b"h\x00h\x01\x93" + arguments + op.reduce(), (
-            "names through the memo: only a machine "
-            "that simulates it sees them"
+            "names through the memo: only a machine that simulates it sees them"
         )),
         "SPLIT_GLOBAL": (text8_global("posix", "system") + arguments + op.reduce(), "names as BINUNICODE8"),
         "DOTTED": (op.stack_global("os", "path.os.system") + arguments + op.reduce(), (
-            "protocol 4 walks attributes: fickling "
-            "and picklescan bypasses"
+            "protocol 4 walks attributes: fickling and picklescan bypasses"
         )),
         "GETATTR": (call(call(glob("builtins", "getattr"), glob("os", "path"), "os"), "x"), "a module reached by getattr"),
         "EVAL": (call(glob("builtins", "eval"), PYTHON), ""),
@@ -1996,8 +1993,7 @@ def _payloads() -> Iterator[Case]:
         "CPROFILE": (call(glob("cProfile", "run"), PYTHON), ""),
         "CODE": (call(call(glob("code", "InteractiveInterpreter")), PYTHON), ""),
         "TORCH_LOAD": (call(glob("torch", "load"), "other.pt"), (
-            "torch itself opens more: a file by "
-            "name"
+            "torch itself opens more: a file by name"
         )),
         "TORCH_UNSAFE": (call(glob("torch.utils._config_module", "load_config"), b"N"), "torch gadget"),
         "TORCH_COMPILE_GADGET": (call(glob("torch.jit.unsupported_tensor_ops", "execWrapper"), PYTHON, {}, {}), "torch gadget in picklescan advisories"),
@@ -2016,15 +2012,13 @@ def _payloads() -> Iterator[Case]:
         "DICT_KEY": (value({"a": op.mapping([(MALICIOUS, 1)])}), "as a key"),
         "SET_ITEM": (op.empty_set() + op.mark() + MALICIOUS + op.additems(), "in a set"),
         "POPPED": (MALICIOUS + op.pop() + value({"w": 1}), (
-            "called, then thrown away: not in the "
-            "result"
+            "called, then thrown away: not in the result"
         )),
         "POP_MARK": (op.mark() + MALICIOUS + op.pop_mark() + value({"w": 1}), ""),
         "MEMO_ONLY": (MALICIOUS + put(7) + op.pop() + value({"w": 1}), "in the memo only"),
         "OVERWRITTEN": (value({"w": MALICIOUS, "v": 1}) + text("w") + value(1) + op.setitem(), "hidden by a second value of the key"),
         "UNUSED": (SYSTEM + op.pop() + value({"w": 1}), (
-            "imported, not called: the import "
-            "itself runs code"
+            "imported, not called: the import itself runs code"
         )),
         "THIS": (glob("this", "s"), "an import that prints"),
         "MAIN": (call(glob("__main__", "Evil"), COMMAND), "a class of the training script"),
@@ -3171,8 +3165,7 @@ def _geometry() -> Iterator[Case]:
         "dims_65": ({"size": (1,) * 65, "stride": (1,) * 65}, "any", "", "numpy stops at 64"),
         "dims_100k": ({"size": (1,) * 100_000, "stride": (1,) * 100_000}, "error", "dimension", ""),
         "expand_4tb": ({"size": (2**40,), "stride": (0,), "numel": 6}, "any", "", (
-            "4 TB from 4 bytes: legal, never "
-            "materialise"
+            "4 TB from 4 bytes: legal, never materialise"
         )),
         "storage_unknown": ({"cls": "FooStorage"}, "error", "foostorage", ""),
         "storage_text": ({"cls": text("FloatStorage")}, "error", "", ""),

@@ -24,8 +24,8 @@ _CANNOT_TELL = (
 )
 _ONLY_MATRICES = (
     "Only matrices changed, and no vector: so it is with weights that were quantised "
-    "and taken back, and with a merged adapter. "
-    f"Else {_CANNOT_TELL[:1].lower()}{_CANNOT_TELL[1:]}"
+    "and taken back, and with a merged adapter. Else "
+    f"{_CANNOT_TELL[:1].lower()}{_CANNOT_TELL[1:]}"
 )
 
 

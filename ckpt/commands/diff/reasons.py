@@ -192,8 +192,7 @@ class Kept:
             return Reason(
                 "stepped",
                 f"stepped, for its {show(self._moved[name], 40)} changed, but the "
-                f"update is smaller than {dtype} can represent,"
-                " or lr is 0",
+                f"update is smaller than {dtype} can represent, or lr is 0",
             )
         if name in self._stayed and self._moved:
             return Reason(
@@ -258,8 +257,7 @@ def _row_reason(row: Row, before: Side, after: Side) -> Reason:
             return Reason(
                 "stepped",
                 f"has a gradient (norm {recorded.gradient:.3g}), but the update is "
-                f"smaller than {dtype} can"
-                " represent, or lr is 0",
+                f"smaller than {dtype} can represent, or lr is 0",
             )
     # The later file knows more; a bare state dict knows nothing.
     latest = states[1] if states[1] is not None else states[0]

@@ -819,8 +819,8 @@ def _device_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         yield from _in_code(
             others,
             "Tracing wrote the device of the trace, which neither map_location nor "
-            ".to() changes."
-            " To run on another device, trace the model there, or script it.",
+            ".to() changes. To run on another device, trace the model there, or script "
+            "it.",
         )
     for part in report.sections if len(placed) > 1 else ():
         # Counters stay where the optimizer made them; on meta there is nothing.
@@ -855,8 +855,8 @@ def _reordered_findings(survey: Survey) -> Iterable[Finding]:
         mine, other = (list(shape) for shape in row.shapes)
         text = (
             f"{which} got the parameters in another order than the model's: its state "
-            f"{row.differs} has shape {mine},"
-            f" parameter {row.differs} of the model ({show(row.name, 60)}) {other}."
+            f"{row.differs} has shape {mine}, parameter {row.differs} of the model "
+            f"({show(row.name, 60)}) {other}."
         )
         names = tuple(survey.tensors[index].name for index in row.order)
         if names:

@@ -176,8 +176,8 @@ class Partitions:
                 if expected != value:
                     here, there = show(str(expected), 40), show(str(value), 40)
                     raise UnreadableError(
-                        f"the files are of several saves: {what} is {here} for rank"
-                        f" {min(self._optimizers)}, {there} for rank {rank}"
+                        f"the files are of several saves: {what} is {here} for rank "
+                        f"{min(self._optimizers)}, {there} for rank {rank}"
                     )
         for rank, model in self._models.items():
             if (model.shapes, model.frozen_shapes) != (
@@ -186,8 +186,7 @@ class Partitions:
             ):
                 raise UnreadableError(
                     f"the files are of several saves: rank {rank} has other parameters "
-                    "than rank"
-                    f" {min(self._models)}"
+                    f"than rank {min(self._models)}"
                 )
         # ZeRO-3 may split a group of parameters into several flat ones
         # (`sub_group_size`), so its number of groups says nothing.

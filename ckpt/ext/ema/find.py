@@ -423,8 +423,8 @@ def _of_list(survey: Survey, row: TensorList) -> Average:
             count = len(_parameters_of(survey, model, only_certain=True))
             problem = (
                 f"{counted_noun(len(nodes), 'tensor')} of other shapes than the "
-                f"{counted_noun(count, 'parameter')} of"
-                f" {show(model.name or 'the model', 60)}, so no order tells their names"
+                f"{counted_noun(count, 'parameter')} of "
+                f"{show(model.name or 'the model', 60)}, so no order tells their names"
             )
         else:
             names = [model.relative(entry.name) for entry in parameters]

@@ -415,8 +415,7 @@ class _Set(CheckpointFiles):
                 if path is not None and dotted_name(path) not in self._gone[lacks]:
                     raise UnreadableError(
                         f"the files of the ranks hold different tensors: rank {there} "
-                        "has"
-                        f" {show(self._full_name(dotted_name(path)), 80)}, rank "
+                        f"has {show(self._full_name(dotted_name(path)), 80)}, rank "
                         f"{lacks} lacks it"
                     )
 
@@ -487,8 +486,7 @@ class _Set(CheckpointFiles):
         if others:
             raise UnreadableError(
                 f"rank {rank} was one of {world} ranks, rank {others[0][1]} one of "
-                f"{others[0][0]}:"
-                " the files are of different runs"
+                f"{others[0][0]}: the files are of different runs"
             )
         if self.set.world not in (None, world):
             name = show(self.set.files[rank], 80)
@@ -1000,8 +998,8 @@ def refuse_flat(entries: Iterable[Entry]) -> None:
         if is_flat((entry.path or ("",))[-1], entry.tensor):
             raise UnreadableError(
                 f"{show(entry.name, 80)} is all parameters of a module in one "
-                "(LOCAL_STATE_DICT of FSDP 1):"
-                " the files record neither their names nor their shapes",
+                "(LOCAL_STATE_DICT of FSDP 1): the files record neither their names "
+                "nor their shapes",
                 hint=(
                     "the training code can load it on as many ranks, and save "
                     "StateDictType.FULL_STATE_DICT"

@@ -238,8 +238,8 @@ def _refuse_large(recipe: Recipe, nbytes: int | None) -> None:
         )
     if characters > MOST_CHARACTERS:
         raise UnreadableError(
-            f"the names of the recipe have {characters:,} characters, "
-            f"more than {MOST_CHARACTERS:,}"
+            f"the names of the recipe have {characters:,} characters, more than "
+            f"{MOST_CHARACTERS:,}"
         )
 
 

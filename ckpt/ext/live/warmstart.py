@@ -26,8 +26,8 @@ _ASSIGN = "model.load_state_dict(checkpoint.state_dict(), assign=True)"
 """The way to load into a model without memory."""
 _SPREAD = (
     "set_model_state_dict(model, checkpoint.state_dict(), "
-    "options=StateDictOptions(full_state_dict=True)) "
-    "of torch.distributed.checkpoint.state_dict"
+    "options=StateDictOptions(full_state_dict=True)) of "
+    "torch.distributed.checkpoint.state_dict"
 )
 """The way to load into a model whose parameters lie on several ranks."""
 

@@ -128,9 +128,8 @@ def warmstart(
     if lost:
         text = (
             f"{len(lost):,} of {counted_noun(len(target.tensors), 'tensor')} of the "
-            f"model {'is' if len(lost) == 1 else 'are'} not in"
-            " the result: load_state_dict takes it with strict=False only (--init "
-            "writes all)"
+            f"model {'is' if len(lost) == 1 else 'are'} not in the result: "
+            "load_state_dict takes it with strict=False only (--init writes all)"
         )
         absent = tuple(entry.name for entry in lost)
         coverage = coverage._replace(absent=absent, notes=(*coverage.notes, text))
@@ -268,9 +267,9 @@ def _plan_coverage(
         if sliced:
             names_of_sliced = [row.name for row in rows if row.name in sliced]
             notes.append(
-                f"{show_folded_names(names_of_sliced, 4)} is sliced from "
-                "the last layer of another task "
-                "and does not count as loaded (--count-sliced counts it)."
+                f"{show_folded_names(names_of_sliced, 4)} is sliced from the last "
+                "layer of another task and does not count as loaded (--count-sliced "
+                "counts it)."
             )
     # A GGUF has a layout of its own, for which there is an option that helps.
     reason, way = ("", ()) if options.ignore_layout else _gguf_reason(source, wanted)
@@ -411,8 +410,8 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
     if lost and least is None:
         why = (
             f"has no place for the adapter of {counted_noun(lost, 'layer')} in "
-            f"{show(coverage.source, 80)}: what was trained would be left"
-            " out; ckpt merge adds an adapter to its base"
+            f"{show(coverage.source, 80)}: what was trained would be left out; ckpt "
+            "merge adds an adapter to its base"
         )
         return coverage._replace(
             refusal=why,
@@ -489,14 +488,14 @@ def _adapter_strength_notes(rows: Sequence[Pairing]) -> Iterator[str]:
         if status == "unexpected":
             yield (
                 f"PRETRAINED scales its layers by alpha / rank: {text}. The target has "
-                "no alpha, so its strength differs"
-                " unless its configuration has this lora_alpha."
+                "no alpha, so its strength differs unless its configuration has this "
+                "lora_alpha."
             )
         else:
             yield (
                 f"The target keeps its own {text}. PRETRAINED has no alpha: its scale "
-                "is in its configuration"
-                " (lora_alpha), and the strength differs where that is another one."
+                "is in its configuration (lora_alpha), and the strength differs where "
+                "that is another one."
             )
 
 
@@ -584,8 +583,7 @@ def _transposed_reason(rows: Sequence[Pairing]) -> str:
             if other is not None:
                 return (
                     f"{show(other, 60)} is transposed, as Conv1D of transformers keeps "
-                    "it, "
-                    f"so {show(row.name, 60)} is too"
+                    f"it, so {show(row.name, 60)} is too"
                 )
     return ""
 

@@ -469,8 +469,7 @@ def _check_order(table: Table) -> int:
             kind = "overlap another tensor" if begin < position else "leave a gap"
             raise UnreadableError(
                 f"tensor {show(table.names[row], 80)}: its bytes {begin:,} to {end:,} "
-                f"{kind},"
-                f" expected byte {position:,}"
+                f"{kind}, expected byte {position:,}"
             )
         position = end
     return position

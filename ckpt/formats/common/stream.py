@@ -258,8 +258,7 @@ class Stream:
             if position + nbytes > self._source.size:
                 raise CutOffError(
                     f"cut off: storage {show(text, 80)} needs bytes {position:,} to "
-                    f"{position + nbytes:,}, "
-                    f"the file ends at {self._source.size:,}"
+                    f"{position + nbytes:,}, the file ends at {self._source.size:,}"
                 )
             places[text] = _Data(position, numel)
             position += nbytes

@@ -115,8 +115,7 @@ def walk_tar(
         if position + size > source.size:
             raise CutOffError(
                 f"cut off: {show(name, 80)} needs bytes {position:,} to "
-                f"{position + size:,}, "
-                f"the file ends at {source.size:,}"
+                f"{position + size:,}, the file ends at {source.size:,}"
             )
         plain = _plain_name(name, is_folder=kind == _FOLDER)
         # Unpackers differ in which of two files of one name they keep.

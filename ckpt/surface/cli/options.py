@@ -1237,10 +1237,9 @@ ARGUMENTS: dict[str, tuple[Argument, ...]] = {
             "words",
             "TEXT|CODE|- [[OLDER] PATH]",
             "An error message, or a code; - reads the output of a program from stdin. "
-            "With the PATH of a checkpoint"
-            " behind it, the answer is for that checkpoint. An OLDER one of the run "
-            "tells which parameters got no"
-            " gradient.",
+            "With the PATH of a checkpoint behind it, the answer is for that "
+            "checkpoint. An OLDER one of the run tells which parameters got no "
+            "gradient.",
             is_list=True,
         ),
     ),

@@ -207,8 +207,7 @@ def test_a_state_that_moved_says_that_the_step_was_too_small(tmp_path: Path) -> 
 
 DDP = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before "
-    "starting a new one. "
-    "Parameter indices which did not receive grad for rank 0: 2"
+    "starting a new one. Parameter indices which did not receive grad for rank 0: 2"
 )
 
 

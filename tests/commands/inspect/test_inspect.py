@@ -666,17 +666,14 @@ def test_averaged_models_are_named(report: Inspect) -> None:
         ("module.", {"steps": torch.tensor(3)}, "ema_state_dict", "AveragedModel"),
         ("module.", {"n_averaged": torch.tensor(3)}, "model", "AveragedModel"),
         ("module.module.", {"n_averaged": torch.tensor(3)}, "ema", (
-            "AveragedModel around DataParallel or "
-            "DDP"
+            "AveragedModel around DataParallel or DDP"
         )),
         ("_orig_mod.module.", {"_orig_mod.n_averaged": torch.tensor(3)}, "model", "torch.compile around AveragedModel"),
         ("module.module.", {"module.n_averaged": torch.tensor(3)}, "model", (
-            "DataParallel or DDP around "
-            "AveragedModel"
+            "DataParallel or DDP around AveragedModel"
         )),
         ("module.module.", {}, "ema", (
-            "the average, DataParallel or DDP "
-            "around DataParallel or DDP"
+            "the average, DataParallel or DDP around DataParallel or DDP"
         )),
         ("module.", {}, "ema", "the average, DataParallel or DDP"),
         ("_orig_mod.", {}, "ema", "torch.compile"),

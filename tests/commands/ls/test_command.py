@@ -48,8 +48,8 @@ def test_a_folder(ckpt: Run, runs: Path) -> None:
         0,
         f"ckpt: {runs}/again: skipped: a link to a folder\n"
         "5 checkpoints, 215 KiB · 1 runs code · 3 with unused parameters: DDP stops "
-        "unless they are frozen"
-        f" · 3 not looked at (--others) (ckpt lint {runs} --level error)\n",
+        f"unless they are frozen · 3 not looked at (--others) (ckpt lint {runs} "
+        "--level error)\n",
     )
     assert done.stdout == (
         f"{runs}/   float32\n"
@@ -118,8 +118,7 @@ def test_a_pipe_has_the_whole_names_of_a_series(ckpt: Run, series: Path) -> None
 
     assert done.stdout.splitlines() == [
         f"{series}/run/RFB-Epoch-*-Loss-*.pth   torch-legacy · 13.8 KiB each · 3.13 K "
-        "parameters"
-        " · float32 · cuda:0 · weights_only · each with cuda",
+        "parameters · float32 · cuda:0 · weights_only · each with cuda",
         "NAME",
         *SERIES,
     ]

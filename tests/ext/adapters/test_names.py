@@ -387,10 +387,10 @@ def test_a_layer_that_the_base_lacks_is_named_with_the_nearest(tmp_path: Path) -
     adapter = loras.pairs(loras.linear(state))
     del state["model.layers.1.self_attn.v_proj.weight"]
     assert refused(tmp_path, state, adapter) == (
-        "base.safetensors: lacks 1 layer of adapter: model.layers.1.self_attn.v_proj"
-        " (near: model.layers.2.self_attn.v_proj.weight, "
-        "model.layers.1.self_attn.q_proj.weight,"
-        " model.layers.1.self_attn.o_proj.weight)"
+        "base.safetensors: lacks 1 layer of adapter: model.layers.1.self_attn.v_proj "
+        "(near: model.layers.2.self_attn.v_proj.weight, "
+        "model.layers.1.self_attn.q_proj.weight, "
+        "model.layers.1.self_attn.o_proj.weight)"
     )
 
 

@@ -375,8 +375,7 @@ def test_no_cluster(command: str) -> None:
         (
             ("stats", "https://me:word@host/a.pth"),
             "https://host/a.pth: --cluster: the user or the query of a URL is not sent "
-            "to workers"
-            " (credentials come from the environment of the workers)",
+            "to workers (credentials come from the environment of the workers)",
         ),
     ],
 )

@@ -238,8 +238,7 @@ def test_inspect_counts_and_verify_lists(folder: Path, tmp_path: Path) -> None:
     assert [row["what"] for row in report["problems"]] == [
         lost,
         "__0_0.distcp: 3 whole tensors (float32 [3, 2], int64 [5], float32 []) and 2 "
-        "whole objects,"
-        " then 2 bytes that are no whole item",
+        "whole objects, then 2 bytes that are no whole item",
         "__1_0.distcp: 2 whole tensors (2 × float32 [3, 2])",
     ]
     done = inside("verify", "c", cwd=tmp_path)

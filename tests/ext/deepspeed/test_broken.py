@@ -69,8 +69,7 @@ def test_a_rank_of_zero_2_is_missing(
     assert set(notice.tensors) == lost
     assert notice.message == (
         "the optimizer states of rank 1 of 2 are missing: the fp32 weights of 4 of 5 "
-        "parameters are lost: up.weight,"
-        " unused.weight, up.bias and 1 more"
+        "parameters are lost: up.weight, unused.weight, up.bias and 1 more"
     )
     every = set(deepspeeds.Live().weights())
     assert names(found, "model") == every - lost

@@ -124,8 +124,8 @@ def test_a_module_for_load_state_dict(tmp_path: Path) -> None:
 def test_lightning_resumes_from_weights(tmp_path: Path) -> None:
     text = (
         "KeyError: 'Trying to restore optimizer state but checkpoint contains only the "
-        "model. This is probably due to"
-        " `ModelCheckpoint.save_weights_only` being set to `True`.'"
+        "model. This is probably due to `ModelCheckpoint.save_weights_only` being set "
+        "to `True`.'"
     )
     path = rewriting.saved(WEIGHTS, tmp_path / "w.pth")
     assert Answered(text, path).said.startswith("This file holds no optimizer.")
@@ -222,9 +222,8 @@ def test_a_program_for_torch_jit_load(tmp_path: Path) -> None:
             "torch.jit.load()?)"
         ),
         "RuntimeError: version_ <= kMaxSupportedFileFormatVersion INTERNAL ASSERT "
-        "FAILED. Attempted to read a PyTorch file with"
-        " version 3, but the maximum supported version for reading is 2. Your PyTorch "
-        "installation may be too old.",
+        "FAILED. Attempted to read a PyTorch file with version 3, but the maximum "
+        "supported version for reading is 2. Your PyTorch installation may be too old.",
     ],
 )
 def test_a_torch_that_is_too_old(text: str, tmp_path: Path) -> None:
@@ -302,8 +301,8 @@ def test_a_tensor_that_a_newer_torch_rebuilds(tmp_path: Path) -> None:
 def test_transformers_wants_a_newer_torch(tmp_path: Path) -> None:
     text = (
         "ValueError: Due to a serious vulnerability issue in `torch.load`, even with "
-        "`weights_only=True`, we now require users"
-        " to upgrade torch to at least v2.6 in order to use the function."
+        "`weights_only=True`, we now require users to upgrade torch to at least v2.6 "
+        "in order to use the function."
     )
     found = Answered(
         text, rewriting.saved(dict(WEIGHTS), tmp_path / "pytorch_model.bin")
@@ -331,8 +330,7 @@ def test_a_class_of_another_version_of_its_package(
     )
     text = (
         "AttributeError: Can't get attribute 'C3k2' on <module "
-        "'ultralytics.nn.modules.block' from"
-        " '/x/ultralytics/nn/modules/block.py'>"
+        "'ultralytics.nn.modules.block' from '/x/ultralytics/nn/modules/block.py'>"
     )
 
     found = Answered(text, path)
@@ -424,8 +422,8 @@ def test_metadata_without_a_format(
     save_file({"a": torch.ones(2)}, path)
     text = (
         "OSError: The safetensors archive passed at model.safetensors does not contain "
-        "the valid metadata. Make sure you save"
-        " your model with the `save_pretrained` method."
+        "the valid metadata. Make sure you save your model with the `save_pretrained` "
+        "method."
     )
 
     found = Answered(text, path)
@@ -536,8 +534,7 @@ def keys_text(missing: list[str], unexpected: list[str]) -> str:
     ]
     return (
         "RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in "
-        "state_dict: "
-        f"{quoted[0]}. \n\tUnexpected key(s) in state_dict: {quoted[1]}. "
+        f"state_dict: {quoted[0]}. \n\tUnexpected key(s) in state_dict: {quoted[1]}. "
     )
 
 
@@ -635,12 +632,11 @@ def test_the_table_of_transformers_5(tmp_path: Path) -> None:
     [
         table(("classifier.weight", "MISSING", ""), ("classifier.bias", "MISSING", "")),
         "Some weights of BertForSequenceClassification were not initialized from the "
-        "model checkpoint at ./head and are newly"
-        " initialized: ['classifier.bias', 'classifier.weight']\nYou should probably "
-        "TRAIN this model on a down-stream task.",
+        "model checkpoint at ./head and are newly initialized: ['classifier.bias', "
+        "'classifier.weight']\nYou should probably TRAIN this model on a down-stream "
+        "task.",
         "Missing keys (classifier.weight, classifier.bias) discovered while loading "
-        "pretrained weights. This is expected if"
-        " model is being adapted.",
+        "pretrained weights. This is expected if model is being adapted.",
         (
             "_IncompatibleKeys(missing_keys=['classifier.weight', 'classifier.bias'], "
             "unexpected_keys=[])"
@@ -672,15 +668,13 @@ def test_a_head_that_a_base_model_does_not_have(text: str, tmp_path: Path) -> No
             "torch.Size([64, 16]) in the model instantiated"
         ),
         "size mismatch for lm_head.weight: copying a param with shape torch.Size([70, "
-        "16]) from checkpoint, the shape in current"
-        " model is torch.Size([64, 16]).",
+        "16]) from checkpoint, the shape in current model is torch.Size([64, 16]).",
         "ValueError: Trying to set a tensor of shape torch.Size([70, 16]) in "
         '"lm_head.weight" (which has shape'
         " torch.Size([64, 16])), this looks incorrect.",
         "ValueError: Cannot load ./x  because lm_head.weight expected shape "
-        "torch.Size([64, 16]), but got torch.Size([70, 16])."
-        " If you want to instead overwrite randomly initialized weights, please make "
-        "sure to pass both",
+        "torch.Size([64, 16]), but got torch.Size([70, 16]). If you want to instead "
+        "overwrite randomly initialized weights, please make sure to pass both",
     ],
 )
 def test_a_vocabulary_of_another_size(text: str, tmp_path: Path) -> None:
@@ -731,9 +725,8 @@ def test_the_words_of_mmcv(tmp_path: Path) -> None:
 def test_the_words_of_fvcore(tmp_path: Path) -> None:
     text = (
         "Skip loading parameter 'roi_heads.box_predictor.cls_score.weight' to the "
-        "model due to incompatible shapes: (81, 16) in"
-        " the checkpoint but (6, 16) in the model! You might want to double check if "
-        "this is expected."
+        "model due to incompatible shapes: (81, 16) in the checkpoint but (6, 16) in "
+        "the model! You might want to double check if this is expected."
     )
     found = Answered(text, detector(tmp_path / "model_final.pth"))
 
@@ -766,8 +759,8 @@ def test_names_that_peft_adds(tmp_path: Path) -> None:
     )
     text = (
         f"size mismatch for {name}.modules_to_save.default.weight: copying a param "
-        "with shape torch.Size([324, 16]) from"
-        " checkpoint, the shape in current model is torch.Size([320, 16])."
+        "with shape torch.Size([324, 16]) from checkpoint, the shape in current model "
+        "is torch.Size([320, 16])."
     )
 
     found = Answered(text, path)
@@ -783,8 +776,7 @@ def test_positions_of_another_image_size(tmp_path: Path) -> None:
     )
     text = (
         "size mismatch for pos_embed: copying a param with shape torch.Size([1, 1370, "
-        "8]) from checkpoint, the shape in current"
-        " model is torch.Size([1, 257, 8])."
+        "8]) from checkpoint, the shape in current model is torch.Size([1, 257, 8])."
     )
 
     said = Answered(text, path).said
@@ -806,9 +798,8 @@ def test_a_key_of_another_program(tmp_path: Path) -> None:
 def test_the_state_of_an_optimizer_on_the_cpu(tmp_path: Path) -> None:
     text = (
         "RuntimeError: Expected all tensors to be on the same device, but found at "
-        "least two devices, cuda:0 and cpu! (when"
-        " checking argument for argument state_steps in method "
-        "wrapper_CUDA___fused_adamw_)"
+        "least two devices, cuda:0 and cpu! (when checking argument for argument "
+        "state_steps in method wrapper_CUDA___fused_adamw_)"
     )
     found = Answered(text, training(tmp_path / "t.pth"))
     assert (
@@ -851,8 +842,8 @@ def test_shapes_of_one_rank(tmp_path: Path) -> None:
     )
     text = "\n".join(
         f"size mismatch for {name}: copying a param with shape "
-        f"torch.Size({list(shapes[name])}) from checkpoint, the shape in"
-        f" current model is torch.Size({list(wanted[name])})."
+        f"torch.Size({list(shapes[name])}) from checkpoint, the shape in current model "
+        f"is torch.Size({list(wanted[name])})."
         for name in shapes
     )
 
@@ -1061,8 +1052,7 @@ def test_a_model_that_zero_3_has_emptied(tmp_path: Path) -> None:
     )
     for text in (
         f"size mismatch for {names[0]}: copying a param with shape torch.Size([0]) "
-        "from checkpoint, the shape in current model is"
-        " torch.Size([64, 64]).",
+        "from checkpoint, the shape in current model is torch.Size([64, 64]).",
         f'ValueError: Trying to set a tensor of shape torch.Size([0]) in "{names[0]}" '
         "(which has shape torch.Size([64, 64])), this"
         " looks incorrect.",

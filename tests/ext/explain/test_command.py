@@ -124,8 +124,7 @@ def test_long_names_of_shapes_that_differ_move_no_column(tmp_path: Path) -> None
     torch.save({name: torch.zeros(3, 4) for name in names}, tmp_path / "a.pth")
     text = "".join(
         f"size mismatch for {name}: copying a param with shape torch.Size([3, 4]) from "
-        "checkpoint, "
-        f"the shape in current model is torch.Size([{rows}, 4]).\\n"
+        f"checkpoint, the shape in current model is torch.Size([{rows}, 4]).\\n"
         for name, rows in zip(names, (5, 15), strict=True)
     )
     seen = inside("explain", text, "a.pth", cwd=tmp_path).lines

@@ -78,17 +78,14 @@ def test_bodies_hold_no_markup(page: Page) -> None:
     ("text", "title"),
     [
         ("Expected to have finished reduction", (
-            "DDP: parameters that received no "
-            "gradient"
+            "DDP: parameters that received no gradient"
         )),
         ("Parameter indices which did not receive grad for rank 0: 4 5", (
-            "DDP: parameters that received no "
-            "gradient"
+            "DDP: parameters that received no gradient"
         )),
         ("Missing key(s) in state_dict", "Keys that do not match"),
         ("CUDA out of memory. Tried to allocate 20.00 MiB", (
-            "Loading puts tensors on a GPU that is "
-            "not there, or is full"
+            "Loading puts tensors on a GPU that is not there, or is full"
         )),
         ("found at least two devices, cuda:0 and cpu", "Tensors on two devices"),
     ],
@@ -104,8 +101,7 @@ def test_parts_of_a_message_are_enough(text: str, title: str) -> None:
         ("prefixes", "prefix"),
         ("the optimizer skipped a step", "step-skipped"),
         ("bad gradient reduction", (
-            "RuntimeError: Expected to have finished "
-            "reduction in the prior iteration"
+            "RuntimeError: Expected to have finished reduction in the prior iteration"
         )),
     ],
 )  # fmt: skip

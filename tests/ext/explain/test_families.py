@@ -92,8 +92,7 @@ MESSAGES = [
     )),
     ("parent", "RuntimeError: Parent directory checkpoints does not exist."),
     ("parent", (
-        "RuntimeError: Parent directory "
-        "./output/coarse\\scene one does not exist."
+        "RuntimeError: Parent directory ./output/coarse\\scene one does not exist."
     )),
     ("device-name", "RuntimeError: Invalid device string: 'cuda1'"),
     ("device-name", (
@@ -117,8 +116,7 @@ MESSAGES = [
     ("damaged", "KeyError: \"filename 'storages' not found\""),
     ("saving", "OSError: [Errno 122] Disk quota exceeded"),
     ("file-name", (
-        "OSError: [Errno 22] Invalid argument: "
-        "'./pretrained//best_04|18-23:10:14.pt'"
+        "OSError: [Errno 22] Invalid argument: './pretrained//best_04|18-23:10:14.pt'"
     )),
     ("file-name", "OSError: [Errno 22] Invalid argument: 'D:\\\\Data\\x08est.pt'"),
     ("path", (
@@ -152,8 +150,7 @@ MESSAGES = [
         "DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes."
     )),
     ("cpu-memory", (
-        "numpy._core._exceptions._ArrayMemoryError: "
-        "Unable to allocate 2.00 GiB"
+        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 2.00 GiB"
     )),
     ("cpu-memory", "terminate called after throwing an instance of 'std::bad_alloc'"),
     ("mount", "RuntimeError: read(): fd 78 failed with Input/output error"),
@@ -172,8 +169,7 @@ MESSAGES = [
         "tensors; expected 2131, got 720"
     )),
     ("gguf", (
-        "llama_model_load: error loading model: "
-        "unknown model architecture: 'gemma4'"
+        "llama_model_load: error loading model: unknown model architecture: 'gemma4'"
     )),
     ("gguf", (
         "gpt2_model_load: tensor 'model/h0/attn/c_attn/w' has wrong shape in model "
@@ -283,8 +279,7 @@ MESSAGES = [
         "finished, nothing to resume."
     )),
     ("pipeline", (
-        "ERROR: Could not detect model type of: "
-        "D:\\ComfyUI\\flux1-dev-fp8.safetensors"
+        "ERROR: Could not detect model type of: D:\\ComfyUI\\flux1-dev-fp8.safetensors"
     )),
     ("key", (
         "KeyError: \"param 'initial_lr' is not specified in param_groups[0] when "
@@ -293,9 +288,7 @@ MESSAGES = [
     ("key", "KeyError: 'lr_lambdas'"),
     ("key", "KeyError: 'layers.0.mlp.down_proj.weight_scale'"),
     ("keys", (
-        "KeyError: 'unexpected key "
-        "\"module.bn1.num_batches_tracked\" in "
-        "state_dict'"
+        "KeyError: 'unexpected key \"module.bn1.num_batches_tracked\" in state_dict'"
     )),
     ("keys", (
         'RuntimeError: Error(s) in loading state_dict for DataParallel: Missing key(s) '
@@ -306,8 +299,7 @@ MESSAGES = [
         "unexpected_keys=['head.weight'])"
     )),
     ("attribute", (
-        "AttributeError: 'collections.OrderedDict' "
-        "object has no attribute 'cuda'"
+        "AttributeError: 'collections.OrderedDict' object has no attribute 'cuda'"
     )),
     ("attribute", "AttributeError: 'dict' object has no attribute 'parameters'"),
     ("attribute", "TypeError: 'dict' object is not callable"),
@@ -317,8 +309,7 @@ MESSAGES = [
         "attribute '_non_persistent_buffers_set'"
     )),
     ("not-a-state-dict", (
-        "TypeError: Expected state_dict to be "
-        "dict-like, got <class 'NoneType'>."
+        "TypeError: Expected state_dict to be dict-like, got <class 'NoneType'>."
     )),
     ("key", "KeyError: 'model_state_dict'"),
     ("key", "KeyError: 'params_ema'"),
@@ -395,20 +386,17 @@ MESSAGES = [
     )),
     # optimizers
     ("optimizer", (
-        "ValueError: loaded state dict has a "
-        "different number of parameter groups"
+        "ValueError: loaded state dict has a different number of parameter groups"
     )),
     ("elements", (
         "RuntimeError: The size of tensor a (512) must match the size of tensor b "
         "(256) at non-singleton dimension 0"
     )),
     ("capturable", (
-        "AssertionError: If capturable=False, "
-        "state_steps should not be CUDA tensors."
+        "AssertionError: If capturable=False, state_steps should not be CUDA tensors."
     )),
     ("capturable", (
-        "RuntimeError: `state_steps` argument must "
-        "contain a list of singleton tensors"
+        "RuntimeError: `state_steps` argument must contain a list of singleton tensors"
     )),
     ("key", "KeyError: 'exp_avg'"),
     ("key", "KeyError: \"betas\""),
@@ -427,8 +415,7 @@ MESSAGES = [
         "BFloat16"
     )),
     ("not-finite", (
-        "RuntimeError: probability tensor contains "
-        "either `inf`, `nan` or element < 0"
+        "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0"
     )),
     ("float64", (
         "TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework "
@@ -522,20 +509,17 @@ MESSAGES = [
         "['base_model.model.q.lora_A.default.weight']."
     )),
     ("keys", (
-        "ValueError: There is no module or "
-        "parameter named 'lm_head' in LlamaModel"
+        "ValueError: There is no module or parameter named 'lm_head' in LlamaModel"
     )),
     ("keys", (
-        "ValueError: Can not map tensor "
-        "'model.layers.0.mlp.down_proj.weight_scale_inv'"
+        "ValueError: Can not map tensor 'model.layers.0.mlp.down_proj.weight_scale_inv'"
     )),
     ("keys", (
         "Exception: Cannot load model parameters from checkpoint x.pt; please ensure "
         "that the architectures match."
     )),
     ("adapter", (
-        "No LoRA keys associated to CLIPTextModel "
-        "found with the prefix='text_encoder'."
+        "No LoRA keys associated to CLIPTextModel found with the prefix='text_encoder'."
     )),
     ("adapter", (
         "Failed to match keys when loading Lora C:\\models\\a.safetensors: "

@@ -65,8 +65,7 @@ def test_a_folder_is_written_with_a_config_that_names_no_quantizer(
 
 _EIGHT_BITS = (
     "RuntimeError: Loading a quantized checkpoint into non-quantized Linear8bitLt is "
-    "not supported."
-    " Please call module.cuda() before module.load_state_dict()"
+    "not supported. Please call module.cuda() before module.load_state_dict()"
 )
 
 
@@ -717,9 +716,8 @@ def test_headers_are_heads(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "ssd.pth")
     text = (
         "RuntimeError: Error(s) in loading state_dict for SSD:\n\tsize mismatch for "
-        "classification_headers.0.weight:"
-        " copying a param with shape torch.Size([30, 8]) from checkpoint, the shape in "
-        "current model is torch.Size([24, 8])."
+        "classification_headers.0.weight: copying a param with shape torch.Size([30, "
+        "8]) from checkpoint, the shape in current model is torch.Size([24, 8])."
     )
     assert "another number of classes" in Answered(text, tmp_path / "ssd.pth").said
 
@@ -728,8 +726,8 @@ def _differing(rows: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> str:
     """The words of torch for tensors whose shapes differ."""
     texts = [
         f"\n\tsize mismatch for {name}: copying a param with shape "
-        f"torch.Size({list(one)}) from checkpoint,"
-        f" the shape in current model is torch.Size({list(two)})."
+        f"torch.Size({list(one)}) from checkpoint, the shape in current model is "
+        f"torch.Size({list(two)})."
         for name, (one, two) in rows.items()
     ]
     return "RuntimeError: Error(s) in loading state_dict for Net:" + "".join(texts)

@@ -178,11 +178,11 @@ def camembert(folder: Path) -> Path:
         f"bert.{_LAYER} | MISSING |\nclassifier.weight | MISSING |\nroberta.{_LAYER} | "
         "UNEXPECTED |\nlm_head.bias | UNEXPECTED |\n",
         "04/28/2020 00:56:31 - INFO - transformers.modeling_utils -   Weights of "
-        "BertForSequenceClassification not initialized from"
-        f" pretrained model: ['bert.{_LAYER}', 'classifier.weight']\n"
+        "BertForSequenceClassification not initialized from pretrained model: "
+        f"['bert.{_LAYER}', 'classifier.weight']\n"
         "04/28/2020 00:56:31 - INFO - transformers.modeling_utils -   Weights from "
-        "pretrained model not used in BertForSequenceClassification:"
-        f" ['roberta.{_LAYER}', 'lm_head.bias']\n",
+        "pretrained model not used in BertForSequenceClassification: "
+        f"['roberta.{_LAYER}', 'lm_head.bias']\n",
     ],
 )
 def test_another_architecture_is_never_renamed(
@@ -361,8 +361,8 @@ def test_a_method_of_the_class_is_called_on_the_class(tmp_path: Path) -> None:
     )
     text = (
         "TypeError: The classmethod `Net.load_from_checkpoint` cannot be called on an "
-        "instance. Please call it on the class type and make sure"
-        " the return value is used."
+        "instance. Please call it on the class type and make sure the return value is "
+        "used."
     )
     found = Answered(text, tmp_path / "last.ckpt")
     assert found.commands[0] == 'model = Net.load_from_checkpoint("last.ckpt")'
@@ -377,9 +377,9 @@ def test_shapes_of_nnunet_are_of_other_plans(tmp_path: Path) -> None:
     torch.save({"network_weights": state}, tmp_path / "checkpoint_final.pth")
     text = (
         "AssertionError: The shape of the parameters of key decoder.up.weight is not "
-        "the same. Pretrained model: torch.Size([3, 3, 2, 2, 2]);"
-        " your network: torch.Size([3, 3, 2, 2, 1]). The pretrained model does not "
-        "seem to be compatible with your network."
+        "the same. Pretrained model: torch.Size([3, 3, 2, 2, 2]); your network: "
+        "torch.Size([3, 3, 2, 2, 1]). The pretrained model does not seem to be "
+        "compatible with your network."
     )
     found = Answered(text, tmp_path / "checkpoint_final.pth")
     assert found.kind == "sizes" and "by the plans of its dataset" in found.said

@@ -15,13 +15,11 @@ from ckpt.ext.explain.pasted import LONGEST, plain_text
 
 UNUSED = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before "
-    "starting a new one. This error"
-    " indicates that your module has parameters that were not used in producing loss. "
-    "You can enable unused parameter"
-    " detection by passing the keyword argument `find_unused_parameters=True` to"
-    " `torch.nn.parallel.DistributedDataParallel`, and by making sure all `forward` "
-    "function outputs participate in"
-    " calculating loss."
+    "starting a new one. This error indicates that your module has parameters that "
+    "were not used in producing loss. You can enable unused parameter detection by "
+    "passing the keyword argument `find_unused_parameters=True` to "
+    "`torch.nn.parallel.DistributedDataParallel`, and by making sure all `forward` "
+    "function outputs participate in calculating loss."
 )
 KEYS = """RuntimeError: Error(s) in loading state_dict for Net:
 \tMissing key(s) in state_dict: "fc.weight", "fc.bias".
@@ -84,8 +82,7 @@ VERSIONS = [
     )),
     ("memory", "torch.cuda.OutOfMemoryError: HIP out of memory."),
     ("globals", (
-        "_pickle.UnpicklingError: Unsupported "
-        "class argparse.Namespace"
+        "_pickle.UnpicklingError: Unsupported class argparse.Namespace"
     )),  # 1.13
     ("globals", (
         "WeightsUnpickler error: Unsupported global: GLOBAL "
@@ -101,8 +98,7 @@ VERSIONS = [
         "'train.py'>"
     )),
     ("optimizer", (
-        "ValueError: loaded state dict has a "
-        "different number of parameter groups"
+        "ValueError: loaded state dict has a different number of parameter groups"
     )),
     ("optimizer", (
         "ValueError: loaded state dict contains a parameter group that doesn't match "

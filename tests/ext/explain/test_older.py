@@ -256,8 +256,7 @@ def test_changed_parameters_of_the_model_are_counted_and_what_stood_still_is_nam
 
     why = (
         "2 parameters changed since the older save, 1 is the same although the "
-        "optimizer stepped,"
-        " and these did not"
+        "optimizer stepped, and these did not"
     )
     assert answer["index"]["evidence"]["note"] == why
     unchanged, stepped = answer["statements"][-2:]

@@ -281,8 +281,8 @@ def test_outputs_are_the_bins_of_a_spectrum(tmp_path: Path) -> None:
     torch.save(nn.Linear(4, 1025).state_dict(prefix="fc2."), tmp_path / "a.pt")
 
     found = Answered(
-        "size mismatch for fc2.weight: copying a param with shape torch.Size([1025, 4])"
-        " from checkpoint, the shape in current model is torch.Size([513, 4]).",
+        "size mismatch for fc2.weight: copying a param with shape torch.Size([1025, "
+        "4]) from checkpoint, the shape in current model is torch.Size([513, 4]).",
         tmp_path / "a.pt",
     )
 

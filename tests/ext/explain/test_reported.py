@@ -1004,8 +1004,8 @@ def test_the_rank_of_an_adapter_is_named(said: int | None, tmp_path: Path) -> No
         )
     rows = [
         f"size mismatch for {name}.lora_{part}.default.weight: copying a param with "
-        f"shape torch.Size({here}) from checkpoint, the shape in"
-        f" current model is torch.Size({there})."
+        f"shape torch.Size({here}) from checkpoint, the shape in current model is "
+        f"torch.Size({there})."
         for name in names
         for part, here, there in (("A", [8, 16], [4, 16]), ("B", [16, 8], [16, 4]))
     ]

@@ -102,9 +102,8 @@ def test_a_reader_in_r_is_told_of_the_device(
     torch.save(WEIGHTS, tmp_path / "model.pt")
     text = (
         "Error in cpp_load_state_dict(path) :\n  Could not run 'aten::empty_strided' "
-        "with arguments from the 'CUDA' backend."
-        " 'aten::empty_strided' is only available for these backends: [CPU, "
-        "BackendSelect]."
+        "with arguments from the 'CUDA' backend. 'aten::empty_strided' is only "
+        "available for these backends: [CPU, BackendSelect]."
     )
     found = Answered(text, tmp_path / "model.pt")
     assert found.kind == "device" and "saved on cuda:0" in found.said

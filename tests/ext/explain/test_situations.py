@@ -523,8 +523,8 @@ def test_trainer_does_not_take_an_adapter_for_a_model(tmp_path: Path) -> None:
 def size_line(name: str, here: tuple[int, ...], there: tuple[int, ...]) -> str:
     return (
         f"\tsize mismatch for {name}: copying a param with shape "
-        f"torch.Size({list(here)}) from checkpoint, the shape in current model is"
-        f" torch.Size({list(there)}).\n"
+        f"torch.Size({list(here)}) from checkpoint, the shape in current model is "
+        f"torch.Size({list(there)}).\n"
     )
 
 
@@ -579,8 +579,8 @@ def test_a_size_that_differs_stands_among_the_settings(tmp_path: Path) -> None:
     )
     text = (
         "megatron.core.dist_checkpointing.core.CheckpointingException: Global shape "
-        "mismatch for loaded ((1024, 4)) and expected ((512, 4)) tensor for"
-        " key model.embedding.position_embeddings.weight"
+        "mismatch for loaded ((1024, 4)) and expected ((512, 4)) tensor for key "
+        "model.embedding.position_embeddings.weight"
     )
     found = Answered(text, folder)
     assert (
@@ -725,9 +725,9 @@ def test_the_first_convolution_in_the_names_of_diffusers(tmp_path: Path) -> None
     save_file(state, tmp_path / "sd15.safetensors")
     text = (
         "ValueError: Cannot load None because conv_in.weight expected shape "
-        "tensor(..., device='meta', size=(320, 9, 3, 3)), but got"
-        " torch.Size([320, 4, 3, 3]). If you want to instead overwrite randomly "
-        "initialized weights, pass ignore_mismatched_sizes=True."
+        "tensor(..., device='meta', size=(320, 9, 3, 3)), but got torch.Size([320, 4, "
+        "3, 3]). If you want to instead overwrite randomly initialized weights, pass "
+        "ignore_mismatched_sizes=True."
     )
     found = Answered(text, tmp_path / "sd15.safetensors")
     assert (

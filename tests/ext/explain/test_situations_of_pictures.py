@@ -42,8 +42,8 @@ def refused(cls: str, ours: Sizes, theirs: Sizes) -> str:
         lines.append(f"Unexpected key(s) in state_dict: {unexpected}. ")
     lines += [
         f"size mismatch for {name}: copying a param with shape "
-        f"torch.Size({list(ours[name])}) from checkpoint, the shape in current model is"
-        f" torch.Size({list(size)})."
+        f"torch.Size({list(ours[name])}) from checkpoint, the shape in current model "
+        f"is torch.Size({list(size)})."
         for name, size in theirs.items()
         if name in ours and ours[name] != size
     ]

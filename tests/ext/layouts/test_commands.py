@@ -129,14 +129,12 @@ def test_the_fault_of_a_conversion_is_named(folder: Path) -> None:
     ]
     assert (
         "layers.2.attention.wq.weight is model.layers.2.self_attn.q_proj.weight; right "
-        "would be"
-        " model.layers.2.self_attn.q_proj.weight (rotary halves to pairs, 4 heads)"
-        in report.notes
+        "would be model.layers.2.self_attn.q_proj.weight (rotary halves to pairs, 4 "
+        "heads)" in report.notes
     )
     assert (
         "layers.1.feed_forward.w1.weight is model.layers.1.mlp.up_proj.weight; right "
-        "would be"
-        " model.layers.1.mlp.gate_proj.weight" in report.notes
+        "would be model.layers.1.mlp.gate_proj.weight" in report.notes
     )
 
 

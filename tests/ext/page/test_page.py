@@ -208,8 +208,7 @@ def test_who_inspects_does_not_pay_for_pages(tmp_path: Path) -> None:
         "import sys; sys.argv = ['ckpt', 'diff', 'a', 'b']\n"
         "from ckpt.surface.cli import app\napp.program(['diff'])\n"
         "print([name for name in sys.modules if 'html' in name or "
-        "name.startswith('ckpt.ext.page.views')"
-        " or name == 'ckpt.bytes.target'])"
+        "name.startswith('ckpt.ext.page.views') or name == 'ckpt.bytes.target'])"
     )
     from process import python
 

@@ -96,20 +96,16 @@ def raised(endpoint: str, path: str = "a.pth", **options: Any) -> Exception:
         (500, b"no xml", BusyError, "the object store answers 500"),
         (418, b"", NotOpenedError, "the object store answers 418"),
         (403, xml("AccessDenied"), NotOpenedError, (
-            "no permission to read it: 403 "
-            "AccessDenied (credentials come from HERE)"
+            "no permission to read it: 403 AccessDenied (credentials come from HERE)"
         )),
         (401, b"", NotOpenedError, (
-            "no permission to read it: 401 "
-            "(credentials come from HERE)"
+            "no permission to read it: 401 (credentials come from HERE)"
         )),
         (403, xml("ExpiredToken"), NotOpenedError, (
-            "the credentials have expired: 403 "
-            "ExpiredToken (log in again)"
+            "the credentials have expired: 403 ExpiredToken (log in again)"
         )),
         (400, xml("ExpiredToken"), NotOpenedError, (
-            "the credentials have expired: 400 "
-            "ExpiredToken (log in again)"
+            "the credentials have expired: 400 ExpiredToken (log in again)"
         )),
         (404, xml("NoSuchKey"), NotOpenedError, "no such object"),
         (404, xml("NoSuchBucket"), NotOpenedError, "no such bucket"),
@@ -120,12 +116,10 @@ def raised(endpoint: str, path: str = "a.pth", **options: Any) -> Exception:
             "the bucket lies in another region (AWS_REGION=eu-west-1)",
         ),
         (301, b"", NotOpenedError, (
-            "the bucket lies in another region "
-            "(AWS_REGION names its region)"
+            "the bucket lies in another region (AWS_REGION names its region)"
         )),
         (412, b"", ChangedError, (
-            "the object changed while it was read "
-            "(still being written?)"
+            "the object changed while it was read (still being written?)"
         )),
     ],
 )  # fmt: skip

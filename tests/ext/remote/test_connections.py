@@ -243,8 +243,7 @@ def test_behind_a_proxy_the_address_is_not_checked_and_that_is_said(
         (ConnectionRefusedError(), "h.example:81 refuses the connection"),
         (TimeoutError(), "h.example:81 does not answer"),
         (ssl.SSLError(1, "WRONG_VERSION_NUMBER"), (
-            "h.example:81 does not answer with TLS "
-            "(http:// in the place of https://?)"
+            "h.example:81 does not answer with TLS (http:// in the place of https://?)"
         )),
         (OSError(113, "No route to host"), "h.example:81 does not answer"),
         (ValueError("no port"), "the server's answer is no HTTP"),

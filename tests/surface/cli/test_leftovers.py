@@ -73,8 +73,7 @@ def test_an_explanation_by_saves_in_the_wrong_order(run: Path) -> None:
     check_error(
         inside("explain", DDP, "e3.pth", "e1.pth", cwd=run),
         "e3.pth: a later save than e1.pth (epoch 3 → 1), and the older one comes first "
-        "(if both are saves of one run: "
-        "ckpt explain message e1.pth e3.pth)",
+        "(if both are saves of one run: ckpt explain message e1.pth e3.pth)",
     )
     assert inside("explain", DDP, "e1.pth", "e3.pth", cwd=run).code == 0
 

@@ -58,8 +58,8 @@ def find_change(
         ours = [f"{name}{end}" for name in masked for end in ("", "_orig", "_mask")]
         text = (
             f"{counted_noun(len(masked), 'parameter')} {be_verb(masked)} kept by "
-            "torch.nn.utils.prune as weight_orig and weight_mask, and the weight"
-            " is their product. So they load into a model that is not pruned:"
+            "torch.nn.utils.prune as weight_orig and weight_mask, and the weight is "
+            "their product. So they load into a model that is not pruned:"
         )
         return Changed(frozenset(ours), text, _MASKED)
     lost = set(absent)
@@ -90,8 +90,8 @@ def find_change(
         return Changed(
             frozenset(ours),
             "The file has spectral norm: weight_orig, weight_u and weight_v. Apply "
-            "torch.nn.utils.spectral_norm to the same layers of"
-            " the model before the load.",
+            "torch.nn.utils.spectral_norm to the same layers of the model before the "
+            "load.",
         )
     return _find_quantization(message, absent, here)
 
@@ -118,9 +118,8 @@ def _find_quantization(
         return Changed(
             frozenset(ours),
             "The model was quantized by torch when it was saved: its weights are "
-            "packed integers with a scale and a zero_point. Quantize the"
-            " model in the same way before the load (quantize_dynamic, or prepare and "
-            "convert).",
+            "packed integers with a scale and a zero_point. Quantize the model in the "
+            "same way before the load (quantize_dynamic, or prepare and convert).",
         )
     # Either side may be the packed one.
     packed = packed_and_plain(absent, here) or packed_and_plain(

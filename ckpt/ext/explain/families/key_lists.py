@@ -261,14 +261,10 @@ class KeyLists:
         ):
             yield Statement(
                 f"{_none_of_text(self.unexpected)} in the files that ckpt reads here. "
-                "The "
-                "folder holds the model"
-                f" twice: {show(beside, 80)} has it in the names of its author too, "
-                "and a "
-                "loader that takes every file meets both. In vLLM"
-                " --load-format mistral with --config-format mistral takes the one; "
-                "for "
-                "the other move it out of the folder."
+                f"The folder holds the model twice: {show(beside, 80)} has it in the "
+                "names of its author too, and a loader that takes every file meets "
+                "both. In vLLM --load-format mistral with --config-format mistral "
+                "takes the one; for the other move it out of the folder."
             )
             self.is_told = True
             return
@@ -484,8 +480,8 @@ class KeyLists:
         if self.present:
             text = (
                 f"{counted_noun(len(self.present), 'missing key')} "
-                f"{be_verb(self.present)} in this "
-                "file: another file, or another dict of it, was loaded."
+                f"{be_verb(self.present)} in this file: another file, or another dict "
+                "of it, was loaded."
             )
             yield Statement(text, tuple(self.present))
         counters = [
@@ -494,8 +490,8 @@ class KeyLists:
         if counters and len(counters) == len(self.absent):
             yield Statement(
                 f"The model asks for {counted_noun(len(counters), 'counter')} of a "
-                "profiler (thop), which the file does not hold: it was profiled"
-                " before the load. Load first, and profile then.",
+                "profiler (thop), which the file does not hold: it was profiled before "
+                "the load. Load first, and profile then.",
                 tuple(counters),
             )
             self.is_told = True
@@ -626,8 +622,8 @@ class KeyLists:
             yield Statement(
                 (
                     f"{counted_noun(len(self.absent), 'missing key')} "
-                    f"{be_verb(self.absent)} not in "
-                    "this file under a name that ckpt can match."
+                    f"{be_verb(self.absent)} not in this file under a name that ckpt "
+                    "can match."
                 ),
                 tuple(self.absent),
             )
@@ -666,9 +662,8 @@ class KeyLists:
         if tied is not None and not self.present:
             yield Statement(
                 f"{show(self.absent[0], 80)} is the same tensor as {show(tied, 80)} "
-                "where a "
-                "model ties both, and such a file holds it once."
-                " Load with strict=False, and tie them then (model.tie_weights() of "
+                "where a model ties both, and such a file holds it once. Load with "
+                "strict=False, and tie them then (model.tie_weights() of "
                 "transformers); from_pretrained does both."
             )
             self.is_told = True
@@ -681,9 +676,8 @@ class KeyLists:
             heads = heads_among(_unplaced_keys(self.here, self.met_here))
             yield Statement(
                 "They are the head for a task, which the checkpoint of a base model "
-                "does "
-                "not have: expected, where the model is to be"
-                " trained for a new task. Without training its answers are random."
+                "does not have: expected, where the model is to be trained for a new "
+                "task. Without training its answers are random."
                 if not heads
                 else "They are the head of this model, and the file has another one "
                 f"({and_more([show(name, 80) for name in heads], 3)}): expected, where "
@@ -750,8 +744,7 @@ class KeyLists:
                     self.survey,
                     (
                         "To go on without them, load what fits. The others stay as "
-                        "they "
-                        "were built:"
+                        "they were built:"
                     ),
                 )
                 self.is_told = True
@@ -779,9 +772,8 @@ class KeyLists:
         if counted and self.met and is_wrapper(self.rules):
             yield Statement(
                 f"{counted[0]} counts the models of an average (AveragedModel: EMA, "
-                "SWA), "
-                "and is no weight. Without the prefix, strict=False"
-                " leaves it out, and nothing else."
+                "SWA), and is no weight. Without the prefix, strict=False leaves it "
+                "out, and nothing else."
             )
             self.rest = [name for name in self.rest if name not in counted]
         yield from wrapped_layers(self.rest, self.message, self.case)
@@ -849,8 +841,7 @@ class KeyLists:
             yield Statement(
                 (
                     f"The model has no place for {counted_noun(len(self.rest), 'key')} "
-                    "of this "
-                    "file."
+                    "of this file."
                 ),
                 tuple(self.rest),
             )
@@ -888,9 +879,8 @@ class KeyLists:
             if origin is not None:
                 follows = (
                     "torchtune has a checkpointer for each set of names: "
-                    "FullModelMetaCheckpointer"
-                    " for those of Meta, FullModelHFCheckpointer for those of "
-                    "transformers."
+                    "FullModelMetaCheckpointer for those of Meta, "
+                    "FullModelHFCheckpointer for those of transformers."
                     if "right format" in self.message.text
                     else "Is it of the class that was built?"
                 )
@@ -954,11 +944,9 @@ class KeyLists:
         ):
             yield Statement(
                 "By their names they belong to the loss or the metrics of the "
-                "training, "
-                "and are no"
-                " weights of the model: a program that only predicts has no place for "
-                "them, and"
-                " loses nothing. strict=False leaves them out."
+                "training, and are no weights of the model: a program that only "
+                "predicts has no place for them, and loses nothing. strict=False "
+                "leaves them out."
             )
         own = (
             []
@@ -994,8 +982,7 @@ class KeyLists:
             yield Statement(
                 (
                     "The message names no missing key, so the model gets all that it "
-                    "asks "
-                    "for. strict=False leaves these out, and nothing else:"
+                    "asks for. strict=False leaves these out, and nothing else:"
                 ),
                 (),
                 f"model.load_state_dict({load}, strict=False)",

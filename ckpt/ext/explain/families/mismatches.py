@@ -112,8 +112,7 @@ def mismatch_statements(
         yield Statement(
             f"{counted_noun(len(other), 'tensor')} "
             f"{'has' if len(other) == 1 else 'have'} another shape in this file than "
-            "in the"
-            " message. Is it the file that was loaded?",
+            "in the message. Is it the file that was loaded?",
             tuple(other),
         )
     if lost:
@@ -155,11 +154,11 @@ def mismatch_statements(
         if "your network:" in message.text:
             yield Statement(
                 "nnU-Net builds a network by the plans of its dataset, and these were "
-                "made from other plans (patch size, spacing): kernels and"
-                " strides differ. Give both the same plans: "
+                "made from other plans (patch size, spacing): kernels and strides "
+                "differ. Give both the same plans: "
                 "nnUNetv2_move_plans_between_datasets copies those of the target to "
-                "the dataset of the"
-                " pretraining, which is then preprocessed and trained with them."
+                "the dataset of the pretraining, which is then preprocessed and "
+                "trained with them."
             )
         yield from computed_shapes(same, message, case)
         moved = swin_downsample(message, shapes, case)
@@ -289,9 +288,9 @@ def _recorded_settings(message: Message, case: Case) -> Iterator[Statement]:
     if places:
         yield Statement(
             "Layers that the model lacks, beside other sizes, are of another version "
-            "or config of it. The settings of the run that saved are in"
-            f" this checkpoint, at {and_more(places, 3)}: build the model from them, "
-            "with a version of its code that knows them."
+            "or config of it. The settings of the run that saved are in this "
+            f"checkpoint, at {and_more(places, 3)}: build the model from them, with a "
+            "version of its code that knows them."
         )
 
 
@@ -313,9 +312,8 @@ def _shape_reasons(
     ):
         yield Statement(
             f"{counted_noun(len(empty), 'tensor')} of the checkpoint "
-            f"{'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3"
-            " leaves parameters whose values lie with all ranks. The weights are "
-            "elsewhere."
+            f"{'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3 leaves "
+            "parameters whose values lie with all ranks. The weights are elsewhere."
         )
         return
     groups = groups_statement(rows)
@@ -325,8 +323,8 @@ def _shape_reasons(
     if _is_of_a_rank(rows):
         yield Statement(
             f"Each has one dimension that is 1/{_rank_count(rows[0])} of the model's: "
-            "this is the file of one rank of"
-            f" {_rank_count(rows[0])} of tensor parallelism, and no model by itself."
+            f"this is the file of one rank of {_rank_count(rows[0])} of tensor "
+            "parallelism, and no model by itself."
         )
         return
     wide = scaled_rows(rows)
@@ -350,10 +348,10 @@ def _shape_reasons(
         row = words[0]
         yield Statement(
             f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and "
-            f"{row.model[0]:,} in the model: another"
-            " tokenizer, dictionary or config.json, or tokens that were added. In "
-            "transformers model.resize_token_embeddings"
-            f"({row.checkpoint[0]}) before the load makes room."
+            f"{row.model[0]:,} in the model: another tokenizer, dictionary or "
+            "config.json, or tokens that were added. In transformers "
+            f"model.resize_token_embeddings({row.checkpoint[0]}) before the load makes "
+            "room."
         )
     vocabularies = {(row.checkpoint[:1], row.model[:1]) for row in words}
     tabled = [
@@ -429,12 +427,11 @@ def _shape_reasons(
             if row.checkpoint[1:] == row.model[1:]
         ]
         yield Statement(
-            f"{counted_noun(len(listed), 'table')} "
-            f"have other numbers of rows in the checkpoint and in the model: "
-            f"{and_more(listed, 4)}. A number of rows is that of a vocabulary: "
-            "symbols, words or names that were counted in the data of the training. "
-            "Take the vocabularies that were saved with it, for those of other data "
-            "give each row another meaning."
+            f"{counted_noun(len(listed), 'table')} have other numbers of rows in the "
+            f"checkpoint and in the model: {and_more(listed, 4)}. A number of rows is "
+            "that of a vocabulary: symbols, words or names that were counted in the "
+            "data of the training. Take the vocabularies that were saved with it, for "
+            "those of other data give each row another meaning."
         )
         tables = set()
     for here, there in sorted(tables):
@@ -448,8 +445,8 @@ def _shape_reasons(
         named = and_more([show(name, 120) for name in same], 3)
         yield Statement(
             f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the "
-            f"checkpoint and {there[0]:,} in the model: a size that the settings of a"
-            " model give, as the number of its symbols, speakers or classes. Build it "
+            f"checkpoint and {there[0]:,} in the model: a size that the settings of a "
+            "model give, as the number of its symbols, speakers or classes. Build it "
             f"with {here[0]:,}: the settings, and the list of the symbols or names, "
             "are those of the run that saved. A load of what fits leaves the whole "
             "table untrained."
@@ -475,8 +472,8 @@ def _shape_reasons(
     if turned and len(turned) == len(rows):
         yield Statement(
             "Each is the transpose of the model's. Another library wrote it "
-            "(TensorFlow, JAX), or a Conv1D of GPT-2"
-            " stands where the model has a Linear."
+            "(TensorFlow, JAX), or a Conv1D of GPT-2 stands where the model has a "
+            "Linear."
         )
     for row in [
         row
@@ -490,8 +487,8 @@ def _shape_reasons(
         )
         yield Statement(
             f"Position embeddings differ: {counts}. Build the model with the image "
-            "size, or the greatest length, of the checkpoint,"
-            " or interpolate them. A load of what fits leaves them untrained."
+            "size, or the greatest length, of the checkpoint, or interpolate them. A "
+            "load of what fits leaves them untrained."
         )
     yield from input_statements(rows, shapes)
 
@@ -530,9 +527,8 @@ def _of_quantizers(
         ((here, there),) = groups
         yield Statement(
             "They are scales of a quantizer, and the groups of inputs that share one "
-            f"differ: {here:,} in the checkpoint and {there:,} in"
-            " the model. Build the model with the group size of the checkpoint (1 "
-            "group: group_size=-1)."
+            f"differ: {here:,} in the checkpoint and {there:,} in the model. Build the "
+            "model with the group size of the checkpoint (1 group: group_size=-1)."
         )
     else:
         yield Statement(
@@ -554,8 +550,7 @@ def _reshape_statements(rows: Sequence[Mismatch], case: Case) -> Iterator[Statem
     """Print the line that gives each tensor the shape of the model's."""
     text = (
         f"{counted_noun(len(rows), 'tensor')} {'has' if len(rows) == 1 else 'have'} "
-        "the same elements in another shape: dimensions of 1 alone"
-        " differ."
+        "the same elements in another shape: dimensions of 1 alone differ."
     )
     load = case.survey.load.expression
     if load is None or len(case.survey.candidates) > 1:

@@ -85,8 +85,8 @@ def html_page(
     script = f'(function () {{\n"use strict";\n{own}}})();\n'
     policy = (
         f"default-src 'none'; script-src {_hash_source(library)} "
-        f"{_hash_source(script)}; style-src {_hash_source(style)};"
-        " base-uri 'none'; form-action 'none'"
+        f"{_hash_source(script)}; style-src {_hash_source(style)}; base-uri 'none'; "
+        "form-action 'none'"
     )
     page = _PAGE.format(
         policy=policy,

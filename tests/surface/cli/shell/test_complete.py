@@ -47,8 +47,7 @@ def completed(words: str, cwd: Path = SAMPLES) -> list[str]:
         ("ckpt inspect --table git", ["github"]),
         ("ckpt inspect train_cuda.pth --section ", ["model", "optimizer", "scaler", "scheduler"]),
         ((
-            "ckpt inspect train_cuda.pth --include "
-            "model.module.f"
+            "ckpt inspect train_cuda.pth --include model.module.f"
         ), ["model.module.fc.weight", "model.module.fc.bias"]),
         ("ckpt get train_cuda.pth args.l", ["args.lr"]),
         ("ckpt get train_cuda.pth model.module.fc.w", ["model.module.fc.weight"]),
