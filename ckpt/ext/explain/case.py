@@ -502,7 +502,7 @@ _LEAST_SHARED = 4
 
 
 def be_verb(names: Sequence[str]) -> str:
-    """The verb for so many names: `is` or `be_verb`."""
+    """The verb for so many names: `is` or `are`."""
     return "is" if len(names) == 1 else "are"
 
 

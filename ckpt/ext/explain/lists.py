@@ -209,7 +209,9 @@ _BARE_LINES: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
 )
-"""Heads of fvcore, behind which each line has a module with its names in braces."""
+"""Heads behind which each line has one name, or with fvcore a module with its names in
+braces.
+"""
 _BARE_LINE = re.compile(
     r"[ \t]*([\w.-]{0,2000}(?:\{[\w., -]{1,2000}\})?)[ \t]*(?:\n|$)"
 )

@@ -409,7 +409,8 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
         yield from _adapter_load_statements(case)
         return
     # The first stage of LLaVA writes a projector alone, beside no base model.
-    if all(_PROJECTOR.search(entry.name) for entry in case.survey.tensors):
+    names = [entry.name for entry in case.survey.tensors]
+    if names and all(_PROJECTOR.search(name) for name in names):
         yield Statement(
             "This file is a projector alone, which the first stage of LLaVA and its "
             "kin trains: it is no adapter, and nothing can be merged. The second stage "

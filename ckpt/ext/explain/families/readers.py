@@ -175,11 +175,14 @@ def _older_torch(message: Message, case: Case) -> Iterator[Statement]:
             "reads it."
         )
         return
-    if (
-        not case.survey.checkpoint.traits.is_pickle
-        or case.survey.checkpoint.traits.in_place is False
-    ):
+    if case.survey.checkpoint.format == "torch-legacy":
         yield Statement(f"This file is {label}, which torch 1.5 and older read.")
+        return
+    if not case.survey.checkpoint.traits.is_pickle:
+        yield Statement(
+            f"This file is {label}, and the message is about the zip format of torch: "
+            "another file was loaded."
+        )
         return
     yield Statement(
         (
@@ -202,9 +205,15 @@ def _older_torch(message: Message, case: Case) -> Iterator[Statement]:
 def _answer_mmap(message: Message, case: Case) -> Iterator[Statement]:
     del message
     label = case.survey.checkpoint.traits.label
-    # The zip formats of torch alone have the trait in_place, and mmap=True takes a zip
-    # format.
-    if case.survey.checkpoint.traits.in_place:
+    if _is_program(case):
+        yield Statement(
+            "This file is a TorchScript program. torch.load hands it to torch.jit.load, "
+            "and takes no mmap=True then:",
+            (),
+            case.survey.load.expression,
+        )
+        return
+    if case.survey.checkpoint.format == "torch-zip":
         yield Statement(
             f"This file is a {label}, which mmap=True takes. Another file was loaded."
         )
