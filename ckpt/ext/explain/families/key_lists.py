@@ -1170,7 +1170,8 @@ def _with_key(finding: Finding, case: Case, chosen: Section) -> Finding:
         or key is None
     ):
         return finding
-    words = shlex.split(finding.hint)  # ckpt slim PATH … -o OUT
+    # The hint is ckpt slim PATH … -o OUT.
+    words = shlex.split(finding.hint)
     # The program asked for weights below this key, so the command must keep it.
     way = case.plan((words[1], *words[3:-2], "--keep", key))
     if way.command is None:

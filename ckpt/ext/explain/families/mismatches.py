@@ -398,7 +398,8 @@ def _shape_reasons(
         if (row.checkpoint[:1], row.model[:1]) not in tables
         and is_head(row, rows, shapes)
     ]
-    if wide:  # the outputs of inner layers are another width too
+    # The outputs of inner layers are another width too.
+    if wide:
         heads = [row for row in heads if HEAD_WORDS.search(row.name.rpartition(".")[0])]
     # A replaced network explains longer lists, and a head may differ beside it.
     replaced = _replaced_in(message, shapes)
