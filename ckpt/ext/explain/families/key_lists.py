@@ -252,7 +252,7 @@ class KeyLists:
             yield from of_adapter
             self.is_told = True
             return
-        # No unexpected key is in this file here, either, but cut names say why.
+        # Cut names come before the question for another file, which lacks them too.
         if not self.here and (count := cut_names(self.unexpected, self.shapes)):
             yield cut_statement(count, self.missing, self.shapes, self.case)
             self.is_told = True
@@ -388,7 +388,7 @@ class KeyLists:
                 self.met = {**self.more.partners}
             return
         rest = _unplaced_keys(self.here, set(self.met.values()))
-        # A head is one layer more where most of the file has its place.
+        # A head is told only where more than half of the file has its place.
         placed = len(self.shapes) - len(rest)
         heads = self.heads if 2 * placed > len(self.shapes) else {}
         if not absent or not rest:

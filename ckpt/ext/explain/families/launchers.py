@@ -84,8 +84,7 @@ FAMILIES = (
         (
             r"elastic\.multiprocessing\.errors\.ChildFailedError",
             r"CalledProcessError: Command '\[[^\n]{0,4000}returned non-zero exit",
-            # A variable that is not set is the cause, also where such a report stands
-            # below.
+            # A variable that is not set is the cause, even above such a report.
             UNSET.pattern,
         ),
         _answer_launcher,

@@ -61,7 +61,7 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
     if not case.optimizers:
         yield Statement("This file holds no optimizer.")
         return
-    # --model gives the parameters of the new run, to compare with.
+    # --model gives the parameters that its code trains, to compare with.
     if survey.record is not None:
         built = survey.record.record
         trained = counted_noun(len(built.numbered), "parameter")
@@ -96,7 +96,7 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
     if ordered:
         return Answer(path, tuple(finding_statements(ordered)))
     sizes = _SIZES.search(message.text)
-    # Any product of tensors may raise this, so without an optimizer it says nothing.
+    # Any sum of two tensors may raise this, so without an optimizer it says nothing.
     if sizes is None or not case.optimizers:
         return looked_at(case)
     rows = [

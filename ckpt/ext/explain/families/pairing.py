@@ -448,8 +448,7 @@ def _blocks_below(place: str, names: Collection[str]) -> dict[int, set[str]]:
         number, _, part = name[len(place) :].partition(".")
         is_block = name.startswith(place) and number.isdecimal() and part
         if is_block and not part.endswith(_COUNTER):
-            # A hostile name may have a number of thousands of digits, which int
-            # refuses.
+            # int refuses the thousands of digits that a hostile name may have.
             found.setdefault(int(number[:18]), set()).add(part)
     return found
 
@@ -739,7 +738,7 @@ def placed_statement(
     placed: Placed, missing: int, command: str | None, *, is_more: bool
 ) -> Statement:
     """Say which modules are one another's, and whether that is a guess."""
-    # part_alone has said what the file is, so only the command follows.
+    # The text goes on behind part_alone, which says what the file is.
     if list(placed.modules) == [""]:
         return Statement("Or by the names that the model has:", (), command)
     moved = [
