@@ -14,6 +14,7 @@ from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import Json, and_more, counted_noun, show
 
+# tensor 'blk.0.attn_k.weight' has wrong shape; expected 16, 16, got 16, 8, 1, 1.
 _WRONG_SHAPE = re.compile(
     r"tensor '([^'\n]{1,200})' has (?:the )?wrong shape(?: in model file)?"
     r"[;:] expected\s+\[?([\d, ]{1,200}?)\]?,? got\s+\[?([\d, ]{1,200})"
@@ -22,6 +23,7 @@ _LACKING = re.compile(
     r"missing tensor '([^'\n]{1,200})'"
     r"|tensor '([^'\n]{1,200})' (?:not found|is missing from model)"
 )
+# done_getting_tensors: wrong number of tensors; expected 292, got 291.
 _COUNTED = re.compile(r"wrong number of tensors; expected (\d{1,9}), got (\d{1,9})")
 _UNKNOWN = re.compile(r"unknown (?:model )?architecture: '([^'\n]{0,200})'")
 _BLOCK = re.compile(r"^blk\.(\d{1,6})\.")
@@ -40,6 +42,7 @@ def _metadata(case: Case) -> dict[str, Json]:
         for value in case.survey.checkpoint.values
         if value.path and isinstance(value.node, (str, int, float))
     }
+    # llama.block_count of a llama becomes block_count, as in any other architecture.
     begin = f"{values.get('general.architecture')}."
     return {key.removeprefix(begin): node for key, node in values.items()}
 
@@ -48,6 +51,7 @@ def _number(values: Mapping[str, Json], *keys: str) -> int | None:
     """The first of some keys that is a positive number."""
     for key in keys:
         node = values.get(key)
+        # A bool is an int for isinstance, and no number of heads.
         if type(node) is int and node > 0:
             return node
     return None
@@ -77,6 +81,7 @@ def _expected_size(name: str, values: Mapping[str, Json]) -> _Size | None:
         size = _number(values, "feed_forward_length")
         if size is None:
             return None
+        # ffn_down leads back to the width of the model: its columns have the length.
         dimension = 1 if leaf == "ffn_down" else 0
         return _Size(size, ("feed_forward_length",), dimension)
     if leaf not in ("attn_q", "attn_k", "attn_v", "attn_output"):
@@ -85,6 +90,7 @@ def _expected_size(name: str, values: Mapping[str, Json]) -> _Size | None:
     width = _number(values, "embedding_length")
     if heads is None or width is None:
         return None
+    # attn_output takes what the values give, so their length counts.
     kind = "value" if leaf in ("attn_v", "attn_output") else "key"
     length_key = f"attention.{kind}_length"
     length = _number(values, length_key)
@@ -94,11 +100,13 @@ def _expected_size(name: str, values: Mapping[str, Json]) -> _Size | None:
         else (length_key,)
     )
     if leaf in ("attn_k", "attn_v"):
+        # Without head_count_kv each head has keys and values of its own.
         held = _number(values, "attention.head_count_kv") or heads
         keys = ("attention.head_count_kv", *keys)
     else:
         held = heads
         keys = tuple(dict.fromkeys(("attention.head_count", *keys)))
+    # Without a length of its own each head has its part of the width.
     size = held * (width // heads if length is None else length)
     return _Size(size, keys, 1 if leaf == "attn_output" else 0)
 
@@ -129,6 +137,7 @@ def _sizes_in(text: str) -> tuple[int, ...]:
     """The sizes of a message in torch's order, without the ones that llama.cpp fills up
     with.
     """
+    # llama.cpp fills sizes up to four, the innermost first: [8, 16] is 16, 8, 1, 1.
     sizes = [int(size) for size in re.findall(r"\d{1,18}", text)]
     while len(sizes) > 1 and sizes[-1] == 1:
         sizes.pop()
@@ -147,6 +156,7 @@ def _of_shape(found: re.Match[str], case: Case) -> Iterator[Statement]:
     if shape is None:
         yield Statement(f"This file has no tensor {shown}: another file was loaded.")
         return
+    # The file and the message may differ in sizes of 1 alone.
     plain = tuple(size for size in shape if size != 1)
     if plain not in (
         tuple(size for size in row if size != 1) for row in (expected, got)
@@ -163,6 +173,7 @@ def _of_shape(found: re.Match[str], case: Case) -> Iterator[Statement]:
         f"{shown} is {list(shape)} in this file, and the program expects "
         f"{list(expected)} for a model of its metadata (architecture {architecture})."
     )
+    # The metadata give no size for such a tensor, as ssm_in.
     if size is None or size.dimension >= len(shape):
         yield Statement(
             f"{begin} The metadata of a GGUF are made from config.json: convert the "
@@ -173,6 +184,7 @@ def _of_shape(found: re.Match[str], case: Case) -> Iterator[Statement]:
         [f"{architecture}.{key} = {values[key]}" for key in size.keys if key in values],
         4,
     )
+    # Both sizes of the file agree, so the program is the one that differs.
     if shape[size.dimension] == size.size:
         yield Statement(
             f"{begin} The metadata of this file give {size.size:,}, as the tensor has "
@@ -190,6 +202,7 @@ def _of_shape(found: re.Match[str], case: Case) -> Iterator[Statement]:
 
 def _of_count(expected: int, got: int, case: Case) -> Iterator[Statement]:
     names = [entry.name for entry in case.survey.tensors]
+    # llama.cpp expects the number that the header of the file gives.
     if len(names) != expected:
         yield Statement(
             f"This file has {counted_noun(len(names), 'tensor')}, and the message "
@@ -275,6 +288,7 @@ def _of_lacking(name: str, case: Case) -> Iterator[Statement]:
             "model, and this file by the option for it (--lora, --mmproj)."
         )
         return
+    # blk.0 of blk.0.attn_qkv.weight: the file may have its other tensors.
     block = name.rpartition(".")[0].rpartition(".")[0]
     held = [
         other[len(block) + 1 :]

@@ -31,6 +31,7 @@ def of_checked_list(found: re.Match[str], case: Case) -> Iterator[Statement]:
     held = " It holds no optimizer." if not case.optimizers else ""
     if case.is_folder:
         names = and_more([show(name, 80) for name in case.survey.checkpoint.parts], 4)
+        # A folder with the files of DeepSpeed has another fault.
         if "mp_rank_" in names:
             return
         yield Statement(
@@ -74,6 +75,7 @@ def of_settings(path: str, case: Case) -> Iterator[Statement]:
     """Say that a loader read the file of weights at `path` as if it were
     config.json.
     """
+    # The message may come from Windows, with other separators.
     name = re.split(r"[\\/]+", path)[-1]
     own = os.path.basename(os.path.abspath(case.survey.path))
     which = "this file" if own == name else "a file of weights"
@@ -88,6 +90,7 @@ def of_settings(path: str, case: Case) -> Iterator[Statement]:
 
 def _settings_beside(case: Case) -> Iterator[Statement]:
     """Say whether config.json lies beside the weights."""
+    # A URL has no folder here that could be looked into.
     path = case.survey.path
     if is_url(path):
         return
@@ -139,6 +142,7 @@ def of_unrecognized(found: re.Match[str], case: Case) -> Iterator[Statement]:
             "No config.json with settings of a model lies in this folder: copy it "
             "from the model that the training began with."
         )
+    # The line for an adapter stands above already.
     if model is None or "PeftModel" not in model:
         yield from load_statements(case)
 
@@ -154,12 +158,14 @@ def of_struct(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a class that reads a setting which the config of a checkpoint does not
     have.
     """
+    # Each wording of the pattern has a group of its own.
     name = next(text for text in found.groups() if text is not None)
     configs = [
         row
         for row in case.survey.checkpoint.containers
         if row.path and _CONFIG.search(str(row.path[-1])) and len(row.keys) > 0
     ]
+    # A config may also be one text of YAML.
     texts = [
         (value.name, value.node)
         for value in case.survey.checkpoint.values
@@ -209,6 +215,7 @@ _VERSIONS = ("nemo_version", "version", "pytorch-lightning_version")
 
 def _version_text(case: Case) -> str:
     """The version that a file records, in brackets, or an empty text."""
+    # A text of several lines is a config, and no version.
     rows = [row for row in case.finds_value(_VERSIONS) if "\n" not in str(row[1])]
     if not rows:
         return ""
@@ -244,6 +251,7 @@ def of_no_folder(found: re.Match[str], case: Case) -> Iterator[Statement]:
         if case.is_folder
         else "This is a file"
     )
+    # C:… is an absolute path, too.
     relative = (
         ""
         if path.startswith(("/", "~")) or path[1:2] == ":"
@@ -283,7 +291,9 @@ TIED_ABSENT = re.compile(
 def of_tied_absent(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a class of transformers that ties two tensors of which a file has none."""
     names = [entry.name for entry in case.survey.tensors]
+    # The message may have quotes around the names, or a comma behind one.
     wanted = [found[1].strip("'\"`"), found[2].strip("'\"`,")]
+    # The dots in front keep a name from fitting the end of a longer word.
     held = [
         name
         for name in wanted
@@ -296,6 +306,7 @@ def of_tied_absent(found: re.Match[str], case: Case) -> Iterator[Statement]:
         )
         yield from load_statements(case)
         return
+    # The last module of each name: lm_head of lm_head.weight.
     ends = {name.rpartition(".")[0].rpartition(".")[2] for name in wanted}
     alike = [
         name

@@ -35,6 +35,7 @@ def _take_numbers(message: Message, text: str, start: int) -> Message:
     TORCH_DISTRIBUTED_DEBUG.
     """
     del start
+    # Each rank prints its own list, and several may have the same name.
     names = dict.fromkeys(
         name for row in _NAMES.finditer(text) for name in row[2].split(", ")
     )
@@ -59,22 +60,27 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
                     "checkpoint says:"
                 )
             )
+            # Without numbers only the findings tell of unused parameters.
             for code in ("unused", "sometimes-unused"):
                 found = list(finding_statements(case.found(code)))
                 rows += found or [
                     Statement(f"This file does not have the finding {code}.")
                 ]
         return Answer(survey.path, tuple(rows))
+    # With TORCH_DISTRIBUTED_DEBUG DDP prints names too, in the order of the numbers.
     certain = (
         numbered_by_names(survey, numbers, message.names)
         if case.section is None
         else None
     )
+    # The numbering lists these names itself.
     if certain is not None:
         rows.clear()
+    # The code of the model (--model) comes next, where it is certain.
     if certain is None and survey.record is not None:
         by_model = numbered_parameters(survey, numbers, case.section)
         certain = by_model if by_model.trust == "certain" else None
+    # An older save tells which parameters did not change, if it tells of all of them.
     by_change = None
     if certain is None and case.older is not None and not case.older.untold:
         by_change = numbered_by_change(
@@ -92,6 +98,7 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
         rows += _unchanged_statements(
             case.older, fits=certain is not None or by_change is not None
         )
+    # A certain numbering with one name for each number needs no further way.
     if found_numbers.trust == "likely" or any(
         len(row.entries) != 1 for row in found_numbers.rows
     ):
@@ -174,6 +181,7 @@ def _certain_ways(
     """
     survey = case.survey
     path = pasted_path(survey.path)
+    # Both commands have the path in them, so it must be one that a shell takes.
     if path is None:
         return
     every = ",".join(map(str, numbers.all))
@@ -211,6 +219,7 @@ def _own_names(names: Sequence[str], survey: Survey) -> list[str]:
     ends: dict[str, str] = {}
     for section in survey.candidates:
         for entry, relative in zip(section.entries, section.names(), strict=True):
+            # A name without module. is left to a tensor that has it itself.
             ends[relative] = entry.name
             ends.setdefault(relative.removeprefix("module."), entry.name)
     return [ends.get(name, known.get(name, name)) for name in names]
@@ -242,6 +251,7 @@ def _reason_statements(numbers: Numbers, found: Numbering) -> Iterator[Statement
 FAMILIES = (
     Family(
         "ddp",
+        # torch 1.4 prints no numbers, and 1.8 and later list the indices of each rank.
         (
             r"Expected to have finished reduction",
             r"indices which did not receive grad for rank \d",

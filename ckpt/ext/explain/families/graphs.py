@@ -15,6 +15,7 @@ _SPLIT = {
 }
 """The names of the parts of GATConv since version 2 -> their names in version 1.7."""
 _JOINED = ("att_l", "att_r", "att_src", "att_dst", "lin_l.weight", "lin_src.weight")
+# The slice takes lin.weight off: ten letters.
 _IN_LINEAR = (
     "state.update((name, state.pop(name[:-10] + 'weight').T) for name in "
     "list(model.state_dict()) if name.endswith('lin.weight') and name[:-10] + "
@@ -30,6 +31,7 @@ def graph_statement(
     """
     if not missing or not here:
         return None
+    # The exact changes come first. The last one is known only by an end, .att.
     return (
         _renamed_attention(missing, here, case)
         or _moved_weight(missing, here, case)
@@ -44,6 +46,7 @@ def _renamed_attention(
     left = set(here)
     subs: list[str] = []
     for name in missing:
+        # A missing key without its old name in the file is of another change.
         end = next((end for end in _SPLIT if name.endswith(f".{end}")), None)
         if end is None or f"{name.removesuffix(end)}{_SPLIT[end]}" not in left:
             return None
@@ -57,6 +60,7 @@ def _renamed_attention(
         "2, and this file was saved by an older one (att_l, att_r, lin_l). The values "
         "are the same."
     )
+    # The substitution is for all names, so no other layer may have a lin_l.
     others = [entry.name for entry in case.survey.tensors]
     is_alone = sum(".lin_l." in f".{name}" for name in others) == sum(
         ".lin_l." in f".{name}" for name in here
@@ -86,6 +90,7 @@ def _moved_weight(
         for entry in case.survey.tensors
         if any(entry.name.endswith(name) for name in here)
     ]
+    # The line transposes with .T, so each weight must be a matrix.
     is_flat = all(len(shape) == 2 for shape in shapes)
     if {f"{layer}weight" for layer in wanted} != set(here) or not is_flat:
         return None
@@ -98,6 +103,7 @@ def _moved_weight(
     return _with_code(text, _IN_LINEAR, case)
 
 
+# lin_dst was the same tensor as lin_src, so it is left out.
 _ONE = (
     "state.update((name, state.pop(name[:-10] + 'lin_src.weight')) for name in "
     "list(model.state_dict()) if name.endswith('lin.weight') and name[:-10] + "

@@ -24,7 +24,8 @@ def are_new_heads(
     )
     return (
         not message.mismatched
-        and not has_rest  # a layer that lacks in a head which the file has
+        # A layer may lack in a head of which the file has the rest.
+        and not has_rest
         and all(
             HEAD_WORDS.search(layer) or _TASK_WORDS.search(layer) for layer in layers
         )
@@ -52,6 +53,7 @@ def is_head(
         or row.checkpoint[1:] != row.model[1:]
     ):
         return False
+    # The last layers are heads by their place alone, others by their word.
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in shapes))
     layer, _, last = row.name.rpartition(".")
     # The weight of a norm has one dimension, and no head has.

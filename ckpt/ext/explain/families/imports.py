@@ -19,6 +19,8 @@ from ckpt.ext.explain.message import LONGEST_LINE, Message
 from ckpt.model.checkpoint import Checkpoint, Import
 from ckpt.model.text import and_more, counted_noun, places_text, show, show_names
 
+# The groups: a name that weights_only refuses, a module that lacks, and an attribute
+# that lacks (3) with its module (4).
 _GLOBAL = re.compile(
     r"(?:Unsupported (?:global: GLOBAL|class)|load unsupported GLOBAL"
     r"|unrecognized function) ([\w.]{1,500})"
@@ -49,6 +51,7 @@ _VERSIONS = 4
 
 
 def _take_globals(message: Message, text: str, start: int) -> Message:
+    # Only the names near the error are taken, since a long log may name other modules.
     near = text[max(0, start - LONGEST_LINE) : start + LONGEST_LINE]
     return message._replace(names=tuple(dict.fromkeys(_global_names(near))))
 
@@ -58,6 +61,7 @@ def _global_names(text: str) -> Iterator[str]:
         if match[3]:
             yield f"{match[4]}.{match[3]}"
         else:
+            # The full stop of a sentence may follow the name.
             yield match[1].rstrip(".") if match[1] else match[2]
 
 
@@ -102,6 +106,7 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
             yield Statement(
                 f"The file names {show(f'{row.module}.{row.name}', 120)}{at}.{runs}"
             )
+        # Pickles inside of an archive may name it, and are not among the imports.
         if not rows and not inside:
             yield Statement(
                 f"The file does not name {show(name, 120)}.",
@@ -119,7 +124,9 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
             "what the other one did. torch.save without pickle_module writes none."
         )
     elif message.kind == "code":
+        # The module is there and lacks a name, so the versions of both sides count.
         yield from _another_version(message, case)
+    # None: no pickle is loaded. Empty: weights_only refuses nothing.
     refusals = survey.checkpoint.weights_only
     if refusals is None and survey.checkpoint.imports:
         what = "weights" if survey.tensors else "plain values"
@@ -142,6 +149,7 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
             f"weights_only=True refuses {counted_noun(len(refusals), 'thing')} in this "
             f"file: {text}."
         )
+    # In a folder only the files that are refused need a copy.
     files = dict.fromkeys(row.file for row in refusals if row.file)
     if files:
         yield from _of_files(case, list(files))
@@ -154,6 +162,7 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
                 "For who wants the weights without the class, this file then loads "
                 "with weights_only=True"
             )
+        # The command may keep the weights alone, where the rest cannot be made plain.
         if way.keeps == "weights" and not text.startswith("For who"):
             text = "The weights alone"
         yield Statement(f"{text}:", (), way.command)
@@ -197,6 +206,7 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
     """Say which version of the package wrote the file, where the module is there and
     lacks the name.
     """
+    # Classes of these repositories come first, for no package installs them.
     modules = {row.module for row in case.survey.checkpoint.imports}
     if modules & _OF_YOLO:
         lacking = _ATTRIBUTE.search(message.text)
@@ -215,6 +225,7 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
             "installs: run the program in a clone of it, or put the clone on sys.path."
         )
         return
+    # StyleGAN names dnnlib.tflib in files for TensorFlow, and torch_utils for torch.
     if any(module.startswith("dnnlib.tflib") for module in modules):
         yield Statement(
             "These are networks of StyleGAN for TensorFlow, and torch has no class for "
@@ -230,6 +241,7 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         )
         return
     found = _ATTRIBUTE.search(message.text)
+    # This is tested before _MODULE, whose pattern fits the same message.
     flat = _FLAT.search(message.text)
     if flat is not None:
         yield from _of_older_layout(flat[1], flat[2], case)
@@ -240,6 +252,7 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         and lacking is not None
         and rows_of(case.survey.checkpoint, lacking[1])
     ):
+        # Python names a part only where it has found the package.
         if "." in lacking[1]:
             yield _of_lacking_part(lacking[1], case)
             return
@@ -249,6 +262,7 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
             "has it on PYTHONPATH."
         )
         return
+    # __mp_main__ is the script in a process that multiprocessing has started.
     if found is None or found[1] in ("__main__", "__mp_main__"):
         if found is not None:
             yield Statement(
@@ -261,6 +275,7 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         f"The module {show(found[1], 120)} is installed and lacks this name: another "
         f"version of {show(package, 60)} wrote the file."
     )
+    # Versions of other packages are shown, and are no reason for a command.
     versions = recorded_versions(case)
     texts = [f"{show(name, 60)} = {show(text, 60)}" for name, text in versions]
     if texts and any(_is_version_of(package, name) for name, _ in versions):
@@ -287,6 +302,7 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         )
 
 
+# The first row that fits is taken, so the newer YOLOv5 stands before the older.
 _KINDS_OF_YOLO = (
     ("YOLOv7", frozenset(("MP", "SPPCSPC", "IDetect", "IAuxDetect", "ReOrg", "IBin"))),
     ("YOLOv5 7.0 or newer", frozenset(("DetectionModel", "SegmentationModel"))),
@@ -378,6 +394,7 @@ def _install_command(package: str, versions: list[tuple[str, str]]) -> str | Non
     """
     names = ("version", f"{package}_version", "__version__")
     is_known = any(name.rpartition(".")[2] in names for name, _ in versions)
+    # The name goes into a command, so it has to be one plain word.
     return f"pip install -U {package}" if is_known and package.isidentifier() else None
 
 
@@ -406,6 +423,7 @@ FAMILIES = (
         answer_from_statements(_answer_imports),
         _take_globals,
     ),
+    # Names in numpy._core and names with _rebuild_ have pages of their own.
     Family(
         "code",
         (

@@ -232,10 +232,13 @@ class KeyLists:
         top = {
             str(path[0]) for section in self.survey.sections if (path := section.path)
         }
+        # load_state_dict got the whole checkpoint where the unexpected keys are the
+        # keys at its root, such as epoch.
         if self.unexpected and not self.here and top.intersection(self.unexpected):
             yield _loaded_whole(self.message, self.survey, self.chosen, self.shapes)
             self.is_told = True
             return
+        # Every key is unexpected where a whole model was loaded into one layer.
         part = (
             whole_for_part(self.missing, self.shapes)
             if self.here and len(self.here) == len(self.shapes)
@@ -250,6 +253,7 @@ class KeyLists:
             yield from of_adapter
             self.is_told = True
             return
+        # Cut names come before the question for another file, which lacks them too.
         if not self.here and (count := cut_names(self.unexpected, self.shapes)):
             yield cut_statement(count, self.missing, self.shapes, self.case)
             self.is_told = True
@@ -268,6 +272,7 @@ class KeyLists:
             )
             self.is_told = True
             return
+        # This does not end the answer, for other names may still explain the keys.
         if (
             self.unexpected
             and not self.here
@@ -281,6 +286,8 @@ class KeyLists:
     def pair_names(self) -> None:
         """Pair the names that the file has with those that the model lacks."""
         wanted = set(self.missing)
+        # Where no unexpected key is of this file, each key that is not asked for may be
+        # the partner of a missing one.
         left = self.here or [name for name in self.shapes if name not in wanted]
         # torch is silent about counters of batch normalization, so one that no message
         # names may lack its place too.
@@ -288,6 +295,7 @@ class KeyLists:
         self.missing, left = without_forms(self.forms, self.missing, left)
         self.here = without_forms(self.forms, (), self.here)[1]
         known = set(left)
+        # Names that have their place are handed on, so that no rule changes them.
         fitting = (
             [
                 name
@@ -324,6 +332,7 @@ class KeyLists:
             )
         settled = settle_rules(self.rules, left, self.missing)
         self.rules, self.heads = settled.rules, settled.heads
+        # A rule that is not plain gives no command of ckpt rename. Modules may.
         if self.here and not all(rule.is_plain for rule in self.rules.renames):
             self._prefer_modules(left)
         if not self.rules.partners and (self.here or not self.unexpected):
@@ -342,10 +351,12 @@ class KeyLists:
             self.message,
             keeps_order=self.survey.checkpoint.traits.keeps_order,
         )
+        # Modules that pair fewer names, or by order alone, do not replace rules.
         is_less = len(placed.partners) < len(self.rules.partners)
         if is_less or placed.is_guess:
             return
         names = list(self.shapes)
+        # The modules are taken only where substitutions give each partner its name.
         if combined_rules((), placed.modules, placed.partners, names):
             self.rules = Match({})
 
@@ -354,6 +365,7 @@ class KeyLists:
         is_all = not self.missing and not _unplaced_keys(self.here, set())
         for form in self.forms:
             yield form.statement(self.case, is_all=is_all)
+            # A form with nothing else to say ends the answer, if no key is missing.
             self.is_told = self.is_told or (form.ends and not self.missing)
 
     def told_modules(self) -> Iterator[Statement]:
@@ -365,6 +377,8 @@ class KeyLists:
             for name in self.missing
             if name not in self.met and name not in self.shapes
         ]
+        # A warning of transformers lists the new layers alone, and its keys that were
+        # not used stand in another line.
         if absent and not self.unexpected and not self.met and self._is_warning:
             self.more = pair_unsaid(absent, self.shapes)
             if self.more.partners:
@@ -373,6 +387,7 @@ class KeyLists:
                 self.met = {**self.more.partners}
             return
         rest = _unplaced_keys(self.here, set(self.met.values()))
+        # A head is told only where more than half of the file has its place.
         placed = len(self.shapes) - len(rest)
         heads = self.heads if 2 * placed > len(self.shapes) else {}
         if not absent or not rest:
@@ -385,6 +400,8 @@ class KeyLists:
             return
         spelled = find_misspelled(absent, rest, self.shapes)
         numbered = find_numbered_words(absent, rest, self.shapes)
+        # Names that are spelled otherwise, or have their number in a word, have a later
+        # step (told_changes), and a head was settled before.
         if not spelled.partners and not numbered.partners and not heads:
             self.more = pair_modules(
                 absent,
@@ -414,6 +431,7 @@ class KeyLists:
 
     def told_replaced(self) -> Iterator[Statement]:
         """Say at which places the file has another network than the model."""
+        # Another network has no name in common, so one pair of names rules it out.
         if self.met:
             return
         absent = [name for name in self.missing if name not in self.shapes]
@@ -448,6 +466,7 @@ class KeyLists:
 
     def told_renames(self) -> Iterator[Statement]:
         """Say how the names become the ones that the model has."""
+        # A plain renaming of PyTorch Geometric could leave its weights transposed.
         graph = graph_statement(self.missing, self.here, self.case)
         if graph is not None:
             yield graph
@@ -484,6 +503,7 @@ class KeyLists:
                 "of it, was loaded."
             )
             yield Statement(text, tuple(self.present))
+        # thop registers these counters in every module when it profiles a model.
         counters = [
             name for name in self.absent if name.rpartition(".")[2] in _COUNTERS
         ]
@@ -500,6 +520,7 @@ class KeyLists:
         """Say that lists of blocks, or recurrent layers, are deeper on one side, where
         names were paired or lack no beginning.
         """
+        # Depths are compared by the names of the file, and then by the renamed ones.
         rest = _unplaced_keys(self.here, set(self.met.values()))
         longer = longer_lists(self.message, self.absent, rest, self.shapes)
         if longer and not self.present and not self.met:
@@ -511,6 +532,7 @@ class KeyLists:
             self.is_other_size = True
         if not self.met or not rest or self.case.is_useless:
             return
+        # The blocks of both sides can be counted only under the names of the model.
         moved = {old: new for new, old in self.met.items()}
         named = {name: moved.get(name) or self._renamed(name) for name in self.shapes}
         shapes = {named[name]: shape for name, shape in self.shapes.items()}
@@ -561,6 +583,7 @@ class KeyLists:
             self.shapes,
         )
         if pair is not None and not self.present:
+            # The message may list a part of the layer, and the command moves all of it.
             partners = {
                 f"{pair.new}.{name.rpartition('.')[2]}": name
                 for name in self.shapes
@@ -576,6 +599,8 @@ class KeyLists:
 
     def told_absent(self) -> Iterator[Statement]:
         """Say why the file lacks what is left of the missing keys."""
+        # Statistics that a quantizer or a metric gathers are no weights, so they come
+        # before all that speaks of lost weights.
         measured = measured_statement(
             self.absent, is_saved=False
         ) or measures_statement(self.absent)
@@ -583,6 +608,8 @@ class KeyLists:
             yield measured
             self.is_told = not self.here
             self.absent = []
+        # PEFT may build layers of LoRA at more places than the run had trained, so such
+        # keys are no loss of the file.
         if self.absent and not self.here and not_trained(self.absent, self.shapes):
             yield not_trained_statement(self.absent, self.shapes, self.message)
             self.is_told = True
@@ -599,6 +626,7 @@ class KeyLists:
         yield from self._told_computed()
         if self.is_told:
             return
+        # The steps that read this need a message in which the whole file has its place.
         self.is_alone = not (
             self.present or self.met or self.unexpected or self.message.mismatched
         )
@@ -618,6 +646,7 @@ class KeyLists:
             yield norms
             self.is_told = True
             return
+        # The next steps may still explain these keys, so the answer does not end.
         if self.absent:
             yield Statement(
                 (
@@ -653,6 +682,8 @@ class KeyLists:
 
     def told_additions(self) -> Iterator[Statement]:
         """Say which layers, ties or heads the model has beyond the file."""
+        # Formats that are no pickle save one name of each memory, and a recurrent layer
+        # of cuDNN has all its weights in one.
         unkept = {} if self.present else lost_of_recurrent(self.shapes, self.case)
         if unkept and set(unkept) <= set(self.absent):
             yield recurrent_statement(unkept)
@@ -668,6 +699,8 @@ class KeyLists:
             )
             self.is_told = True
             return
+        # A file without a head is a base model, and one with another head is of another
+        # task. Each has its sentence.
         if (
             self.absent
             and not self.present
@@ -688,6 +721,7 @@ class KeyLists:
                 self.is_told = True
             self.absent = []
             return
+        # A program may share one module under several names: an agent, its target.
         repeated = find_repeated(self.absent, self.shapes) if self.is_alone else None
         if repeated is not None:
             is_sole = len(self.survey.candidates) == 1
@@ -696,6 +730,7 @@ class KeyLists:
             return
         origin = name_origin(self.survey) if self.is_alone else None
         if self.absent and origin is not None and origin.startswith("an adapter"):
+            # These layers of LoRA have names of another trainer, and are no base model.
             if any(_OF_LORA.search(name) for name in self.absent):
                 yield Statement(
                     f"This is {origin} ({show(next(iter(self.shapes)), 100)}), and the "
@@ -719,6 +754,7 @@ class KeyLists:
             yield parts_statement(parts, self.shapes, self.message)
             load = self.survey.load.expression
             is_sole = len(self.survey.candidates) == 1 and load is not None
+            # Only load_state_dict lists all keys, and so tells that the rest fits.
             if is_sole and "loading state_dict" in self.message.text:
                 yield Statement(
                     "If the program loaded the whole file, and no part of it, all "
@@ -762,6 +798,7 @@ class KeyLists:
             yield averages_statement(averaged)
             spoken_of = set(averaged)
             self.rest = [name for name in self.rest if name not in spoken_of]
+        # Copies beside the weights are surplus only where the model lacks nothing.
         copies = find_copies(self.rest, self.shapes) if not self.missing else []
         if copies:
             yield copies_statement(copies)
@@ -782,6 +819,7 @@ class KeyLists:
             *self.case.scaled_findings,
         ]:
             theirs = set(finding.tensors)
+            # A finding names its tensors from the root, and a message does not.
             spoken = [
                 name
                 for name in self.rest
@@ -794,6 +832,7 @@ class KeyLists:
                     [_with_key(finding, self.case, self.chosen)]
                 )
                 if finding.code == "scaled":
+                    # Converters to GGUF say "Can not map tensor", and take floats.
                     if "Can not map tensor" not in self.message.text:
                         yield from built_by_quantizers(self.case)
                     else:
@@ -824,6 +863,7 @@ class KeyLists:
             if not self.rest:
                 self.is_told = True
                 return
+        # Only a list of all names of the file tells that the model has none of them.
         if (
             not self.message.missing
             and len(self.rest) >= LEAST_TAKEN
@@ -849,6 +889,8 @@ class KeyLists:
     def told_origin(self) -> Iterator[Statement]:
         """Say which program the names are of, or which form of a layer."""
         origin = None
+        # The likeness of two models is judged only where no step before has found a
+        # relation between their names.
         if (
             self.absent
             and self.rest
@@ -862,6 +904,8 @@ class KeyLists:
             self.verdict = list(
                 other_kinds(self.message, self.absent, self.rest, self.shapes)
             )
+            # The error of torchtune ("… with the right format") is about the set of
+            # names, which the origin below tells.
             if not self.verdict and "right format" not in self.message.text:
                 self.verdict = list(
                     another_model(self.absent, self.rest, self.shapes, self.case)
@@ -885,6 +929,7 @@ class KeyLists:
                     else "Is it of the class that was built?"
                 )
                 yield Statement(f"{origin_opening(origin)} {origin}. {follows}")
+        # The exact reasons come first. The last says only that no module is shared.
         other_form = (
             several_layers(self.absent, self.rest)
             or form_of_blocks(self.absent, self.rest)
@@ -931,6 +976,7 @@ class KeyLists:
         is_complete = is_complete and not any(
             True for _ in compare_depths(self.message, self.shapes)
         )
+        # Without a trained scale the model would load, and give other results.
         scales = [] if self.missing else trained_scales(self.rest, self.shapes)
         needed = trained_scales_statement(scales, self.case) if scales else None
         if needed is not None:
@@ -948,6 +994,7 @@ class KeyLists:
                 "predicts has no place for them, and loses nothing. strict=False "
                 "leaves them out."
             )
+        # A whole module without a place is an option of the run, if all else fits.
         own = (
             []
             if self.missing or self.message.mismatched
@@ -957,6 +1004,7 @@ class KeyLists:
             own = []
         if own and not all(_OF_LOSS.match(name) for name in self.rest):
             yield own_parts_statement(own)
+        # The one key of torch before 0.4 may be a layer that is counted otherwise.
         counted = (
             _counted_otherwise(self.rest, self.shapes)
             if _OLD_LOAD.search(self.message.text)
@@ -972,6 +1020,7 @@ class KeyLists:
                 (),
                 f"model.load_state_dict({load}, strict=False)",
             )
+        # strict=False is offered only where the message is known to list all keys.
         if (
             (self.rest or self.has_copies)
             and is_complete
@@ -1052,6 +1101,7 @@ def _has_base_names(rest: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> 
     """Tell whether all names belong to a base model of transformers, without the name
     that a head puts in front.
     """
+    # A base model of transformers has both at its root, and not below model.
     roots = {name.partition(".")[0] for name in shapes}
     return {"embed_tokens", "layers"} <= roots and all(name in shapes for name in rest)
 
@@ -1066,6 +1116,7 @@ def _base_names(case: Case, shapes: dict[str, tuple[int, ...]]) -> Iterator[Stat
             " It has no lm_head: with tied embeddings none is needed, and without them "
             "it is lost."
         )
+    # The lookahead passes over lm_head, which stands beside model. in a whole model.
     way = case.plan(("rename", "--sub", "s/^(?!lm_head)/model./"))
     if way.command is None:
         yield Statement(text)
@@ -1085,6 +1136,7 @@ def _consolidated_file(case: Case) -> str | None:
     or None.
     """
     folder = case.survey.path
+    # A file that ckpt reads itself is no second copy of the model.
     if not os.path.isdir(folder) or any(
         "consolidated" in part for part in case.survey.checkpoint.parts
     ):
@@ -1108,7 +1160,9 @@ def _with_key(finding: Finding, case: Case, chosen: Section) -> Finding:
         or key is None
     ):
         return finding
-    words = shlex.split(finding.hint)  # ckpt slim PATH … -o OUT
+    # The hint is ckpt slim PATH … -o OUT.
+    words = shlex.split(finding.hint)
+    # The program asked for weights below this key, so the command must keep it.
     way = case.plan((words[1], *words[3:-2], "--keep", key))
     if way.command is None:
         return finding
@@ -1136,6 +1190,7 @@ def _is_scale(name: str, code: str) -> bool:
 def _is_bias_of_codes(name: str, codes: set[str]) -> bool:
     """Tell whether a key is what MLX adds to the values of codes."""
     layer, _, last = name.rpartition(".")
+    # A finding names weights from the root, and the message below the section.
     return last == "biases" and any(
         code == f"{layer}.weight" or code.endswith(f".{layer}.weight") for code in codes
     )
@@ -1179,6 +1234,7 @@ def _loaded_whole(
         text += f", which has {_share_text(met, len(message.missing), 'missing key')}"
     text += "."
     absent = [name for name in message.missing if name not in shapes]
+    # The line gives the weights, though perhaps not by the names of the model.
     rules = match_names(list(shapes), absent) if absent else Match({})
     if rules.partners:
         labels = and_more([rule.label for rule in rules.renames], 3)

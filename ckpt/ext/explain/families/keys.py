@@ -72,6 +72,7 @@ def _take_keys(message: Message, text: str, start: int) -> Message:
     types = [(match[1], match[2]) for match in TYPES.finditer(text)]
     found = keys_of(text[begin:])
     names = found.compared
+    # A copy that failed lists no keys: "While copying the parameter named …".
     copied = COPIED.search(text, begin)
     if copied is not None and not (found.missing or found.unexpected):
         message = message._replace(text=" ".join(copied[0].split())[:LONGEST_LINE])
@@ -96,6 +97,7 @@ def answer_of_names(message: Message) -> Answer | None:
         return None
     if message.types:
         return Answer("", (another_class(*message.types),))
+    # Another form of a layer is no rename, so its names are taken off before.
     forms = find_forms(message.missing, message.unexpected, {})
     asked, held = without_forms(forms, message.missing, message.unexpected)
     rules = settle_rules(match_names(held, asked), held, asked).rules
@@ -118,6 +120,7 @@ def answer_of_names(message: Message) -> Answer | None:
 
 def _answer_keys(message: Message, case: Case) -> Answer:
     path = case.survey.path
+    # Lines of detectron2 may compare two layers whose names only end alike.
     names = {name: () for part in case.survey.candidates for name in part.names()}
     compared = list(ends_statement(message, names))
     if compared and not (message.missing or message.mismatched):
@@ -138,6 +141,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
         name: entry.tensor.shape
         for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
+    # A program may strip the prefix of a wrapper, and name keys without it.
     as_stripped = _as_stripped(message, shapes_in_file)
     taken = _taken_beginning(message, shapes_in_file)
     before: list[Statement] = compared
@@ -162,6 +166,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
             *([] if shifted is None else [shifted]),
         ]
     )
+    # Ranks of tensor parallelism explain other shapes, so they stand before these.
     rows = [
         *before,
         *finding_statements(case.found("tensor-parallel")),
@@ -226,6 +231,7 @@ def _taken_beginning(message: Message, shapes: dict[str, tuple[int, ...]]) -> st
     whole = [
         begin for begin in begins if all(f"{begin}{name}" in shapes for name in said)
     ]
+    # A file may hold one module twice, and then nothing tells which one was taken.
     if len(whole) != 1:
         return ""
     is_same = all(
@@ -269,9 +275,11 @@ def _unnamed_statements(message: Message, case: Case) -> Iterator[Statement]:
     if not_built is not None:
         yield from of_architecture(not_built, case)
         return
+    # transformers says "is corrupted" of whole files whose names lack a prefix.
     if "is corrupted" in message.text and not case.damage:
         yield from _without_prefix(case)
         return
+    # loaded_weight is a variable of vLLM, whose assertion names no tensor.
     if "loaded_weight" in message.text or "Attempted to load weight" in message.text:
         scaled = [*case.scaled_findings, *case.found("tensor-parallel")]
         yield from finding_statements(scaled)
@@ -357,11 +365,13 @@ def _missing_statements(
     lists = KeyLists(message, case, chosen, shapes)
     if not lists.missing and not lists.unexpected:
         return
+    # These two steps need no pairs of names, and may end the answer before the pairing.
     for step in (lists.told_numbers, lists.told_without_pairs):
         yield from step()
         if lists.is_told:
             return
     lists.pair_names()
+    # A later step sets the verdict, which is printed before these rows.
     rows: list[Statement] = []
     for step in (
         lists.told_forms,
@@ -386,35 +396,49 @@ def _missing_statements(
 
 
 _PATTERNS = (
+    # torch: Error(s) in loading state_dict for Net, and its two lists of keys.
     r"Error\(s\) in loading state_dict for ",
     r"Missing key\(s\) in state_dict",
     r"Unexpected key\(s\) in state_dict",
     r"size mismatch for [^\s:]{1,2000}: copying a param",
+    # torch before 0.4, which names one key and stops.
     r"unexpected key \"[^\"\n]{1,2000}\" in state_dict",
     r"missing keys in state_dict: ",
+    # mmcv: unexpected key in source state_dict: fc.weight, fc.bias.
     r"(?:unexpected|missing) keys? in source state_dict:",
     r"The model and loaded state dict do not match exactly",
+    # The result of strict=False. The lookahead passes over a load without a lack.
     r"_IncompatibleKeys\((?!missing_keys=\[\], unexpected_keys=\[\]\))",
     r"\b(?:[Mm]issing|[Uu]nexpected)[ _]keys?: ?[\[{]['\"]",
+    # timm: Unexpected keys (head.weight, head.bias) found while loading …
     r"Missing keys \([^)]{1,200}",
     r"Unexpected keys \([^)]{1,200}",
+    # transformers before 5, and diffusers.
     (
         r"Some weights of (?:the model checkpoint at )?\S{1,2000} were not (?:used"
         r"|initialized)"
     ),
+    # The Trainer of transformers, when it resumes.
     r"There were (?:missing|unexpected) keys in the checkpoint model loaded:",
+    # transformers 2 and pytorch-pretrained-bert, in logs.
     r"Weights of \w{1,200} not initialized from pretrained model:",
     r"Weights from pretrained model not used in \w{1,200}:",
+    # nnU-Net, with both shapes behind it.
     r"The shape of the parameters of key \S{1,2000} is not the same",
     r"LOAD REPORT",
+    # YOLO of MultimediaTechLab, one line per key.
     r"Weight Not Found for key: ",
+    # The table of transformers 5, and then diffusers.
     r"\| (?:UNEXPECTED|MISSING|MISMATCH) *\|",
     r"because the following keys are missing:",
+    # PEFT.
     r"[Ff]ound missing adapter keys while loading the checkpoint",
+    # fvcore, in the logs of detectron2 and its kin.
     r"Skip loading parameter '",
     r"Unable to load '[^'\n]{1,2000}' to the model due to incompatible shapes",
     r"Some model parameters or buffers are not found in the checkpoint",
     r"The checkpoint state_dict contains keys that are not used by the model",
+    # diffusers: conv_in.weight expected shape torch.Size([320, 4, 3, 3]), but got …
     (
         r"expected shape (?:torch\.Size"
         r"|tensor)\([^()]{1,200}(?:\([^()]{1,200}\))?\), but got"
@@ -424,34 +448,45 @@ _PATTERNS = (
         r"has shape \([\d, ]{0,200}\) in the checkpoint but \([\d, ]{0,200}\) in the "
         r"model! Skipped"
     ),
+    # YOLOX and CenterNet, which skip a tensor of another shape.
     r"Shape of \S{1,2000} in checkpoint is torch\.Size",
     r"Skip loading parameter [^\s',]{1,2000}, required shape",
+    # YOLOX, ByteTrack, VITS, RVC, CenterNet and Coqui TTS name one key per line.
     r"(?<![\w.])\w{1,200}\.[\w.]{1,2000} is not in the ckpt\b",
     r"(?<![\w.])\w{1,200}\.[\w.]{1,2000} is not in the checkpoint\b",
     r"(?:Drop parameter|No param) \w{1,200}\.[\w.]{1,2000}\.",
     r"Layer missing in the (?:checkpoint|model definition): ",
+    # MLX, whose older versions give no number.
     r"Received (?:\d{1,9} )?parameters not in model:",
     r"Missing \d{1,9} parameters:",
+    # lerobot.
     r"(?:Missing|Unexpected) key\(s\) when loading (?:the )?model: \[",
+    # RVC, which gives the shape of the model first.
     r"shape-\S{1,2000}-mismatch[.|] ?need[:-]",
     r"mismatching shape for param \S{1,2000}: ckpt",
     r"Trying to set a tensor of shape ",
     r"You set `ignore_mismatched_sizes` to `False`",
     r"There is no module or parameter named '",
     r": found shape torch\.Size\([^()]{1,200}\) in the checkpoint and ",
+    # fairseq: Cannot load model parameters from checkpoint x.pt; please ensure …
     r"please ensure that the architectures match",
     r"[Ww]hile copying the parameter named",
+    # The converter of llama.cpp, and torchtune.
     r"Can not map tensor '",
     r"Found unexpected key: \"",
+    # transformers, where names lack the prefix of their class.
     r"The state dictionary of the model you are trying to load is corrupted",
+    # vLLM, by the line of its source or by the message of its assertion.
     r"assert (?:param_data|self\.data|param)\.shape == loaded_weight\.shape",
     r"Attempted to load weight \(torch\.Size\([^()\n]{0,200}\)\) into parameter",
     r"Loading adapter weights from \S{1,2000} led to (?:unexpected|missing) keys",
+    # FSDP of torch.
     r"FSDP assumes \S{1,2000} is in the state_dict but the state_dict only has",
     NOTHING_LOADED.pattern,
 )
 
 FAMILIES = (
     Family("keys", _PATTERNS, _answer_keys, _take_keys),
+    # A text with shapes and no keys gets this kind, which has no patterns of its own.
     Family("sizes", (), _answer_keys, _take_keys),
 )

@@ -20,6 +20,7 @@ UNSET = re.compile(
     rf"KeyError: ['\"]({_VARIABLES})['\"]"
     rf"|environment variable ({_VARIABLES}) expected, but not set"
 )
+# The report of torchrun: exitcode  : -9 (pid: 7).
 _EXIT_CODE = re.compile(r"\bexit ?code\s{0,4}:?\s{0,4}(-?\d{1,4})\b")
 _SIGNALS = {-7: "a bus error", -11: "a fault of memory in native code"}
 """Exit codes of a process that a signal ended -> the signal in words."""
@@ -33,6 +34,7 @@ def _take_exit_code(message: Message, text: str, start: int) -> Message:
     unset = UNSET.search(text)
     if unset is not None:
         return message._replace(text=unset[0])
+    # The report lists several ranks, and its root cause is the one that failed first.
     codes = _EXIT_CODE.findall(text, max(start, text.find("Root Cause", start)))
     return message._replace(names=tuple(codes[:1]))
 
@@ -49,6 +51,7 @@ def _answer_launcher(message: Message, case: Case) -> Answer:
             "process, and no key of a file: start the program by torchrun "
             "--nproc-per-node=1, or by accelerate launch. No checkpoint is its cause."
         )
+        # No file is the cause, so nothing of this one explains the error.
         return Answer(case.survey.path, (first,), explains=False)
     rest = looked_at(case)
     rows = (*_of_report(message, case), *rest.statements)
@@ -81,6 +84,7 @@ FAMILIES = (
         (
             r"elastic\.multiprocessing\.errors\.ChildFailedError",
             r"CalledProcessError: Command '\[[^\n]{0,4000}returned non-zero exit",
+            # A variable that is not set is the cause, even above such a report.
             UNSET.pattern,
         ),
         _answer_launcher,

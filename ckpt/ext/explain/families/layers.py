@@ -25,6 +25,7 @@ def renumbered_blocks(missing: Sequence[str], unexpected: Sequence[str]) -> list
     """
     ours = [_before_number(name) for name in missing]
     theirs = [_before_number(name) for name in unexpected]
+    # None stands for a name outside of any list, which no number explains.
     if not ours or not theirs or None in ours or None in theirs:
         return []
     if set(ours) != set(theirs):
@@ -63,8 +64,10 @@ def unlike_statement(absent: Sequence[str], rest: Sequence[str]) -> Statement | 
     """
     ours = dict.fromkeys(name.partition(".")[0] for name in absent)
     theirs = dict.fromkeys(name.partition(".")[0] for name in rest)
+    # Classes that share one module may be the same class with other parts.
     if not ours or not theirs or set(ours) & set(theirs):
         return None
+    # Bare names, as of a single layer, tell no class.
     has_modules = all("." in name for name in (*absent, *rest))
     if not has_modules or min(len(absent), len(rest)) < _LEAST:
         return None
@@ -88,6 +91,7 @@ def own_parts(rest: Sequence[str], names: Collection[str]) -> list[str]:
     them: whole modules that a model was built without. Empty otherwise.
     """
     left = set(rest)
+    # A module with one key in its place was built, so no option left it out.
     placed = {name.partition(".")[0] for name in names if name not in left}
     words = dict.fromkeys(name.partition(".")[0] for name in rest if "." in name)
     if (
@@ -122,6 +126,7 @@ def one_size_statement(rows: Sequence[Mismatch]) -> Iterator[Statement]:
         for ours, theirs in zip(row.checkpoint, row.model, strict=False)
         if ours != theirs
     }
+    # zip stops at the shorter shape, so another number of dimensions is refused.
     is_alike = all(len(row.checkpoint) == len(row.model) for row in rows)
     if not is_alike or not 0 < len(sizes) <= _SHOWN:
         return
@@ -172,6 +177,7 @@ def _grid_text(rows: Sequence[Mismatch]) -> str:
 # --- heads of keys and values ---------------------------------------------------------
 
 
+# Meta names them wk and wv, transformers k_proj and v_proj.
 _OF_KEYS_AND_VALUES = re.compile(r"(?:^|\.)(?:w[kv]|[kv]_proj)\.(?:weight|bias)$")
 _QUERIES_OF = (("wk.", "wq."), ("wv.", "wq."), ("k_proj.", "q_proj."))
 
@@ -188,6 +194,7 @@ def heads_statement(
     if len(sizes) != 1 or any(row.checkpoint[1:] != row.model[1:] for row in rows):
         return None
     ((here, there),) = sizes
+    # The projection of queries has the same name but for one word.
     name = next((row.name for row in rows if "k_proj." in row.name), rows[0].name)
     for old, new in _QUERIES_OF:
         name = name.replace(old, new)
@@ -226,6 +233,7 @@ class _Measured(NamedTuple):
 
 _KINDS = (
     _Measured(
+        # NVIDIA: conv._input_quantizer._amax, conv._weight_quantizer._amax.
         re.compile(r"(?:^|[._])\w{0,60}_quantizer\._\w{1,60}$"),
         "ranges that quantizers of NVIDIA measured (pytorch-quantization, ModelOpt)",
         "The model was saved with quantizers in its layers: put them in before the "
@@ -246,6 +254,7 @@ _KINDS = (
         "from another one.",
     ),
     _Measured(
+        # lerobot: normalize_inputs.buffer_state.mean.
         re.compile(
             r"^(?:un)?normalize_(?:inputs|targets|outputs)\.buffer_\w{1,100}\."
             r"(?:mean|std|min|max)$"
@@ -263,6 +272,7 @@ _KINDS = (
 
 def measured_statement(names: Sequence[str], *, is_saved: bool) -> Statement | None:
     """Say that all of some keys were measured, or return None."""
+    # One key of another kind may be a weight, and then the sentence would be false.
     for kind in _KINDS:
         if names and all(kind.pattern.search(name) for name in names):
             follows = kind.if_saved if is_saved else kind.if_asked
@@ -282,6 +292,7 @@ def wrapped_layers(
     rest: Sequence[str], message: Message, case: Case
 ) -> Iterator[Statement]:
     """Say that layers of MLX still have the name that LoRA put around them."""
+    # MLX says "Received … parameters not in model".
     if "parameters not in model" not in message.text:
         return
     if not rest or not all(_WRAPPED.search(name) for name in rest):
@@ -385,6 +396,7 @@ def of_other_shapes(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a program that skips layers of another shape, and does not say which one
     they have.
     """
+    # A log names one layer per line, and the match is only the first of them.
     said = dict.fromkeys(match[1] for match in OF_OTHER_SHAPES.finditer(found.string))
     held = {
         name: entry.tensor.shape

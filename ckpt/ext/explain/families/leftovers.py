@@ -35,6 +35,7 @@ def trained_scales(
     """
     lost = set(left)
     taken = {name.rpartition(".")[0] for name in shapes if name not in lost}
+    # A scale stands in a block beside its layers, so parents of modules count as well.
     parents = {
         parent for name in taken for parent in (name, name.rpartition(".")[0]) if parent
     }
@@ -55,9 +56,11 @@ def trained_scales_statement(names: Sequence[str], case: Case) -> Statement | No
         for entry in case.survey.tensors
         if any(entry.name == name or entry.name.endswith(f".{name}") for name in wanted)
     ]
+    # Scales that cannot be read are taken for trained ones.
     numbers = [value for value in values if value is not None]
     if len(numbers) == len(values) and len(set(numbers)) < 2:
-        return None  # a constant has one value everywhere
+        # A constant has one value everywhere.
+        return None
     words = list(dict.fromkeys(name.rpartition(".")[2] for name in names))
     text = (
         f"{counted_noun(len(names), 'key')} of these "
@@ -98,10 +101,12 @@ def added_layers(absent: Sequence[str], names: Collection[str]) -> Statement | N
     if not absent or len(names) < _FEW * len(absent):
         return None
     shared = shared_beginning(sorted(names)).rstrip(".")
+    # The root that all names share is no block, or each key would lie in one.
     inner = modules_around(names) - {shared}
     blocks = [_block_of(name, inner) for name in absent]
     if not all(blocks):
         return None
+    # The innermost block tells best where the layer would be.
     block = max(blocks, key=len)
     wanted = absent[blocks.index(block)][len(block) + 1 :].partition(".")[0]
     held = dict.fromkeys(
@@ -125,6 +130,7 @@ def modules_around(names: Iterable[str]) -> set[str]:
     blocks: set[str] = set()
     for name in names:
         parent = name.rpartition(".")[0]
+        # Parents of a known module are known, so the walk ends there.
         while parent and parent not in blocks:
             blocks.add(parent)
             parent = parent.rpartition(".")[0]
@@ -179,6 +185,7 @@ def tables_statements(absent: Sequence[str], survey: Survey) -> Iterator[Stateme
         "model's own:"
     )
     load = survey.load.expression
+    # With several models in the file the line would have to choose one.
     if load is None or len(survey.candidates) != 1:
         yield Statement(text.removesuffix(":") + ".", tuple(absent))
         return
@@ -193,6 +200,7 @@ def parts_left_out(absent: Sequence[str], names: Collection[str]) -> list[str]:
         dict.fromkeys(name.partition(".")[0] for name in absent if "." in name)
     )
     held = {name.partition(".")[0] for name in names}
+    # A file whose names all begin alike is one part, and says nothing of others.
     is_apart = len(held) > 1 and all(name.find(".") > 0 for name in absent)
     return [] if not is_apart or held.intersection(wanted) else wanted
 
@@ -208,6 +216,7 @@ def parts_statement(
         f"it. It has {and_more(held, 6)}. Exports leave out what only the training "
         "needs; else the file is of a model without it."
     )
+    # strict=False returns _IncompatibleKeys, so the load went on.
     if "_IncompatibleKeys" in message.text and not message.unexpected:
         text += (
             f" The load went on, and all {len(names):,} tensors of the file have their "
@@ -226,6 +235,7 @@ def form_of_blocks(absent: Sequence[str], left: Sequence[str]) -> Statement | No
     """Say that a file and a model have other forms of the same blocks: branches, or one
     layer.
     """
+    # A side with names of both forms proves nothing.
     if absent and left and _are_all(absent, _FUSED) and not _have_any(left, _FUSED):
         return Statement(
             "The model was built for inference, with one layer in the place of the "
@@ -272,6 +282,7 @@ def layout_of_experts(
         and _OF_EXPERTS.search(str(value.path[-1]))
         and isinstance(value.node, (bool, int))
     }
+    # A setting of the run that contradicts the names leaves the layout open.
     recorded = next(
         (
             value

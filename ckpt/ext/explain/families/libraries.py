@@ -44,6 +44,7 @@ def of_gguf_name(name: str, text: str, case: Case) -> Statement | None:
     found = _OF_GGUF.fullmatch(name)
     if found is None or case.survey.checkpoint.traits.label == _GGUF:
         return None
+    # Group 1 is a tensor outside of the blocks. In a block 2 is its number, 3 the part.
     part = found[1] or found[3]
     if part == "output" and _GGUF not in text.upper():
         return None
@@ -51,6 +52,7 @@ def of_gguf_name(name: str, text: str, case: Case) -> Statement | None:
     origin = origin_of_names(names)
     if name in names or origin is None or "transformers" not in origin:
         return None
+    # The dots keep block 1 from fitting block 11.
     number = f".{found[2]}." if found[2] is not None else ""
     alike = [
         other
@@ -93,8 +95,10 @@ def of_refused(name: str, case: Case) -> Iterator[Statement]:
         return
     first = name.partition(".")[0]
     counts = Counter(other.partition(".")[0] for other in names)
+    # A few tensors are a layer, and no model that another program takes.
     if len(counts) < 2 or counts[first] < _LEAST_BELOW:
         return
+    # The names below the beginning are looked at as a model of their own.
     inner = [
         other.removeprefix(f"{first}.")
         for other in names
@@ -135,6 +139,7 @@ def none_has_place(names: Sequence[str], case: Case) -> Statement:
         "another model."
     )
     origin = origin_of_names(names)
+    # config.json may name a class of which these names are a part only.
     config = config_of(case.survey)
     architectures = config.get("architectures")
     cls = (
@@ -142,6 +147,7 @@ def none_has_place(names: Sequence[str], case: Case) -> Statement:
         if isinstance(architectures, list) and architectures
         else ""
     )
+    # A model of pictures and text has this ending, and its text part alone has not.
     is_text = origin is not None and "language model" in origin
     if is_text and cls.endswith("ForConditionalGeneration"):
         text += (

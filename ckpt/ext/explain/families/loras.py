@@ -19,6 +19,7 @@ _OF_TEXT = re.compile(r"attn2[._]to_[kv]\.lora")
 """The layers of a diffusion model that take the text."""
 _BASES = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "SDXL"}
 """The width of the text -> the models of Stability."""
+# hada is a LoHa of LyCORIS, lokr a LoKr, and oft a rotation.
 _LORA = re.compile(r"[._]lora[._]|^lora_|\.(?:hada_w|lokr_w|oft_|boft_)")
 
 
@@ -30,8 +31,10 @@ def _ranks_and_widths(case: Case) -> tuple[list[int], list[int]]:
         shape = entry.tensor.shape
         if not _DOWN.search(entry.name) or len(shape) < 2:
             continue
+        # A linear layer and a convolution both have their rank in the rows.
         ranks.add(shape[0])
         if _OF_TEXT.search(entry.name):
+            # The columns take the text, so they are as many as its width.
             widths.add(shape[1])
     return sorted(ranks), sorted(widths)
 
@@ -73,6 +76,7 @@ def of_cut_name(name: str, case: Case) -> Iterator[Statement]:
     """
     names = [entry.name for entry in case.survey.tensors]
     whole = next((other for other in names if other[:-1] == name), None)
+    # An adapter has the ends that the program looks for, so its fault is another one.
     if whole is None or any(map(_LORA.search, names)):
         return
     origin = name_origin(case.survey)
@@ -96,6 +100,7 @@ _OLDER_NAMES = re.compile(r"(?:^|[._])lora\.(?:down|up)\.weight$")
 def of_older_names(name: str, case: Case) -> Iterator[Statement]:
     """Answer a loader that asks for a layer of LoRA by the older names of diffusers."""
     names = [entry.name for entry in case.survey.tensors]
+    # The names of the file must be the newer ones.
     if not _OLDER_NAMES.search(name) or any(map(_OLDER_NAMES.search, names)):
         return
     held = next((other for other in names if _LORA.search(other)), None)
@@ -131,6 +136,7 @@ _MADE_OF = (
 def _answer_not_renamed(message: Message, case: Case) -> Iterator[Statement]:
     """Answer diffusers, which had no names for some tensors of an adapter."""
     names = [entry.name for entry in case.survey.tensors]
+    # An adapter may have several of these parts, and the first row is named.
     kinds = [
         (what, sum(bool(pattern.search(name)) for name in names))
         for pattern, what in _MADE_OF
@@ -148,6 +154,7 @@ def _answer_not_renamed(message: Message, case: Case) -> Iterator[Statement]:
         )
         return
     found = _NOT_RENAMED.search(message.text)
+    # A full stop or a comma may follow the name.
     name = None if found is None else found[1].rstrip(".,")
     if name in names:
         yield Statement(

@@ -27,6 +27,7 @@ OF_MAPS = (
 def of_bus_error(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a program that a bus error ended, for a file that opens."""
     del found
+    # A file that was cut may be the cause itself, so its damage comes first.
     yield from case.damage
     yield Statement(OF_MAPS)
     yield from load_statements(case)
@@ -50,6 +51,7 @@ def of_no_maps(found: re.Match[str], case: Case) -> Iterator[Statement]:
         f"of a host of a virtual machine.{whole} Copy it to a disk of this machine and "
         "load it from there, or mount with caching (rclone: --vfs-cache-mode full)."
     )
+    # load_file of safetensors maps always, and load takes the bytes.
     if (case.survey.load.expression or "").startswith("safetensors."):
         path = string_literal(case.survey.path)
         yield Statement(
@@ -80,6 +82,7 @@ def of_frameworks(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a loader of weights of another framework, for a folder that has PyTorch
     weights alone.
     """
+    # The message has the names of files among other words.
     asked = re.findall(r"[a-z_]+\.(?:h5|ckpt|msgpack|bin|safetensors)\b", found[1])
     wanted = next((name for name in _OTHERS if name in asked), None)
     weights = [
@@ -87,6 +90,7 @@ def of_frameworks(found: re.Match[str], case: Case) -> Iterator[Statement]:
         for member in case.survey.checkpoint.members
         if member.is_model or not member.key
     ]
+    # A loader that takes weights of torch as well has another fault.
     is_of_torch = any(name.endswith((".bin", ".safetensors")) for name in asked)
     if wanted is None or is_of_torch or not case.is_folder or not weights:
         return

@@ -29,6 +29,7 @@ def _answer_memory(message: Message, case: Case) -> Iterator[Statement]:
     checkpoint = case.survey.checkpoint
     held = sum(storage.nbytes for storage in checkpoint.storages)
     mapped = _MAPPED.search(message.text)
+    # A folder has several files, so its size does not speak for another one.
     if (
         mapped is not None
         and int(mapped[1]) != checkpoint.nbytes
@@ -67,11 +68,13 @@ def _answer_memory(message: Message, case: Case) -> Iterator[Statement]:
             "inference needs. The weights alone:",
             case.plan(("smaller",)),
         )
+    # The system has refused to map where `mapped` is set, so no line with mmap helps.
     if (
         mapped is None
         and checkpoint.traits.label == _ZIP
         and not checkpoint.traits.no_load
     ):
+        # The line is changed only where its own text is known.
         load = case.survey.load.expression or ""
         if load.startswith("torch.load(") and "map_location" in load:
             yield Statement(
@@ -111,10 +114,12 @@ FAMILIES = (
         "cpu-memory",
         (
             r"unable to mmap \d{1,18} bytes from file",
+            # The words of the allocator of torch on the CPU.
             (
                 r"(?:not enough"
                 r"|can't allocate) memory: you tried to allocate \d{1,18} bytes"
             ),
+            # std::bad_alloc is raised by C++, and MemoryError by Python and numpy.
             r"\bstd::bad_alloc\b",
             r"(?:^|\n)(?:\w{1,60}\.)*_?(?:Array)?MemoryError\b",
             _PAGING.pattern,

@@ -71,6 +71,7 @@ _POSITIONS = re.compile(
     r"|wpe|relative_position)"
 )
 
+# A larger factor is no number of ranks, and the answer goes on to other reasons.
 _MOST_RANKS = 64
 
 ADDED = re.compile(
@@ -122,6 +123,7 @@ def mismatch_statements(
         )
     same = [row for row in message.mismatched if row.name not in other]
     is_built_otherwise = False
+    # bitsandbytes writes absmax and quant_map below the name of the weight.
     packed = [
         row
         for row in same
@@ -142,6 +144,7 @@ def mismatch_statements(
         )
         return
     if same and not case.is_useless:
+        # Each of these explains all shapes at once, so nothing is said beside them.
         told = [
             *_of_quantizers(same, shapes),
             *merged_layers(message, shapes, case),
@@ -151,6 +154,7 @@ def mismatch_statements(
         if told:
             yield from told
             return
+        # nnU-Net prints "Pretrained model: [..]; your network: [..]" in one line.
         if "your network:" in message.text:
             yield Statement(
                 "nnU-Net builds a network by the plans of its dataset, and these were "
@@ -171,6 +175,7 @@ def mismatch_statements(
         ]
         if not same:
             return
+        # A recurrent layer of another kind explains its own rows alone.
         gates = gates_statement(same)
         if gates is not None:
             yield gates
@@ -185,9 +190,11 @@ def mismatch_statements(
             yield from turned
             return
         dimensions = dimensions_statement(same)
+        # Dimensions of 1 alone change no value, and have their answer at the end.
         if dimensions is not None and not all(_is_reshaped(row) for row in same):
             yield dimensions
             return
+        # A list that is longer on one side is a reason by itself, said with its keys.
         is_longer = longer_lists(message, message.missing, message.unexpected, shapes)
         kernels = (
             None
@@ -198,6 +205,8 @@ def mismatch_statements(
             yield kernels
         inputs = inputs_statement(message)
         variant = variant_statement(message, shapes)
+        # A table whose name says vocabulary has its sentence in _shape_reasons; the
+        # sizes alone tell the others.
         is_named = any(_VOCABULARY.search(row.name) for row in same)
         words = None if is_named else vocabulary_statement(same)
         told_first = [row for row in (variant, inputs, words) if row is not None]
@@ -220,8 +229,10 @@ def mismatch_statements(
         if all(_is_reshaped(row) for row in same):
             yield from _reshape_statements(same, case)
             return
+    # The following cases would make the last sentence false: load what fits.
     if case.found("tensor-parallel") or any(ADDED.search(row.name) for row in rows):
         return
+    # diffusers gave this layer another name, so the names of the file do not fit.
     if any(is_converted(row.name, shapes) for row in rows):
         return
     # An adapter is less than a tenth of its model, which load_into refuses.
@@ -229,12 +240,15 @@ def mismatch_statements(
         return
     if not _is_enough(message, shapes) or is_built_otherwise:
         return
+    # A load of what fits would leave the whole table untrained.
     if same and all(_is_own_table(row) for row in same):
         return
+    # img_in of Flux differs between its variants, and each is another model.
     if len(same) == 1 and same[0].name.rpartition("img_in.")[2] == "weight":
         return
     if longer_lists(message, message.missing, message.unexpected, shapes):
         return
+    # Another network at one place, or other anchors, has to be built first.
     if _replaced_in(message, shapes) or anchors_statement(same) is not None:
         return
     if shifted_statement(message) is not None or groups_statement(same) is not None:
@@ -260,6 +274,7 @@ def _is_own_table(row: Mismatch) -> bool:
     return (
         bool(_TABLE.search(row.name))
         and not _VOCABULARY.search(row.name)
+        # A head has rows for its classes too, and a sentence of its own.
         and not HEAD_WORDS.search(row.name.rpartition(".")[0])
         and row.checkpoint[1:] == row.model[1:]
     )
@@ -269,6 +284,7 @@ def _is_enough(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
     """Tell whether more fits than what load_into refuses: a tenth of the parameters of
     the model.
     """
+    # Tensors of other shapes are not loaded, so they count for the model alone.
     differing = {row.name for row in message.mismatched}
     left_over = differing.union(message.unexpected)
     fitting = sum(
@@ -344,6 +360,7 @@ def _shape_reasons(
         for row in rows
         if _VOCABULARY.search(row.name) and row.checkpoint[1:] == row.model[1:]
     ]
+    # Tables of one model that disagree about the number of words are no vocabulary.
     if words and len({(row.checkpoint[:1], row.model[:1]) for row in words}) == 1:
         row = words[0]
         yield Statement(
@@ -366,6 +383,7 @@ def _shape_reasons(
         for row in tabled
         if row.checkpoint[1:] == row.model[1:]
     }
+    # Outputs with as many rows as the vocabulary, and positions, are no head.
     others = [
         row
         for row in rows
@@ -378,12 +396,15 @@ def _shape_reasons(
         if (row.checkpoint[:1], row.model[:1]) not in tables
         and is_head(row, rows, shapes)
     ]
-    if wide:  # the outputs of inner layers are another width too
+    # The outputs of inner layers are another width too.
+    if wide:
         heads = [row for row in heads if HEAD_WORDS.search(row.name.rpartition(".")[0])]
+    # A replaced network explains longer lists, and a head may differ beside it.
     replaced = _replaced_in(message, shapes)
     is_longer = not replaced and longer_lists(
         message, message.missing, message.unexpected, shapes
     )
+    # In a list that moved or is longer equal names are other layers, and no heads.
     is_moved = renumbered_blocks(message.missing, message.unexpected)
     if heads and not is_moved and not is_longer:
         row = heads[0]
@@ -397,11 +418,13 @@ def _shape_reasons(
             and not message.missing
             and not message.unexpected
         )
+        # A model of another depth may have another number of classes, too.
         is_deeper = not is_alone and any(True for _ in compare_depths(message, shapes))
         layers = {head.name.rpartition(".")[0] for head in heads}
         which = (
             "The last layer" if len(layers) == 1 else f"These {len(layers):,} layers"
         )
+        # A convolution may have a map for each joint. Only its name tells classes.
         maps = max((len(head.model) for head in heads), default=0) > 2
         noun = (
             "classes"
@@ -415,6 +438,7 @@ def _shape_reasons(
             if is_deeper or replaced
             else f" ({show(row.name, 120)})."
         )
+        # Outputs of a model of sound may be the bins of a spectrum, and no classes.
         yield Statement(
             _bins_text(row)
             or f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
@@ -456,6 +480,7 @@ def _shape_reasons(
         for row in rows
         if _WINDOW.search(row.name) and len(row.checkpoint) == len(row.model) == 1
     ]
+    # One window is named, for outputs beside it may follow from the same settings.
     for row in windows[:1]:
         yield Statement(
             f"{show(row.name, 100)} is the window of a spectrum, by its name: "
@@ -509,6 +534,7 @@ def _of_quantizers(
     for each group of inputs.
     """
     parts = [row.name.rpartition(".") for row in rows]
+    # A quantizer that packs codes writes them as qweight beside its scales.
     if not all(
         SCALE.search(last) and f"{layer}.qweight" in shapes for layer, _, last in parts
     ):
@@ -552,6 +578,7 @@ def _reshape_statements(rows: Sequence[Mismatch], case: Case) -> Iterator[Statem
         f"{counted_noun(len(rows), 'tensor')} {'has' if len(rows) == 1 else 'have'} "
         "the same elements in another shape: dimensions of 1 alone differ."
     )
+    # With several models in a file the line would have to choose one.
     load = case.survey.load.expression
     if load is None or len(case.survey.candidates) > 1:
         yield Statement(text)
@@ -590,6 +617,7 @@ def _positions_text(shape: Sequence[int]) -> str:
 
 def _count_positions(shape: Sequence[int]) -> int:
     """The number of positions of an embedding: a table of rows, or a grid of them."""
+    # A grid of positions has the shape [1, height, width, channels].
     if len(shape) == 4 and shape[0] == 1 and shape[1] == shape[2]:
         return shape[1] * shape[2]
     return shape[-2] if len(shape) > 1 else 0
@@ -606,6 +634,7 @@ def _rank_count(row: Mismatch) -> int:
     """The number of ranks among which the only dimension that differs is
     divided, or 0.
     """
+    # Tensor parallelism divides one dimension alone, and into equal parts.
     pairs = [
         (one, two)
         for one, two in zip(row.checkpoint, row.model, strict=False)
@@ -628,6 +657,7 @@ def _is_of_a_rank(rows: Sequence[Mismatch]) -> bool:
         or len(rows) < _LEAST_DIVIDED
     ):
         return False
+    # Ranks divide layers of several names. One name may be another setting.
     return len({row.name.rpartition(".")[0].rpartition(".")[2] for row in rows}) > 1
 
 

@@ -36,6 +36,7 @@ def match_names(
 
     No rule changes a name of `keep`, which has its place already.
     """
+    # All shapes are equal here, so that they speak for no pair.
     return match(
         dict.fromkeys(here, ()), dict.fromkeys(missing, ()), layouts=False, keep=keep
     )
@@ -72,6 +73,7 @@ def rename_statement(
     """
     survey, plan = case.survey, case.plan
     text = renames_text(rules, missing)
+    # ckpt strip needs no substitution for the prefix of a wrapper.
     stripped = plan(("stripped", chosen.name)) if is_wrapper(rules) else None
     if stripped is not None and stripped.command is not None:
         return Statement(text, (), stripped.command)
@@ -79,6 +81,7 @@ def rename_statement(
         words = [
             word for rule in rules.renames for word in ("--sub", rule.substitution)
         ]
+        # Names of another section would be renamed, too.
         if len(survey.candidates) > 1:
             words += ["--section", chosen.name]
         way = plan(("rename", *words))
@@ -90,6 +93,7 @@ def rename_statement(
                     "strict=False:"
                 )
             return Statement(text, (), way.command)
+    # No substitution says these rules, but load_into pairs names by itself.
     return Statement(text, (), load_into_statement(survey, "").command)
 
 
@@ -99,6 +103,7 @@ def without_beginning(
     """Print the line that takes one part of a larger model, whose names begin with the
     place of the part.
     """
+    # The part lies at one place in its model, so all names lose one beginning.
     beginnings = {old.removesuffix(new) for new, old in rules.partners.items()}
     load = case.survey.load.expression
     if (

@@ -17,9 +17,11 @@ def _answer_notice(message: Message, case: Case) -> Iterator[Statement]:
     if "source code of class" in message.text:
         yield from _of_sources(case)
         return
+    # Each process of a run keeps random states of its own.
     if "RNG file" in message.text:
         yield from _of_random_states(case)
         return
+    # One half of a pair may lie in the file, so both are looked for.
     optimizers = [show(section.name, 60) or "the root" for section in case.optimizers]
     schedulers = [
         show(section.name, 60) or "the root"
@@ -78,6 +80,7 @@ def _of_sources(case: Case) -> Iterator[Statement]:
 
 
 def _of_random_states(case: Case) -> Iterator[Statement]:
+    # The Trainer of transformers writes rng_state, and accelerate random_states.
     held = [
         name
         for name in case.survey.checkpoint.parts
@@ -102,6 +105,7 @@ FAMILIES = (
         "notice",
         (
             (
+                # torch wrote optimzer in this warning, so the word is left open.
                 r"Please also save or load the state of the optimi?z\w{0,4} when "
                 r"saving or loading the scheduler"
             ),

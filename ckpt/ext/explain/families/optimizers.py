@@ -42,6 +42,7 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(_groups_text(section))
         if match is not None and match.model is not None:
             model = match.model
+            # Buffers are never in an optimizer, so they are not counted.
             count = sum(
                 survey.roles[index].role in ("parameter", "unknown")
                 for index in model.indices
@@ -60,6 +61,7 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
     if not case.optimizers:
         yield Statement("This file holds no optimizer.")
         return
+    # --model gives the parameters that its code trains, to compare with.
     if survey.record is not None:
         built = survey.record.record
         trained = counted_noun(len(built.numbered), "parameter")
@@ -89,10 +91,12 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
     average, or in a forward.
     """
     path = case.survey.path
+    # The finding names the parameters already, so no sizes are compared.
     ordered = case.found(_ORDER)
     if ordered:
         return Answer(path, tuple(finding_statements(ordered)))
     sizes = _SIZES.search(message.text)
+    # Any sum of two tensors may raise this, so without an optimizer it says nothing.
     if sizes is None or not case.optimizers:
         return looked_at(case)
     rows = [
@@ -133,9 +137,11 @@ def _answer_scaler(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a GradScaler that gets an empty state."""
     del message
     rows: dict[str, int] = {}
+    # A scaler lies at the root of the dict, or one level below.
     for key, child in children_of(case.survey.checkpoint.root):
         inner = [(f"{key}.{name}", part) for name, part in children_of(child)]
         for name, part in ((str(key), child), *inner):
+            # A number or a text is no state, whatever its name is.
             if "scaler" in name.rpartition(".")[2].lower() and not isinstance(
                 part, (int, float, str)
             ):
@@ -161,6 +167,7 @@ def _answer_scaler(message: Message, case: Case) -> Iterator[Statement]:
         )
 
 
+# FSDP: _OptimStateKey(unflat_param_names=('norm.weight', 'qkv.weight'), …) is empty.
 _UNFLAT = re.compile(r"unflat_param_names=\(([^()]{1,20000})\)")
 _QUOTED = re.compile(r"'([^'\n]{1,2000})'")
 
@@ -184,10 +191,12 @@ def _answer_stateless(message: Message, case: Case) -> Iterator[Statement]:
         slots = [slot for group in groups_of(section) for slot in group.slots]
         label = show(section.name, 80) or "The optimizer"
         own = [slot for slot in slots if slot.name in wanted]
+        # A parameter of the message without a state explains it.
         empty = [
             slot.name for slot in own if slot.name is not None and not slot.has_state
         ]
         without = sum(not slot.has_state for slot in slots)
+        # With all these states the message must be of another file.
         if own and not empty:
             yield Statement(
                 f"{label} has a state for each of these parameters: another file was "
@@ -239,6 +248,7 @@ FAMILIES = (
         "optimizer",
         (
             (
+                # torch: … a parameter group that doesn't match the size of …
                 r"loaded state dict (?:has a different number of"
                 r"|contains a) parameter group"
             ),

@@ -44,6 +44,7 @@ def settle_rules(rules: Match, here: Sequence[str], missing: Sequence[str]) -> S
     """Take off a mapping what its words do not prove: a number for a named layer, and
     the head of another task; and count again where numbers begin elsewhere.
     """
+    # The rules of a dialect come from the tables of packages, and need no proof.
     if not rules.renames or any(rule.kind == "dialect" for rule in rules.renames):
         return Settled(rules)
     shifted = _shift_numbers(rules, here, missing)
@@ -69,12 +70,14 @@ def _sharpen_start(rules: Match) -> Match:
         return rules
     if not all(new.startswith(rule.two + rest) for new in changed):
         return rules
+    # With the longer beginning the rule changes no other name of the file.
     sharp = rule._replace(one=begin, two=rule.two + rest, is_exact=True)
     return rules._replace(renames=(sharp,))
 
 
 def _shared_begin(names: Sequence[str]) -> str:
     """The parts that all names begin with, with a dot behind them."""
+    # Parts that the first and the last name in order share are in all of them.
     shortest, longest = min(names), max(names)
     end = 0
     for index, (one, two) in enumerate(zip(shortest, longest, strict=False)):
@@ -91,6 +94,7 @@ def _without_numbers(
     """Take off the rules that make a word of a number, where they leave names on both
     sides.
     """
+    # A number for a word is doubted where names of both sides stay without a partner.
     bare = [rule for rule in rules.renames if _is_bare_number(rule)]
     met = len(rules.partners)
     is_left = met < len(missing) and met < len(_without_counters(here))
@@ -143,6 +147,7 @@ def _without_heads(rules: Match, here: Sequence[str]) -> Settled:
         if old.rpartition(".")[0] != module
     }
     word = other.rpartition(".")[2]
+    # The rule goes with its pair, or a command would rename the layer all the same.
     renames = tuple(
         rule
         for rule in rules.renames
@@ -173,6 +178,7 @@ def _shift_numbers(
     theirs = _numbers_of(rule.two, missing)
     if not ours or not theirs or len(ours) != len(theirs):
         return None
+    # Both sides must have the same blocks, counted from another number on.
     step = min(theirs) - min(ours)
     if not step or {number + step for number in ours} != theirs:
         return None
@@ -184,6 +190,7 @@ def _shift_numbers(
             partners[new] = name
     if len(partners) <= len(rules.partners):
         return None
+    # A substitution cannot add, so each number has a rule of its own.
     renames = tuple(
         Rename(
             rule.one.replace("#", str(number)),
@@ -245,6 +252,7 @@ class Repeated(NamedTuple):
             "Take the version that saved, or give each name the same values:"
         )
         names = [*self.modules, *olds]
+        # The names go into a line of Python between quotes, so they must be plain.
         if load is None or not all(SAFE_NAME.fullmatch(name) for name in names):
             return Statement(
                 text.removesuffix(", or give each name the same values:") + "."
@@ -270,6 +278,7 @@ def find_repeated(absent: Sequence[str], names: Collection[str]) -> Repeated | N
     modules: dict[str, str] = {}
     for new in news:
         below = set(theirs.get(new, ()))
+        # The new name has the words of the old one, and more: pi_features_extractor.
         fits = [
             old
             for old, held in ours.items()
@@ -298,7 +307,9 @@ class Placed(NamedTuple):
 
 _LEAST_BELOW = 4
 """Names below a module from which on they tell one module from another."""
+# Nearly every layer has these, so they tell none from another.
 _PLAIN = frozenset(("weight", "bias"))
+# The work grows with both lists, so longer ones are left unpaired.
 _MOST_MODULES = 20_000
 
 
@@ -332,6 +343,7 @@ def pair_modules(
     if lost and left and len(lost) == len(left):
         ordered = _pair_in_order(lost, left, shapes, message, keeps_order=keeps_order)
         if ordered.partners:
+            # The rest goes by its order alone, so the whole result is a guess.
             placed = Placed(
                 {**placed.modules, **ordered.modules},
                 {**placed.partners, **ordered.partners},
@@ -350,6 +362,7 @@ def renumbered_lists(
     have: `blocks.`.
     """
     left = set(rest)
+    # A list counts if one of its names has its place: both sides then have this list.
     shared = {
         name[: found.start()]
         for name in _without_counters(list(names))
@@ -412,6 +425,7 @@ def counted_elsewhere(
         return None
     left = set(rest)
     ours = _blocks_below(place, names)
+    # The model has the blocks of the file that have their place, and the missing ones.
     theirs = _blocks_below(place, [*(set(names) - left), *absent])
     step = min(theirs) - min(ours)
     is_alike = len(ours) == len(theirs) and all(
@@ -434,6 +448,7 @@ def _blocks_below(place: str, names: Collection[str]) -> dict[int, set[str]]:
         number, _, part = name[len(place) :].partition(".")
         is_block = name.startswith(place) and number.isdecimal() and part
         if is_block and not part.endswith(_COUNTER):
+            # int refuses the thousands of digits that a hostile name may have.
             found.setdefault(int(number[:18]), set()).add(part)
     return found
 
@@ -520,6 +535,7 @@ def _by_names_below(
         word = ""
         if not _tell_apart(names):
             word = module.rpartition(".")[2]
+            # A number is no word that tells two modules apart.
             if word.isdecimal() or len(names) < _LEAST_BELOW:
                 continue
         found.setdefault((word, frozenset(names)), []).append(module)
@@ -550,12 +566,14 @@ def _pairs_of_modules(
     """Yield the modules of equal names below them that are one another's: the only ones
     of both sides, or those that share a word with no other one.
     """
+    # An encoder and a decoder may have the same names below them, and are never one.
     if len(olds) == 1 and len(news) == 1:
         if not are_opposite(olds[0], news[0]):
             yield olds[0], news[0]
         return
     if not olds or len(olds) != len(news):
         return
+    # Blocks that are alike pair by the number at their end.
     numbers = {_last_number(new): new for new in news}
     is_numbered = len(numbers) == len(news) and "" not in numbers
     if is_numbered and {_last_number(old) for old in olds} == set(numbers):
@@ -618,9 +636,11 @@ def _pair_in_order(
     kinds = [leaves for _, leaves in ours]
     if kinds != [leaves for _, leaves in theirs]:
         return Placed()
+    # A file that does not keep the order has only the numbers of its layers to go by.
     if not keeps_order and not all(_is_counted(module) for module, _ in ours):
         return Placed()
     sizes = {row.name: row.model for row in message.mismatched}
+    # `told` counts weights that fit their word, and `akin` layers of one place.
     akin = 0
     told = 0
     for (old, leaves), (new, _) in zip(ours, theirs, strict=True):
@@ -635,6 +655,7 @@ def _pair_in_order(
         akin += _share_place(old, new)
         for leaf in leaves:
             name, partner = _joined(new, leaf), _joined(old, leaf)
+            # One shape of the message that differs contradicts the whole order.
             if sizes.get(name, shapes[partner]) != shapes[partner]:
                 return Placed()
     # Layers of one kind in a row have no order that the kinds would prove.
@@ -658,6 +679,7 @@ def _share_place(old: str, new: str) -> bool:
     """
     if old.rpartition(".")[0] == new.rpartition(".")[0]:
         return True
+    # Numbers at the end say the place of a layer, and not its kind.
     ours, theirs = (re.sub(r"(?:\.\d+)+$", "", name) for name in (old, new))
     words = ours.rpartition(".")[2], theirs.rpartition(".")[2]
     return words[0] == words[1] and not words[0].isdecimal()
@@ -716,6 +738,7 @@ def placed_statement(
     placed: Placed, missing: int, command: str | None, *, is_more: bool
 ) -> Statement:
     """Say which modules are one another's, and whether that is a guess."""
+    # The text goes on behind part_alone, which says what the file is.
     if list(placed.modules) == [""]:
         return Statement("Or by the names that the model has:", (), command)
     moved = [
@@ -749,6 +772,7 @@ def placed_statement(
 
 def _shown_modules(modules: Mapping[str, str]) -> dict[str, list[str]]:
     """The parts in which many modules differ, or few modules by their whole names."""
+    # Many modules that differ in one part are one row of the text.
     if len(modules) > _FEW:
         short = short_modules(modules)
         templates = templates_of(modules)
@@ -780,11 +804,13 @@ def part_alone(placed: Placed, case: Case) -> Statement | None:
     new = placed.modules[""]
     load = case.survey.load.expression
     if (
+        # The place goes into a line of Python, so it has to be a plain name.
         re.fullmatch(r"[\w.]{1,200}", new) is None
         or load is None
         or len(case.survey.candidates) != 1
     ):
         return None
+    # A ModuleList and a Sequential take their numbers in brackets.
     place = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", new)
     return Statement(
         f"The file is the state of one part of the model, {show(new, 80)}: its names "
