@@ -554,3 +554,72 @@ def test_positions_are_said_once(tmp_path: Path) -> None:
     assert "config.max_position_embeddings" in found.said
     assert "rows in the checkpoint" not in found.said
     assert "Load what fits" not in found.said
+
+
+# --- formats that a message is not about ----------------------------------------------
+
+TOO_OLD = (
+    "RuntimeError: version_ <= kMaxSupportedFileFormatVersion INTERNAL ASSERT FAILED. "
+    "Attempted to read a PyTorch file with version 10, but the maximum supported "
+    "version for reading is 5."
+)
+NOT_MAPPED = (
+    "RuntimeError: mmap can only be used with files saved with "
+    "`torch.save(_use_new_zipfile_serialization=True), please torch.save"
+)
+
+
+def test_a_reader_of_zip_files_and_a_file_of_another_format(tmp_path: Path) -> None:
+    save_file({"w": torch.ones(2)}, tmp_path / "a.safetensors")
+    found = Answered(TOO_OLD, tmp_path / "a.safetensors")
+    assert "is about the zip format of torch: another file was loaded" in found.said
+    assert not found.commands
+    torch.save({"w": torch.ones(2)}, tmp_path / "z.pth")
+    assert "--format torch-legacy" in found_command(TOO_OLD, tmp_path / "z.pth")
+    legacy = tmp_path / "l.pth"
+    torch.save({"w": torch.ones(2)}, legacy, _use_new_zipfile_serialization=False)
+    found = Answered(TOO_OLD, legacy)
+    assert "which torch 1.5 and older read" in found.said
+
+
+def found_command(text: str, path: Path) -> str:
+    (command,) = Answered(text, path).commands
+    return command
+
+
+def test_a_mapped_load_of_each_format(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "z.pth")
+    found = Answered(NOT_MAPPED, tmp_path / "z.pth")
+    assert "which mmap=True takes" in found.said and not found.commands
+    legacy = tmp_path / "l.pth"
+    torch.save({"w": torch.ones(2)}, legacy, _use_new_zipfile_serialization=False)
+    assert "ckpt convert" in found_command(NOT_MAPPED, legacy)
+    torch.jit.script(nn.Linear(2, 2)).save(str(tmp_path / "p.pt"))
+    found = Answered(NOT_MAPPED, tmp_path / "p.pt")
+    assert "takes no mmap=True" in found.said
+    assert found.commands == ['torch.jit.load("p.pt", map_location="cpu")']
+    save_file({"w": torch.ones(2)}, tmp_path / "a.safetensors")
+    found = Answered(NOT_MAPPED, tmp_path / "a.safetensors")
+    assert "another file was loaded" in found.said and not found.commands
+
+
+def test_values_that_heads_do_not_share(tmp_path: Path) -> None:
+    state = llama()
+    for name in list(state):
+        if name.endswith("v_proj.weight"):
+            state[name] = torch.rand(2, 8)
+    save_file(state, tmp_path / "a.safetensors")
+    lines = [
+        f"size mismatch for model.layers.{layer}.self_attn.v_proj.weight: copying a "
+        "param with shape torch.Size([2, 8]) from checkpoint, the shape in current "
+        "model is torch.Size([8, 8])."
+        for layer in range(2)
+    ]
+    found = Answered("\n".join(lines), tmp_path / "a.safetensors")
+    assert "2 rows for them and 8 for queries" in found.said
+
+
+def test_a_file_without_tensors_is_no_projector(tmp_path: Path) -> None:
+    torch.save({"a": 1, "b": {}}, tmp_path / "a.pth")
+    text = "ValueError: Can't find 'adapter_config.json' at '/x'"
+    assert "projector" not in Answered(text, tmp_path / "a.pth").said

@@ -30,10 +30,11 @@ def of_checked_list(found: re.Match[str], case: Case) -> Iterator[Statement]:
     del found
     held = " It holds no optimizer." if not case.optimizers else ""
     if case.is_folder:
-        names = and_more([show(name, 80) for name in case.survey.checkpoint.parts], 4)
+        parts = case.survey.checkpoint.parts
         # A folder with the files of DeepSpeed has another fault.
-        if "mp_rank_" in names:
+        if any("mp_rank_" in name for name in parts):
             return
+        names = and_more([show(name, 80) for name in parts], 4)
         yield Statement(
             "load_checkpoint of DeepSpeed takes a folder with "
             "mp_rank_…_model_states.pt of its own save_checkpoint, and this one has "

@@ -416,7 +416,13 @@ class KeyLists:
             alone = part_alone(self.more, self.case) if not self.met else None
             if alone is not None:
                 yield alone
-            yield placed_statement(self.more, self.total, line, is_more=bool(self.met))
+            yield placed_statement(
+                self.more,
+                self.total,
+                line,
+                is_more=bool(self.met),
+                is_choice=alone is not None,
+            )
             self.met = partners
         elif heads:
             ((old, new),) = heads.items()

@@ -179,7 +179,12 @@ def _grid_text(rows: Sequence[Mismatch]) -> str:
 
 # Meta names them wk and wv, transformers k_proj and v_proj.
 _OF_KEYS_AND_VALUES = re.compile(r"(?:^|\.)(?:w[kv]|[kv]_proj)\.(?:weight|bias)$")
-_QUERIES_OF = (("wk.", "wq."), ("wv.", "wq."), ("k_proj.", "q_proj."))
+_QUERIES_OF = (
+    ("wk.", "wq."),
+    ("wv.", "wq."),
+    ("k_proj.", "q_proj."),
+    ("v_proj.", "q_proj."),
+)
 
 
 def heads_statement(

@@ -735,11 +735,18 @@ def _fits_word(module: str, shape: Shape | None) -> bool | None:
 
 
 def placed_statement(
-    placed: Placed, missing: int, command: str | None, *, is_more: bool
+    placed: Placed,
+    missing: int,
+    command: str | None,
+    *,
+    is_more: bool,
+    is_choice: bool = False,
 ) -> Statement:
-    """Say which modules are one another's, and whether that is a guess."""
+    """Say which modules are one another's, and whether that is a guess. With
+    `is_choice` another way was said before.
+    """
     # The text goes on behind part_alone, which says what the file is.
-    if list(placed.modules) == [""]:
+    if is_choice and list(placed.modules) == [""]:
         return Statement("Or by the names that the model has:", (), command)
     moved = [
         show(text, 120) + (f" ({len(rows):,} times)" if len(rows) > 1 else "")
@@ -780,7 +787,8 @@ def _shown_modules(modules: Mapping[str, str]) -> dict[str, list[str]]:
             return {_shown_template(row): list(row.modules) for row in templates}
         if len(short) < len(modules):
             return short
-    return {f"{old} is {new}": [old] for old, new in modules.items()}
+    root = "the root"
+    return {f"{old or root} is {new or root}": [old] for old, new in modules.items()}
 
 
 def _shown_template(row: Template) -> str:

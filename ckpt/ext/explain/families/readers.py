@@ -218,10 +218,11 @@ def _answer_mmap(message: Message, case: Case) -> Iterator[Statement]:
             f"This file is a {label}, which mmap=True takes. Another file was loaded."
         )
         return
-    yield Statement(
-        f"The format of this file is {label}, and mmap=True takes the zip format of "
-        "torch 1.6 and newer."
-    )
+    begin = f"The format of this file is {label}, and mmap=True takes the zip format of"
+    if not case.survey.checkpoint.traits.is_pickle:
+        yield Statement(f"{begin} torch 1.6 and newer: another file was loaded.")
+        return
+    yield Statement(f"{begin} torch 1.6 and newer.")
     yield from command_statements("A copy in it:", case.plan(("convert",)))
 
 
