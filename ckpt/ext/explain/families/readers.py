@@ -207,8 +207,8 @@ def _answer_mmap(message: Message, case: Case) -> Iterator[Statement]:
     label = case.survey.checkpoint.traits.label
     if _is_program(case):
         yield Statement(
-            "This file is a TorchScript program. torch.load hands it to torch.jit.load, "
-            "and takes no mmap=True then:",
+            "This file is a TorchScript program. torch.load hands it to "
+            "torch.jit.load, and takes no mmap=True then:",
             (),
             case.survey.load.expression,
         )
