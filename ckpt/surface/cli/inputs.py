@@ -95,6 +95,7 @@ def named_paths(
     that raises NothingListedError.
     """
     lists = lists or ()
+    # The second reading would find nothing, and the list would be short without a word.
     if lists.count(STDIN) > 1:
         raise UsageError("--files-from -: given twice, and stdin is read once")
     names = [*paths]
@@ -107,6 +108,7 @@ def named_paths(
     place = ", ".join("stdin" if path == STDIN else show(path, None) for path in lists)
     if require:
         raise UsageError(f"{place}: an empty list, and --require asks for a checkpoint")
+    # `find … | ckpt ls --files-from -` may find nothing, which is no mistake.
     raise NothingListedError(f"{place}: an empty list, nothing to {what}")
 
 
@@ -117,10 +119,12 @@ def _names_in(path: str) -> list[str]:
     else:
         with about(path):
             data = _list_bytes(path)
+    # `find -print0` ends each name with a NUL, so that a name may have line ends.
     if b"\0" in data:
         return [
             shown_path(os.fsdecode(name))
             for name in data.split(b"\0")
+            # A blank name counts only where a file is really called so.
             if name.strip() or os.path.lexists(name)
         ]
     return [
@@ -140,6 +144,7 @@ def _named_in(line: bytes) -> bytes:
     A file that is really called so comes first. Editors of Windows put a mark in front,
     and end lines with CR LF.
     """
+    # Before anything is cut off: the name itself may end with a CR.
     if os.path.lexists(line):
         return line
     line = line.removeprefix(_BOM).removesuffix(b"\r")
@@ -156,6 +161,7 @@ def stdin_bytes(option: str, limit: int = _LONGEST) -> bytes:
     """Return all that is on stdin. Raises UsageError where it is more than `limit`
     bytes.
     """
+    # One byte more tells that there is more, without reading an endless stream.
     data = sys.stdin.buffer.read(limit + 1)
     if len(data) > limit:
         raise UsageError(f"{option} -: the list has over {limit:,} bytes")
@@ -224,6 +230,8 @@ def run_for_each(
     except Signal:
         if tell_rest and len(paths) > 1:
             sys.stdout.flush()  # the reports on what is done
+            # A code is appended when a PATH is through, so this is the one that was
+            # stopped.
             index = len(codes)
             rest = [show(path, 80) for path in paths[index + 1 :]]
             begun = (
@@ -275,6 +283,7 @@ def write_answers(
     """
     from ckpt.bytes.executor import Task  # here: who reads one file needs none
 
+    # The files of folders that are no checkpoints are counted, not opened.
     items, others = split_items(items)
     tasks = [Task(_answer_item, (item, answer), 1) for item in items]
     codes, seen = [], []
@@ -289,6 +298,7 @@ def write_answers(
         for item, outcome in zip(
             items, choose_executor(tasks, jobs).each(tasks), strict=True
         ):
+            # The bar advances before the answer is written, which clears it.
             if progress is not None:
                 progress(1)
             if isinstance(outcome, str):
@@ -296,6 +306,7 @@ def write_answers(
                 continue
             seen.append(item.path)
             codes.append(_write_answer(item.path, outcome, json, tables, apart))
+    # A folder that was typed and gave no answer.
     for name in empty_folders(names, seen):
         codes.append(_write_answer(name, nothing_in(name), json, tables, apart))
     if others:
@@ -310,11 +321,13 @@ def _answer_item(
     checkpoint.
     """
     if item.skipped is not None:
+        # A text is a reason to skip; it pickles, as the answer does.
         return item.skipped
     try:
         with about(item.path):
             return answer(item)
     except CkptError as error:
+        # Returned, not raised: one bad file must not end the others.
         return error if is_concern(item, error.code) else error.problem
 
 
@@ -331,6 +344,7 @@ def _write_answer(
             output.write_json(json(path, outcome))
         output.write_error(outcome)
         return TROUBLE
+    # --quiet must not hide why the exit code is 2.
     say = (
         output.write_complaint
         if outcome.code == TROUBLE or outcome.is_loud
@@ -376,6 +390,7 @@ def documenting_errors(path: str, schema: str | None) -> Iterator[None]:
     try:
         yield
     except CkptError as error:
+        # The document goes to stdout before the error goes to stderr.
         if schema is not None:
             output.write_json(failure_document(schema)(path, error))
         raise
@@ -401,6 +416,7 @@ def refuse_factory(path: str, option: str) -> None:
     option may run code.
     """
     file, _, name = path.rpartition(":")
+    # A file that is really called so is a file.
     if file.endswith(".py") and name.isidentifier() and not os.path.lexists(path):
         raise UsageError(
             "not a checkpoint",
@@ -434,6 +450,7 @@ def opened(
     """
     plugins = plugins_allowed()
     checkpoint: Checkpoint | None = None
+    # A pattern such as `tp*.pt` is no path, so it is tried first.
     if in_ranks:
         layouts = load_hook("layouts")
         checkpoint = layouts.open_pattern(path, limits, plugins=plugins)
@@ -460,6 +477,7 @@ def _naming_loss(path: str) -> Iterator[None]:
         yield
     except UnreadableError as error:
         pasted = pasted_path(path)
+        # The path as it was typed is known here, so the hint can have a command.
         if error.hint == UNFINISHED and pasted is not None and not is_url(path):
             error.hint = f"{UNFINISHED} ckpt verify {pasted} names what is lost"
         raise
@@ -468,6 +486,7 @@ def _naming_loss(path: str) -> Iterator[None]:
 def tell_misfit(survey: Survey, model: str | None) -> None:
     """Name on stderr the tensors that a file and a live model do not share."""
     match = survey.record
+    # A record may also come from the file itself, which ckpt.snapshot wrote.
     if model is None or match is None or match.record.source != "model":
         return
     parts = [
@@ -492,6 +511,7 @@ def notice_lines(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> lis
 
 def tell(line: str) -> None:
     """Write a warning to stderr, in red where a result runs code."""
+    # The word is part of the sentence, so no second flag is handed through.
     (output.write_alarm if ": DANGER: " in line else output.write_talk)(f"ckpt: {line}")
 
 
@@ -501,6 +521,7 @@ def unread_lines(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[
     """
     if not rows:
         return []
+    # One line for all of them: the reason of the first stands for the others.
     names = show_names([name for name, _ in rows], 5)
     return [
         f"ckpt: {show(path, None)}: not {what}: {names}: {show_literal(rows[0][1])}"

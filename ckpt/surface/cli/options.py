@@ -107,10 +107,12 @@ def _option_row(
     other_names: tuple[str, ...] = (),
 ) -> Option:
     metavar = None
+    # A flag takes no value, so it has no metavar.
     if kind == "flag":
         commands, text = texts
     else:
         metavar, commands, text = texts
+    # `-o/--output`: the letter stands before the slash.
     short, _, long = name.rpartition("/")
     marked = commands.split()
     return Option(
@@ -192,6 +194,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Check a live model too, built with your own code.",
             once=True,
         ),
+        # A name that means another thing in each command has a row for each.
         flag("--quick", "verify", "Check the structure only; read no tensors."),
         text(
             "--sums",
@@ -298,6 +301,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
                 "Repeatable."
             ),
         ),
+        # Required here alone: without it rename would do nothing.
         texts(
             "--sub",
             "S/A/B/",
@@ -327,6 +331,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Cast floating tensors: bfloat16, float16 or float32.",
             words=("bfloat16", "float16", "float32"),
         ),
+        # These write the floats; the commands of the next row read them and write
+        # nothing.
         flag(
             "--dequantize",
             "slim convert",
@@ -343,6 +349,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "convert*",
             "Decode text of Python 2, for example as latin1.",
         ),
+        # transformers calls it max_shard_size.
         text(
             "--shard-size",
             "BYTES",
@@ -463,6 +470,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Fill the model that your own code builds.",
             once=True,
         ),
+        # Names that fit already need no --sub here.
         texts(
             "--sub",
             "S/A/B/",
@@ -580,6 +588,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Count devices, strides, renames and sections of one side as differences.",
             rare=True,
         ),
+        # warmstart has --into-model instead, which fills the model.
         text(
             "--model",
             "FILE.py:FACTORY",
@@ -732,6 +741,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "warmstart*",
             "Initialize the factory's model, so that missing tensors have values.",
         ),
+        # Seen to by `signature`, as --help-all, --quiet, --no-summary and --limit.
         text(
             "--color",
             "WHEN",
@@ -743,6 +753,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag("--help-all", _EVERY, "Show all options and exit.", rare=True),
     ),
     OUTPUT: (
+        # JSON has a row for each form of it: per PATH, per NAME, or one document.
         flag(
             "--json",
             "inspect stats verify sum",
@@ -771,6 +782,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "prune",
             "Print the paths of what may go, a NUL behind each, for xargs -0.",
         ),
+        # Three rows for -o: a page may go to stdout, a recipe is one file, and OUT may
+        # be a folder.
         text(
             "-o/--output",
             "OUT",
@@ -998,6 +1011,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
     FILTER: (
         flag("--all", "stats", "Show every tensor of the file on its own line."),
         texts("--keep", "PATH", "slim", "Keep this section or value too. Repeatable."),
+        # merge has rows of its own, for it selects tensors of ADAPTERs.
         texts(
             "--include",
             "GLOB",
@@ -1098,6 +1112,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
                 "checkpoint."
             ),
         ),
+        # diff already exits with 1 where files differ, so here it narrows.
         texts(
             "--fail-on",
             "CODE",
@@ -1205,6 +1220,7 @@ _PATHS = Argument(
 )
 _PATH = "A checkpoint."
 ARGUMENTS: dict[str, tuple[Argument, ...]] = {
+    # Most commands take PATHs; the rows below take the place of this one.
     **dict.fromkeys(_EVERY.split(), (_PATHS,)),
     "get": (
         Argument("path", "PATH", _PATH),
@@ -1351,6 +1367,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
             ),
         ),
         Exclusion(("--index",), ("--tsv", "--table")),
+        # The answer about a LoRA takes the place of all tables.
         Exclusion(
             ("--base",),
             (
@@ -1364,6 +1381,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
                 "--textconv",
             ),
         ),
+        # git diff shows the text of one whole file.
         Exclusion(
             ("--textconv",),
             (
@@ -1386,6 +1404,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     "diff": (
         Exclusion(("--json", "--tsv", "--name-only")),
         Exclusion(("--structure", "--quick", "--stat")),
+        # The answer about an adapter takes the place of the comparison.
         Exclusion(
             ("--adapter",),
             (
@@ -1398,6 +1417,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
                 "--name-only",
             ),
         ),
+        # Without values there is nothing that a tolerance could be about.
         Exclusion(
             ("--structure", "--quick"),
             ("--close", "--atol", "--rtol", "--ignore-dtype"),
@@ -1411,18 +1431,22 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     "stats": (
         Exclusion(("--json", "--tsv", "--table")),
         Exclusion(("--histogram",), ("--tsv", "--table")),
+        # A cluster has workers of its own.
         Exclusion(("--cluster", "--jobs")),
     ),
     "report": (Exclusion(("--stats", "--quick")),),
     "lint": (
         Exclusion(("--json", "--output-format")),
+        # The counts are lines of text.
         Exclusion(("--statistics",), ("--json", "--output-format")),
         Exclusion(("--config", "--no-config")),
         Exclusion(("--exit-zero", "--fail-on")),
     ),
     "verify": (
         Exclusion(("--json", "--hide-intact")),
+        # The root is made of all values of the file.
         Exclusion(("--root",), ("--quick", "--sums", "--like")),
+        # The hub publishes hashes of whole files, not of tensors.
         Exclusion(
             ("--against",),
             (
@@ -1441,6 +1465,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     ),
     "sum": (
         Exclusion(("--cluster", "--jobs")),
+        # What files record is listed as it is, without a look at tensors.
         Exclusion(
             ("--recorded",),
             ("--include", "--exclude", "--section", "--all", "--cluster"),
@@ -1466,6 +1491,7 @@ def exclusions_of(command: str) -> tuple[Exclusion, ...]:
     own = _EXCLUSIONS.get(command, ())
     names = {row.name for row in options_of(command)}
     forms = tuple(form for form in _FORMS if form in names)
+    # --quiet would drop what these print.
     return (*own, Exclusion(forms, ("--quiet",))) if forms else own
 
 
@@ -1476,9 +1502,11 @@ def typed_options(command: str, keywords: Mapping[str, object]) -> list[str]:
     words: list[str] = []
     for row in options_of(command):
         value = keywords.get(row.keyword)
+        # A value that is the default need not be typed.
         if value is None or value == row.default:
             continue
         if row.kind == "flag":
+            # `--no-align` is typed where `align` is False.
             words += [row.name] if value is not row.is_negative else []
         else:
             for item in value if isinstance(value, list) else [value]:

@@ -85,6 +85,7 @@ def split_options(
     out = keywords.pop("output")
     parents = keywords.pop("parents")
     json = keywords.pop("json")
+    # Some commands have no --recursive and no --files-from.
     recursive = keywords.pop("recursive", False)
     files_from = keywords.pop("files_from", None)
     written = {name: keywords.pop(name, default) for name, default in _WRITTEN.items()}
@@ -94,8 +95,10 @@ def split_options(
         out=place_named(out),
         command=row,
         in_folder=recursive,
+        # With -r the folders below OUT are made without being asked for.
         parents=recursive or parents,
     )
+    # Values may name files too, as --fill-from does, and are checked as the PATHs are.
     given = [
         value
         for value in keywords.values()
@@ -129,6 +132,7 @@ def rewrite_paths(
 ) -> int:
     """Each PATH: read, change, write, report. The exit code of the command."""
     jobs = jobs_of(paths or (), options)
+    # run_for_each hands over paths, of which two may be the same.
     turns = iter(jobs)
     try:
         return run_for_each(
@@ -137,6 +141,7 @@ def rewrite_paths(
             json="ckpt.rewrite" if options.json else None,
             tell_rest=True,
         )
+    # Past the loop over the PATHs: an error of the options would come once for each.
     except _RequestError as error:
         raise error.error from None
 
@@ -157,6 +162,7 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
     """
     places = options.places
     items = items_of(paths, options)
+    # With -r one file may be a folder of many.
     several = len(items) > 1 or options.recursive
     if places.out is None and not places.in_place and not places.dry_run and several:
         raise _where_to_write(items, places)
@@ -199,6 +205,8 @@ def items_of(paths: Sequence[str], options: ResultOptions) -> list[Found]:
     names = named_paths(paths, options.files_from, "change")
     places = options.places
     if not options.recursive:
+        # A folder of steps stands for its newest one, but not where it is changed
+        # itself.
         if options.places.command.many and not places.in_place:
             names = [
                 step_of(
@@ -216,6 +224,7 @@ def items_of(paths: Sequence[str], options: ResultOptions) -> list[Found]:
     )
     if others:
         output.write_talk(f"ckpt: {others_text(others)}")
+    # A second run must not take the results of the first for its input.
     return [
         item for item in drop_skipped(items) if not _is_result(item, names, places.out)
     ]
@@ -232,10 +241,12 @@ def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
     """Tell whether a file lies in OUT, which lies in the folder that is searched: an
     earlier result.
     """
+    # Whoever types a file of OUT means it.
     if out is None or item.named:
         return False
     folder = os.path.realpath(out)
     return (
+        # OUT may be the folder that is searched, and then all of it is input.
         folder not in map(os.path.realpath, names)
         and _relative_path(os.path.realpath(item.path), folder) is not None
     )
@@ -244,6 +255,7 @@ def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
 def _relative_path(path: str, folder: str) -> str | None:
     """Return a path as it is below a folder, or None for another one."""
     folder = os.path.normpath(folder)
+    # A path below the working folder has no folder in front.
     start = "" if folder == os.curdir else os.path.join(folder, "")
     path = os.path.normpath(path)
     return path[len(start) :] if path.startswith(start) and path != folder else None
@@ -257,6 +269,7 @@ def _folder_hint(out: str) -> str | None:
     """The command that makes the folder for several results, or None for the name of a
     file, where something has that name, and where nobody can paste it.
     """
+    # `-o out.pth` with several PATHs is no folder that somebody forgot to make.
     is_file_name = bool(os.path.splitext(out)[1])
     if is_file_name or is_url(out) or os.path.lexists(out.rstrip("/")):
         return None
@@ -273,6 +286,7 @@ def _where_to_write(items: Sequence[Found], places: WriteOptions) -> UsageError:
         if not is_url(last) and not os.path.lexists(last):
             out = pasted_path(last)
             return UsageError("where to write?", path=path, hint=out and f"-o {out}")
+    # The file cannot be read at all, so this error comes first.
     if items[0].error is not None:
         raise items[0].error
     with opened(path, places) as checkpoint:
@@ -291,9 +305,11 @@ def _refuse_collisions(jobs: Sequence[Job], places: WriteOptions) -> None:
     taken: dict[str, str] = {}
     for job in jobs:
         to = target_of(job.path, job.out, places)
+        # A dry run, and a result in place, take no other file's place.
         if to is None:
             continue
         other = taken.setdefault(to.real, job.path)
+        # setdefault gives this job's own path where the place was free.
         if other is not job.path:
             raise UsageError(
                 f"{show(other, 80)} would be written there too", path=to.path
@@ -311,11 +327,14 @@ def _rewrite_one(
         with output.progress_meter("copying") as progress:
             done = write(job.path, **keywords, progress=progress, tell=tell)
     except CkptError as error:
+        # An error about no file is about the options.
         if isinstance(error, UsageError) and error.path is None:
             raise _RequestError(error) from None
+        # Found in a folder, it is skipped; typed, it is an error.
         if _is_no_checkpoint(job, error, options.places.limits):
             return 0
         if (
+            # The folder that was typed, not one inside of it.
             isinstance(error, FolderError)
             and options.places.command.many
             and error.path in (None, job.path)

@@ -83,6 +83,7 @@ def typer_function(name: str, command: Command) -> Command:
         *map(_argument_parameter, arguments),
         *(_option_parameter(row) for row in rows),
     ]
+    # typer reads the name, the help and the parameters from the function.
     run.__name__ = command.__name__
     run.__module__ = command.__module__
     run.__doc__ = _examples_first(cleandoc(command.__doc__ or ""))
@@ -103,6 +104,7 @@ def _argument_value(row: Argument, values: dict[str, Any]) -> Any:
 
 def _option_value(row: Option, values: dict[str, Any]) -> Any:
     value = values[row.parameter]
+    # `--no-align` is handed on as `align`.
     return not value if row.is_negative else value
 
 
@@ -136,8 +138,10 @@ def _option_parameter(row: Option) -> Parameter:
     if row.low is not None or row.high is not None:
         settings |= {"min": row.low, "max": row.high}
     if row.name == "--help-all":
+        # Eager: it must not ask for the PATH that the help is about.
         settings |= {"callback": _show_all_help, "is_eager": True}
     names = [*([row.short] if row.short else []), row.name, *row.other_names]
+    # click keeps the last of two values; a list keeps both.
     kind = "texts" if row.is_once else row.kind
     default: Any = ... if row.required else False if row.kind == "flag" else row.default
     option = typer.Option(default, *names, **settings)
@@ -159,12 +163,14 @@ def _refuse_exclusions(name: str, rows: list[Option], values: dict[str, Any]) ->
 
 
 def _is_given(row: Option, value: Any) -> bool:
+    # An option that has its default excludes nothing.
     return value is not None and value is not False and value != row.default
 
 
 def _examples_first(text: str) -> str:
     """A help whose examples follow its first sentence."""
     first, *rest = text.split("\n\n")
+    # The sort is stable, so only the examples move. `\b` is the mark of click for them.
     rest.sort(key=lambda part: not part.startswith("\b"))
     return "\n\n".join([first, *rest])
 
@@ -197,6 +203,7 @@ class PlainCommand(TyperCommand):
             if param.param_type_name == "argument":
                 param.get_usage_pieces = partial(_usage_metavars, param)
                 param.get_help_record = partial(_help_record, self, param)
+            # An option with a second long name, as --max-shard-size of --shard-size.
             elif sum(
                 name.startswith("--") for name in param.opts
             ) > 1 and not isinstance(param.get_help_record, partial):
@@ -211,6 +218,7 @@ class PlainCommand(TyperCommand):
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _TITLES}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
+            # A hidden parameter has no record.
             if record is not None and (
                 ctx.meta.get(_ALL) or rare.isdisjoint(param.opts)
             ):
@@ -294,6 +302,7 @@ def _parameter_value(
     kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
     result: Any = value
     if value is None:
+        # click gives None for an option that was not typed, and () for a list.
         is_known, result = (
             kind is not None,
             () if param.multiple or param.nargs == -1 else None,
@@ -308,6 +317,7 @@ def _parameter_value(
         result = usual(ctx, value)
     elif param.callback is not None:
         result = param.callback(ctx, param, result)
+    # NaN passes every comparison with a limit.
     if isinstance(result, float) and result != result:
         raise typer.BadParameter(f"{value!r} is not a valid float range.", ctx, param)
     return result
