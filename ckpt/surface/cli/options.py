@@ -167,6 +167,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "inspect*",
             "Print plain text for git diff, also of what cannot be read.",
         ),
+        # lint calls a channel dead below the same share.
         number(
             "--threshold",
             "X",
@@ -254,11 +255,14 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "rehome",
             "Move one device only, as in cuda:0=cuda:1. Repeatable.",
         ),
+        # `map_location` of torch never reaches a device that is stored as a value, such
+        # as `args.device`.
         flag(
             "--objects",
             "rehome*",
             "Also change torch.device objects and device texts in values.",
         ),
+        # A power loss may leave bytes behind the old end of a file; this cuts them off.
         flag(
             "--undo",
             "rehome",
@@ -290,6 +294,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag(
             "--delete", "prune", "Delete what may go, after a question on a terminal."
         ),
+        # A pipe has nobody who could answer.
         flag("-y/--yes", "prune", "With --delete: do not ask, as a pipe needs."),
         flag("--quick", "prune", "Do not read the bytes of what stays."),
         texts(
@@ -379,6 +384,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "convert*",
             "Take DeepSpeed's weights from fp32 (default) or module.",
         ),
+        # Any number of ranks reads a DCP, so this decides only how many files there
+        # are.
         integer(
             "--ranks",
             "N",
@@ -408,6 +415,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Say where the dots of kohya's names are, with --adapter-names peft.",
             once=True,
         ),
+        # A strict load stops where a parameter never had a gradient.
         flag(
             "--complete-optimizer",
             "convert*",
@@ -446,6 +454,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Take lost tensors of the same name, shape and dtype from another save.",
             once=True,
         ),
+        # `.metadata` is written last, and only it has the names.
         text(
             "--names-from",
             "OTHER",
@@ -502,6 +511,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "merge",
             "Multiply what each ADAPTER adds by its number. Without it all have 1.",
         ),
+        # kohya, ComfyUI and diffusers take 1 where no alpha is recorded; others do not.
         number(
             "--scale",
             "X",
@@ -511,6 +521,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
                 "no alpha."
             ),
         ),
+        # Query, key and value may lie in one tensor in two ways, and shapes do not
+        # tell.
         texts(
             "--packing",
             "WAY",
@@ -531,6 +543,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "merge",
             "Rename the layers of ADAPTERs, as ckpt rename does. Repeatable.",
         ),
+        # Prefixes such as `module.` and `_orig_mod.` are no difference without it.
         flag(
             "--no-align",
             "diff warmstart average",
@@ -554,6 +567,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             low=0,
         ),
         flag("--close", "diff", "Use the tolerances of torch.testing for each dtype."),
+        # A listing in git can guard the layout of a model, without the file itself.
         flag(
             "--structure",
             "diff",
@@ -582,6 +596,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "diff",
             "Compare values only, as check_dtype=False of torch.testing.",
         ),
+        # Without it a file and what `ckpt slim` makes of it are the same.
         flag(
             "--strict",
             "diff",
@@ -620,6 +635,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             ),
             words=("target", "mean"),
         ),
+        # The number of positions does not tell their height and width.
         text(
             "--grid",
             "HxW",
@@ -629,6 +645,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
                 "OLD:NEW for both files. Without it both grids are square."
             ),
         ),
+        # Shapes alone prove nothing, so such pairs are made only where they are asked
+        # for.
         flag(
             "--by-shape",
             "warmstart*",
@@ -644,16 +662,19 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "warmstart*",
             "Split one tensor of PRETRAINED into query, key and value of TARGET.",
         ),
+        # What is sliced of the last layer belongs to another task.
         flag(
             "--count-sliced",
             "warmstart*",
             "Count what is sliced of the last layer as loaded.",
         ),
+        # Llama of Meta and of transformers have one shape and another order of values.
         flag(
             "--ignore-layout",
             "warmstart*",
             "Load tensors although PRETRAINED lays out their values otherwise.",
         ),
+        # The optimizer of TARGET was made with its old weights.
         flag(
             "--keep-optimizer",
             "warmstart*",
@@ -680,6 +701,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Prove this recipe on A and B, and search for nothing.",
             once=True,
         ),
+        # Where two ways fit, the tensor has no rule until one is named.
         texts(
             "--assume",
             "B=A",
@@ -759,6 +781,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "inspect stats verify sum",
             "Print one JSON document per PATH, in a pipe each on one line.",
         ),
+        # `best.pth` stands behind the last numbered file that has reached no more.
         text(
             "--sort",
             "BY",
@@ -807,12 +830,14 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag("--force", "report", "Replace the page if it exists."),
         flag("--hide-intact", "verify", "Print only files that are not intact."),
+        # Only the names change, and these are in `.metadata`.
         flag(
             "--link",
             "strip rename",
             "Make hard links to the data files of a DCP, and do not copy them.",
             rare=True,
         ),
+        # transformers loads a folder, and asks for config.json in it.
         flag(
             "--with-config",
             "slim convert* average merge",
@@ -832,6 +857,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
                 "replaced."
             ),
         ),
+        # Appending leaves the old pickle in a zip as unused bytes; a copy has none.
         flag(
             "--copy",
             "rehome strip rename set",
@@ -866,6 +892,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             ),
             rare=True,
         ),
+        # Commands that write refuse such a file otherwise.
         flag(
             "--keep-code",
             "rehome strip rename set convert salvage warmstart",
