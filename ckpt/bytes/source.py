@@ -625,7 +625,7 @@ def read_pipe(path: str, most: int) -> bytes | None:
         # Opening it says why.
         return None
     is_own_pipe = stat.S_ISFIFO(mode) and path.startswith(_DESCRIPTORS)
-    # `/dev/stdin` may be a terminal or a pipe, `<(…)` is a pipe of this process.
+    # `/dev/stdin` on a terminal is a device, `<(…)` is a pipe below `/dev/fd/`.
     if not stat.S_ISCHR(mode) and not is_own_pipe:
         return None
     with open(path, "rb") as stream:

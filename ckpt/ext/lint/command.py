@@ -90,7 +90,7 @@ def command(
     # Wrong codes are an error before any file is opened.
     gate_given("lint", keywords, default=None)
     settings = _settings(config, is_off=no_config)
-    # With a named file of rules nobody expects others.
+    # Whoever names a file of rules means no other one.
     unread = [] if config is not None or no_config else unread_settings(paths, settings)
     live = model_of(model, arg)
     names = (

@@ -64,7 +64,7 @@ def _literal_kind(kind: str, text: str) -> Kind:
 def is_safe_divisor(literal: str) -> bool:
     """Tell whether a number may divide any other one: 0 and -1 end the process."""
     digits = literal.lower()
-    # `p` begins the exponent of a hexadecimal number, `e` that of any other.
+    # `p` begins the exponent of a hexadecimal number, and `e` begins any other.
     if digits.startswith("0x"):
         return any(digit in "123456789abcdef" for digit in digits[2:].split("p")[0])
     return any(

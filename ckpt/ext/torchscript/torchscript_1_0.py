@@ -35,8 +35,8 @@ def sniff(probe: Probe) -> bool:
     archive = probe.archive
     if (
         archive is None
-        # With a data.pkl the archive is one of torch.save or of a later torch.jit.save.
         or archive.find("model.json") is None
+        # With a data.pkl the archive is one of torch.save or of a later torch.jit.save.
         or archive.find("data.pkl") is not None
     ):
         return False

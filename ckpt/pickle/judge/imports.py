@@ -147,7 +147,7 @@ def judge_imports(
     careful = {
         name for name in names if python3_name(name.module, name.name) in _CAREFUL
     }
-    # As a value, nobody knows with what it will be called.
+    # A value may be called later, with any arguments.
     for name in _held_names(calls, roots, careful) if careful else ():
         called.setdefault(name, _Calls())
     for name in names:

@@ -166,7 +166,7 @@ def _refuse_names_as_options(words: list[str]) -> None:
     A shell that fills in `*`, and a hook that hands over all names, let a file choose
     the options.
     """
-    # A shell that completes hands over half a line, which nobody runs.
+    # A shell that completes hands over half a line, which is not run.
     if "_CKPT_COMPLETE" in os.environ:
         return
     for place, word in enumerate(words):

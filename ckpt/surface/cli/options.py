@@ -294,7 +294,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag(
             "--delete", "prune", "Delete what may go, after a question on a terminal."
         ),
-        # A pipe has nobody who could answer.
+        # A question in a pipe would get no answer.
         flag("-y/--yes", "prune", "With --delete: do not ask, as a pipe needs."),
         flag("--quick", "prune", "Do not read the bytes of what stays."),
         texts(

@@ -305,7 +305,8 @@ def _refuse_collisions(jobs: Sequence[Job], places: WriteOptions) -> None:
     taken: dict[str, str] = {}
     for job in jobs:
         to = target_of(job.path, job.out, places)
-        # A dry run, and a result in place, take no other file's place.
+        # A result in place takes no other file's place, and shards are written for one
+        # PATH.
         if to is None:
             continue
         other = taken.setdefault(to.real, job.path)

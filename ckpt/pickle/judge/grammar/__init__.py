@@ -300,6 +300,7 @@ def _module_rule(name: str) -> Rule:
         recurrent = State(
             {**listed, **RECURRENT},
             stands_decorated,
+            # `__setstate__` reads these three to make the names of the weights.
             ("num_layers", "bidirectional", "bias"),
         )
         return Rule(
@@ -320,6 +321,7 @@ def _with_all_weights(state: State) -> Form:
 
     def judge(grammar: Grammar, node: Node) -> bool:
         names = map(str, filter(holds_text, node.keys)) if type(node) is Dict else ()
+        # Old torch wrote `all_weights`, which `__setstate__` takes for `_all_weights`.
         return not {"_all_weights", "all_weights"}.isdisjoint(names) and state(
             grammar, node
         )
