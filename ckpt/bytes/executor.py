@@ -122,6 +122,7 @@ def run_bundled(
     """
     bundles = [
         Task(_run_all, (bundle,), sum(task.nbytes for task in bundle))
+        # One result per bundle, which is taken apart below: the order stays.
         for bundle in _bundle_tasks(tasks)
     ]
     return list(chain.from_iterable(executor.run(bundles, progress)))
@@ -207,6 +208,7 @@ class Threads:
     def run(
         self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
     ) -> list[R]:
+        # One task gains nothing by a thread.
         if len(tasks) < 2 or self.count < 2:
             return Serial().run(tasks, progress)
         from concurrent.futures import ThreadPoolExecutor
@@ -289,6 +291,7 @@ def in_order(
     pool = ThreadPoolExecutor(count)
     wait = True
     try:
+        # Results wait in memory, so no more are begun than the loop takes soon.
         pending = deque(pool.submit(work, item) for item in items[: AHEAD * count])
         for item in items[AHEAD * count :]:
             yield pending.popleft().result()

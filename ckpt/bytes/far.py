@@ -97,6 +97,7 @@ def readings_of(things: Iterable[object]) -> Iterator[Reading]:
     """The bytes that are read of things that say so by `reads`, in lists and tuples
     too.
     """
+    # Plain arguments of a task, such as numbers and texts, read nothing.
     for thing in things:
         if hasattr(thing, "reads"):
             yield from cast("_Reader", thing).reads()
@@ -126,6 +127,7 @@ def reading_ahead(groups: Iterable[Iterable[Reading]]) -> Iterator[Turns]:
     """Ask for what lies on other machines while the block reads it, group by group, in
     few requests and many at once.
     """
+    # Local files are read at once; the module is not even imported for them.
     if not Used.sources:
         yield _Unforeseen()
         return
@@ -154,6 +156,7 @@ def reading_ahead_at_once(readings: Iterable[Reading]) -> Iterator[None]:
     """Ask for what the block reads, in few requests and many at once. Without a far
     source nothing happens.
     """
+    # The readings are an iterator: they are listed once, for both uses.
     if not Used.sources or not _ahead_module().is_worth(readings := list(readings)):
         yield
         return
@@ -168,6 +171,7 @@ class _Ahead(Turns, Protocol):
 class _Module(Protocol):
     """The part of the hook "reading ahead" that is used here."""
 
+    # Named as the class of the hook's module, so that the module itself fits.
     def Ahead(self, groups: Iterable[Iterable[Reading]]) -> _Ahead: ...  # noqa: N802
 
     def is_worth(self, readings: Sequence[Reading]) -> bool: ...
@@ -209,6 +213,7 @@ _BEGINNINGS = tuple(f"{name}://" for name in SCHEMES)
 
 def is_url(path: str) -> bool:
     """Tell whether a path leads to another machine."""
+    # The longest scheme is `https`, so most paths are told apart without a copy.
     return ":" in path[:6] and path.lower().startswith(_BEGINNINGS)
 
 

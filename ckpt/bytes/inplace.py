@@ -79,6 +79,7 @@ class ThroughSink(Sink):
 def cut(fd: int, size: int) -> None:
     """Cut a file to `size` bytes and force that to the disk. Raises OSError."""
     os.ftruncate(fd, size)
+    # An empty file has no last byte to write again.
     if size and disk.writes_through(fd):
         # The last byte again, as it is: with it goes the size, and nothing else of the
         # file.
@@ -102,15 +103,18 @@ def appending_sink(source: Source, progress: Progress | None = None) -> Iterator
     started = False
     sink: Sink | None = None
     try:
+        # Opened again to write: the source has it for reading only.
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         _lock_or_refuse(fd, path, fcntl.LOCK_EX)
         if source.status is None or not os.path.samestat(os.fstat(fd), source.status):
+            # A new file of this name is not the one whose end is known.
             raise WriteError("the file was replaced while it was read", path=path)
         source.check_unchanged()
         started = True
         sink = ThroughSink(fd, path, size, progress)
         yield sink
         sink.sync()
+        # From here on nothing is cut back: the file is valid as it is.
         started = False
         if os.fstat(fd).st_nlink > 1:
             sink.warnings.append("its other hard links changed too")
@@ -179,6 +183,7 @@ def locked_file(path: str, *, to_change: bool) -> Iterator[Held]:
     try:
         source = File(path, fd)
         _lock_or_refuse(fd, path, fcntl.LOCK_EX if to_change else fcntl.LOCK_SH)
+        # Behind the lock: until then another process may have changed it.
         source.check_unchanged()
         if not os.path.samestat(os.fstat(fd), os.stat(path)):
             raise WriteError("the file was replaced while it was read", path=path)

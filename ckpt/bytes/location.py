@@ -93,11 +93,14 @@ class LocalPath:
         try:
             with os.scandir(self.name) as entries:
                 return sorted(
+                    # The type comes with the listing; asking for each would be a call
+                    # per file.
                     f"{entry.name}/" if entry.is_dir() else entry.name
                     for entry in entries
                 )
         except OSError as error:
             raise NotOpenedError(read_failure_reason(error), path=self.name) from None
+        # Python raises it for a NUL, before the system is asked.
         except ValueError:
             raise NotOpenedError(
                 "not a file name: it holds a NUL", path=self.name
@@ -107,11 +110,13 @@ class LocalPath:
         return LocalPath(os.path.dirname(self.name) or os.curdir)
 
     def child(self, name: str, links: Links = "file") -> Location:
+        # Names beside the working folder stay bare, as a person types them.
         path = name if self.name == os.curdir else os.path.join(self.name, name)
         if not is_plain_name(name):
             raise UnreadableError(
                 f"{show(name, 80)} is not a file in this folder", path=self.name
             )
+        # A link may lead out of the folder, which a plain name cannot.
         if os.path.islink(path):
             why = _link_refusal(path, links)
             if why is not None:
@@ -217,6 +222,7 @@ def _link_refusal(path: str, links: Links) -> str | None:
     """
     if links == "no":
         return ": no link in this folder is followed"
+    # A link to nowhere goes on, and is an error of a missing file.
     if os.path.exists(path) and not os.path.isfile(path):
         return ", but not to a file"
     if links == "cache" and not _is_cached(path):
@@ -228,6 +234,7 @@ def _is_cached(path: str) -> bool:
     """Tell whether a link in `models--x--y/snapshots/REVISION/` leads directly into
     `models--x--y/blobs/`.
     """
+    # Both sides are resolved: the cache itself may lie behind a link.
     folder = os.path.realpath(os.path.dirname(path) or os.curdir)
     target_folder = os.path.dirname(os.path.realpath(path))
     parts = folder.split(os.sep)
@@ -249,6 +256,7 @@ def is_cached_model(path: str) -> bool:
     """Tell whether a local path is the folder of a model in a Hugging Face cache:
     `models--ORG--NAME`.
     """
+    # The test of the text is cheap, and nearly all paths end here.
     name = os.path.basename(os.path.normpath(path)) if "models--" in path else ""
     return name.startswith("models--") and os.path.isdir(os.path.join(path, SNAPSHOTS))
 
@@ -346,6 +354,7 @@ def path_beside(
     is_kept = other and (not endings or own_ending.endswith(tuple(endings)))
     ending = own_ending if is_kept else endings[0]
     folder, name = os.path.split(stem)
+    # The working folder is second, where the folder of the input takes no files.
     for place in (folder, ""):
         if os.access(place or os.curdir, os.W_OK | os.X_OK):
             return _free_path(place, name, suffix, ending)
@@ -357,6 +366,7 @@ def _split_ending(path: str, endings: Sequence[str]) -> tuple[str, str]:
     or none.
     """
     path = os.path.normpath(path)
+    # `.` and `..` have no name to put a suffix behind.
     if os.path.basename(path) in (os.curdir, os.pardir, ""):
         path = os.path.abspath(path)
     if os.path.isdir(path):
@@ -380,6 +390,7 @@ def _free_path(folder: str, name: str, suffix: str, ending: str) -> str | None:
     for number in range(1, _TRIES):
         more = "" if number == 1 else f".{number}"
         path = os.path.join(folder, f"{name}{suffix}{more}{ending}")
+        # A link that leads nowhere has the name too.
         if not os.path.lexists(path):
             return path
     return None

@@ -134,6 +134,8 @@ class BaseSource:
         raise NotImplementedError
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
+        # In steps, so that a buffer of gigabytes needs no second one of its size; an
+        # empty buffer is checked too.
         for position in range(0, len(buffer) or 1, STEP):
             piece = buffer[position : position + STEP]
             piece[:] = self.read(offset + position, len(piece))
@@ -167,6 +169,7 @@ class BaseSource:
         return None
 
     def _check_range(self, offset: int, count: int, path: str | None = None) -> None:
+        # Before anything is allocated, for the numbers come from the file.
         if offset < 0 or count < 0 or offset + count > self.size:
             span = f"bytes {offset:,} to {offset + count:,} are needed"
             raise CutOffError(f"cut off: {span}, it ends at {self.size:,}", path=path)
@@ -225,6 +228,7 @@ class File(BaseSource):
 
     @property
     def address(self) -> str | None:
+        # The descriptor is another program's, but the path may be opened again.
         if self._opened is None:
             return os.path.abspath(self.name)
         return self._opened.path or None
@@ -249,6 +253,7 @@ class File(BaseSource):
         self._check_range(offset, count, self.name)
         fd = self._take_descriptor()
         try:
+            # A position of its own for each read, so threads share one descriptor.
             data = os.pread(fd, min(count, MOST), offset)
             # A short read is no error: a signal or a network file system may end it.
             while len(data) < count:
@@ -378,6 +383,7 @@ class FileObject(BaseSource):
     def read(self, offset: int, count: int) -> bytes:
         self._check_range(offset, count, self.name)
         parts: list[bytes] = []
+        # A read may give less than it was asked for, as any file object of Python.
         with self._file_moved_to(offset):
             while count:
                 part = self._file.read(count)
@@ -500,6 +506,7 @@ class Joined(BaseSource):
 
     def at(self, offset: int) -> tuple[Source, int]:
         """The source that holds the byte at an offset, and the offset there."""
+        # An empty source begins where the next one does, and is passed over.
         index = bisect_right(self._begins, offset) - 1
         return self.sources[index], offset - self._begins[index]
 
@@ -596,6 +603,7 @@ def first_bytes(path: str, count: int = 512) -> bytes:
 
 def read_limited(source: Source, limit: int, limit_name: str, what: str) -> bytes:
     """All bytes of a source. Raises LimitError when it has more than `limit`."""
+    # The size is known before a byte is read.
     if source.size > limit:
         raise LimitError(f"{what} has {source.size:,} bytes", limit_name, limit)
     return source.read(0, source.size)
@@ -617,6 +625,7 @@ def read_pipe(path: str, most: int) -> bytes | None:
         # Opening it says why.
         return None
     is_own_pipe = stat.S_ISFIFO(mode) and path.startswith(_DESCRIPTORS)
+    # `/dev/stdin` on a terminal is a device, `<(…)` is a pipe below `/dev/fd/`.
     if not stat.S_ISCHR(mode) and not is_own_pipe:
         return None
     with open(path, "rb") as stream:

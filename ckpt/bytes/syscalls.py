@@ -11,6 +11,7 @@ from __future__ import annotations
 Numbers = dict[str, tuple[int | None, int | None]]
 """Name of a call -> its number on x86_64, and on aarch64."""
 
+# `write` is not among them: an answer on stdout needs it.
 FILES: Numbers = {
     "creat": (85, None),
     "truncate": (76, 45),
@@ -57,6 +58,7 @@ FILES: Numbers = {
 flags.
 """
 
+# Behind another root, a path that was judged would be another file.
 MOUNTS: Numbers = {
     "mount": (165, 40),
     "umount2": (166, 39),
@@ -80,6 +82,7 @@ MOUNTS: Numbers = {
 }
 """Calls that change what a path means."""
 
+# A file in memory has no path, and can be started by its descriptor.
 PROGRAMS: Numbers = {
     "execve": (59, 221),
     "execveat": (322, 281),
@@ -89,6 +92,7 @@ PROGRAMS: Numbers = {
 }
 """Calls that start a program, or make a file without a name for one."""
 
+# A message may name its receiver, so sending reaches out without `connect`.
 NETWORK: Numbers = {
     "socketpair": (53, 199),
     "connect": (42, 203),
@@ -108,6 +112,7 @@ SERVING: Numbers = {
 }
 """Calls of who serves others: reading a URL needs none."""
 
+# `kill` and `tgkill` are not here: a process may send signals to itself, see JUDGED.
 PROCESSES: Numbers = {
     "tkill": (200, 130),
     "rt_sigqueueinfo": (129, 138),

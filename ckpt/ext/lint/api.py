@@ -101,6 +101,8 @@ def lint(
     gate = FileGate(
         _with_settings(asked.rules, settings, level),
         asked.rules,
+        # --per-file-ignores replaces the table of the file, as --ignore replaces its
+        # list.
         () if asked_ignores else _ignores_of(settings),
         asked_ignores,
     )
@@ -112,8 +114,11 @@ def lint(
     )
     paths = [path_of(one) for one in given if not isinstance(one, Checkpoint)]
     values = read_values or settings.values
+    # Only codes that somebody typed: a file of rules may name them for runs that read
+    # values.
     if not values:
         _refuse_unread(asked.rules.select, asked.fails)
+    # Open checkpoints cannot go to another process, so they are judged here.
     rows = [
         _judged_open(one, looking, gate, values)
         for one in given
@@ -125,6 +130,7 @@ def lint(
         if progress is not None:
             progress(number, len(tasks))
         rows.append(row)
+    # A folder that was typed, and led to no file.
     bare = empty_folders(paths, [row.path for row in rows])
     for path in bare:
         none = nothing_in(path)
@@ -136,6 +142,7 @@ def lint(
     if live is not None:
         name = model_name or (model if isinstance(model, str) else type(model).__name__)
         rows.append(_file_report(name, gate, lint_model(live))._replace(is_model=True))
+    # As people count: `epoch_10` comes behind `epoch_2`.
     rows.sort(key=lambda row: natural_sort_key(row.path))
     report = LintReport(
         tuple(rows),
@@ -145,6 +152,7 @@ def lint(
         settings.path,
         exit_zero=exit_zero,
     )
+    # Last, so that a baseline sees the findings as the rules left them.
     return report if known is None else known.applied_to(report)
 
 
@@ -165,6 +173,7 @@ def _ignores(values: Texts) -> tuple[FileIgnore, ...]:
     """The ignores per glob of the call, each `GLOB:CODE[,CODE]`. Raises UsageError."""
     rows = []
     for value in keyword_texts(values):
+        # The last colon: a glob may have one too, as in a URL.
         glob, colon, codes = value.rpartition(":")
         if not glob or not colon:
             problem = f"--per-file-ignores {show(value, 60)}: no glob and codes"
@@ -179,6 +188,7 @@ def _ignores_of(settings: LintSettings) -> tuple[FileIgnore, ...]:
     """The ignores per glob of a file, whose globs begin at its folder. Raises
     UsageError.
     """
+    # Globs of a file count from its folder, wherever the command runs.
     folder = os.path.dirname(os.path.abspath(settings.path))
     return tuple(
         FileIgnore(
@@ -190,6 +200,7 @@ def _ignores_of(settings: LintSettings) -> tuple[FileIgnore, ...]:
 
 def _with_settings(rules: Rules, settings: LintSettings, level: str | None) -> Rules:
     """Return the rules of the call, completed by the rules of a file."""
+    # --level of the command line wins over the file.
     lowest = level or settings.level
     own = rules_of(
         "lint",
@@ -225,6 +236,7 @@ def _lint_file(
     if item.error is not None or item.skipped is not None:
         error = None if item.error is None else item.error.failure(item.path)
         return FileReport(item.path, (), error, skipped=item.skipped)
+    # The whole judgement is inside: a file may change or turn out damaged at any point.
     try:
         with about(item.path), read(item.path, looking.limits) as checkpoint:
             return _judged_survey(item.path, Survey(checkpoint), looking, gate, values)
@@ -259,5 +271,6 @@ def _judged_survey(
     report = _file_report(path, gate, findings, values=values)
     if numbers is not None:
         report = report._replace(error=numbers.failure)
+    # A file that was written meanwhile may have findings of two states.
     survey.checkpoint.check_unchanged()
     return report

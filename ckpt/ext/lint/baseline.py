@@ -45,10 +45,12 @@ class Entry(NamedTuple):
 
 def entry_of(path: str, finding: Finding) -> Entry:
     """Return the entry of a finding of the file at a relative path."""
+    # Sorted, for the order in which the names are found does not count.
     names = sorted({*finding.tensors, *finding.where})
     if not names or finding.level == "error":
         # Another command at the same place is another danger.
         names.append(finding.message)
+    # 16 digits are enough to tell the findings of one file apart.
     about = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]
     return Entry(path, finding.code, finding.level, about, finding.message)
 
@@ -59,6 +61,7 @@ def baseline_text(entries: Iterable[Entry]) -> str:
     """
     rows = [
         json.dumps(entry._asdict())
+        # One entry per key: two findings may be about the same.
         for entry in sorted({entry.key: entry for entry in entries}.values())
     ]
     listed = ",\n    ".join(rows)
@@ -74,6 +77,7 @@ def baseline_of(document: Json) -> list[Entry]:
     is none.
     """
     try:
+        # A damaged document and another one have one answer.
         head = json_object(json_object(document)["schema"])
         name, version = head["name"], head["version"]
     except (ValueError, KeyError):
@@ -101,6 +105,7 @@ def _entry(row: Mapping[str, Json]) -> Entry:
     path, code, level, about = (
         _text(row[field]) for field in ("path", "code", "level", "about")
     )
+    # The message is for people, so it may be missing.
     return Entry(path, code, level, about, _text(row.get("message", "")))
 
 
@@ -117,6 +122,7 @@ def known_and_new(
     others.
     """
     known = [finding for finding in findings if entry_of(path, finding).key in keys]
+    # By identity: a new finding may be equal to a known one.
     ids = set(map(id, known))
     return tuple(known), tuple(
         finding for finding in findings if id(finding) not in ids

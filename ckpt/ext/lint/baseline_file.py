@@ -58,6 +58,7 @@ class Baseline:
         looked = self._rows_that_were_read(report.files)
         others = [
             entry
+            # An entry goes where this run judged it, or its file is gone.
             for entry in self._entries
             if self._is_there(entry) and not _is_judged(entry, looked)
         ]
@@ -71,6 +72,7 @@ class Baseline:
         """Return the entries whose finding has gone: from a file that was read, or with
         its file.
         """
+        # What rules switched off was found all the same, so its entry is not stale.
         current = {
             entry_of(self._relative(row), finding).key
             for row in files
@@ -101,6 +103,7 @@ class Baseline:
         """Tell whether the file of an entry is there. For a URL or a live model the
         answer is yes: nothing looks.
         """
+        # `model.py:build` names a live model.
         if is_url(entry.path) or ".py:" in entry.path:
             return True
         return os.path.exists(os.path.join(self._folder, entry.path))
@@ -135,6 +138,7 @@ def _read_entries(path: str) -> list[Entry]:
             data = read_limited(file, _BYTES, "", "the baseline")
         finally:
             file.close()
+        # The budget follows from the bytes, for the file may be a stranger's.
         return baseline_of(parse_json(data, "baseline", Budget(Limits(), len(data))))
     except LimitError:
         raise UsageError(f"more than {_BYTES:,} bytes", path=path) from None

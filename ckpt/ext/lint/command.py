@@ -81,13 +81,16 @@ def command(
     ckpt lint runs/ --ignore cuda
     ckpt lint --model model.py:build --select list-modules
     """
+    # --json is the short form of --output-format json.
     form = output_format or ("json" if json else "text")
     if form not in _FORMS:
         raise UsageError(
             f"--output-format {show(form, 40)}: not one of {' '.join(_FORMS)}"
         )
+    # Wrong codes are an error before any file is opened.
     gate_given("lint", keywords, default=None)
     settings = _settings(config, is_off=no_config)
+    # Whoever names a file of rules means no other one.
     unread = [] if config is not None or no_config else unread_settings(paths, settings)
     live = model_of(model, arg)
     names = (
@@ -95,8 +98,10 @@ def command(
         if paths or files_from or live is None
         else []
     )
+    # `lint model.py:build` is a mistake for --model.
     for name in names:
         refuse_factory(name, "--model")
+    # The file of rules may ask for it too, and it decides on the fence.
     reads_tensors = read_values or settings.values
     known = None
     if write_baseline:
@@ -104,6 +109,7 @@ def command(
             raise UsageError(
                 "--write-baseline needs a file to write", hint="--baseline FILE"
             )
+        # The baseline is written at the end, which the fence would forbid.
         known = baseline_at(baseline, is_new=True)
     else:
         fence_in(
@@ -121,6 +127,7 @@ def command(
             skip_others=skip_others,
             require=require,
             config=settings,
+            # A baseline that is renewed needs all findings, the known ones too.
             baseline=None if write_baseline else baseline,
             hints=form == "json",
             jobs=jobs,
@@ -131,7 +138,9 @@ def command(
     if known is not None:
         known = known.renewed(report)
         _write_baseline(known)
+        # Now all of them are known, and the exit code says so.
         report = known.applied_to(report)
+    # --quiet must not hide why the exit code is 2.
     say = output.write_complaint if report.exit_code == TROUBLE else output.write_talk
     for row in report.files:
         if row.error is not None and form == "text":
@@ -183,6 +192,7 @@ def _write_report(report: LintReport, form: str, *, statistics: bool) -> None:
             if form == "github"
             else junit_lines(report.files, others)
         )
+        # No wrapping: a line is one command of GitHub, or XML.
         sys.stdout.writelines(f"{line}\n" for line in lines)
     elif statistics:
         output.write_lines(statistics_lines(report.files, output.screen_width()))
@@ -210,6 +220,7 @@ def _tell_switched_off(report: LintReport) -> None:
 def _write_baseline(baseline: Baseline) -> None:
     """Write the file of a baseline. Raises WriteError."""
     data = baseline.text().encode()
+    # Written aside and renamed, so that a crash leaves the old baseline.
     with target.writing_file(
         target.target(baseline.path, force=True), len(data)
     ) as sink:

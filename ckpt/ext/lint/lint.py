@@ -27,6 +27,7 @@ from ckpt.model.text import Json, and_more, counted_noun, show, show_names
 from ckpt.surface.reports import document_head, shown_as_html
 from ckpt.tree.view import look
 
+# `/home/ann` and `C:\Users\ann`: up to the name of the person, not the path behind it.
 _HOME = re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\Users\\)[^/\\\s'\"]+")
 _TOKENS = (
     ("a Hugging Face token", re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")),
@@ -35,14 +36,18 @@ _TOKENS = (
         re.compile(r"\bgh[pousr]_[A-Za-z0-9]{36,}\b|\bgithub_pat_\w{22,}\b"),
     ),
     ("an AWS key", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
+    # A digit must be there: `sk-learn-based-estimator` is no key.
     ("an API key", re.compile(r"\bsk-(?:proj-|ant-)?(?=[A-Za-z]*\d)[A-Za-z0-9]{20,}")),
     ("a Slack token", re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}")),
     ("a private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
     (
         "a password in an address",
+        # `https://user:password@host`: the scheme is looked at from its end only, so
+        # that a long word costs no square.
         re.compile(r"(?<=[a-z0-9+.-])://[^/\s:@]+:[^/\s:@]+@"),
     ),
 )
+# The last part of a dotted name: `config.api_key`.
 _SECRET = re.compile(
     r"(?:^|[_.])(?:api_?key|secret(?:_key)?|password|passwd|access_token|auth_token)$",
     re.I,
@@ -65,11 +70,13 @@ def private_values(checkpoint: Checkpoint) -> Iterator[Finding]:
     by_kind: dict[str, list[str]] = {}
     example: dict[str, str] = {}
     for value in checkpoint.values:
+        # Shown at its first place, or by its fields.
         if value.same_as is not None or value.fields is not None:
             continue
         for text in _list_texts(value.node):
             for kind, shown in _private_kinds(value.name, text):
                 places = by_kind.setdefault(kind, [])
+                # A list may have many such texts, all under one name.
                 if value.name not in places:
                     places.append(value.name)
                 example.setdefault(kind, shown)
@@ -77,6 +84,7 @@ def private_values(checkpoint: Checkpoint) -> Iterator[Finding]:
         example_text = f": {show(example[kind], 60)}" if example[kind] else ""
         yield Finding(
             "private",
+            # A token has no example: only its kind and its place are said.
             f"{kind} at {show_names(places, 1)}{example_text}",
             where=tuple(places),
         )
@@ -104,6 +112,7 @@ def _private_kinds(name: str, text: str) -> Iterator[tuple[str, str]]:
     if token is not None:
         yield token, ""
     elif (
+        # A short text, or one without a digit, is more often a word such as `disabled`.
         _SECRET.search(name) and len(text) >= 8 and any(char.isdigit() for char in text)
     ):
         yield "a secret by its name", ""
@@ -117,12 +126,15 @@ def _find_host(text: str) -> str | None:
     None.
     """
     for end in _INNER.finditer(text):
+        # Backwards from the end of the name: forwards, a pattern would begin at each
+        # letter of a long text.
         backwards = _LABELS.match(text[max(0, end.start() - _NAME) : end.start()][::-1])
         name = (
             ""
             if backwards is None
             else backwards[0][::-1].rpartition("..")[2].lstrip(".-")
         )
+        # `torch.internal` is a name of Python; a host has three labels.
         if name and not name.endswith(".") and f"{name}{end[0]}".count(".") > 1:
             return name + end[0]
     return None
@@ -177,6 +189,7 @@ class FileReport(NamedTuple):
         """
         if self.has_values or self.is_model or self.gate is None:
             return False
+        # A gate that leaves these codes out misses nothing.
         missed = [Finding(code, "") for code in VALUE_CODES]
         return any(self.gate.kept(self.path, missed))
 
@@ -186,6 +199,7 @@ class FileReport(NamedTuple):
             return False
         if level not in LEVELS or code not in CATALOGUE:
             return True  # of another release: nothing makes it any more
+        # An entry has a level of its own, which may be higher than its code has.
         finding = Finding(code, "", raised=level)
         return any(self.gate.kept(self.path, [finding]))
 
@@ -240,9 +254,11 @@ class LintReport(NamedTuple):
 
     def _file_exit_code(self, row: FileReport) -> int:
         if row.error is not None and not self.skip_unreadable:
+            # A file that cannot be read is trouble, whatever the gate asks.
             return 2
         if self.exit_zero:
             return 0
+        # With --fail-on only the codes that it names close the gate.
         if self.gate.fails:
             return self.gate.code(row.findings)
         return int(any(finding.level != "info" for finding in row.findings))
@@ -276,6 +292,7 @@ class FileIgnore(NamedTuple):
         """
         match = re.compile(translate(self.glob)).match
         absolute = path if is_url(path) else os.path.abspath(path)
+        # The folder of the rules, where `old/*` begins.
         below = absolute.removeprefix(f"{self.folder.rstrip('/')}/")
         return any(
             match(name) is not None
@@ -314,12 +331,14 @@ class FileGate(NamedTuple):
         asked_here = ignored_in(path, self.asked_ignores)
         rules = self.rules.without(asked_here | ignored_in(path, self.ignores))
         kept = rules.kept(every)
+        # By identity, because two findings may be equal.
         ids = set(map(id, kept))
         lost = [
             finding
             for finding in self.asked.without(asked_here).kept(every)
             if id(finding) not in ids
         ]
+        # Given back, although the file ignores them.
         errors = [finding for finding in lost if finding.level == "error"]
         return order([*kept, *errors]), tuple(
             finding for finding in lost if finding.level != "error"
@@ -357,6 +376,7 @@ def lint_values(
     or of all its tensors where it has neither.
     """
     parts = [part for part in survey.sections if part.kind in ("model", "ema")]
+    # None stands for the whole file, where no section is a model.
     names: list[str | None] = [part.name for part in parts]
     findings: list[Finding] = []
     unread: list[Row] = []

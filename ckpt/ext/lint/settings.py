@@ -24,6 +24,7 @@ _PARTS = 100
 square.
 """
 # `(?=(x))\1` gives nothing back, as `x++` does from Python 3.11 on.
+# A word, bare or in quotes, blanks, a dot, blanks: a hundred times in a row.
 _DEEP = re.compile(
     r"""(?<![\w"'-])"""
     r"""(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')(?=([ \t]*))\1\.(?=([ \t]*))\2)"""
@@ -73,9 +74,11 @@ def nearest_settings(folder: str) -> LintSettings:
     while True:
         for name in (_OWN, _PROJECT):
             path = os.path.join(folder, name)
+            # A ckpt.toml is about ckpt by its name.
             if os.path.isfile(path) and (name == _OWN or _is_about_ckpt(path)):
                 return settings_at(path)
         parent = os.path.dirname(folder)
+        # The root is its own parent.
         if parent == folder:
             return LintSettings()
         folder = parent
@@ -107,6 +110,7 @@ def settings_at(path: str) -> LintSettings:
     table = _read_table(path)
     name = table_name(path)
     _refuse_unknown(path, name, table, _KEYS)
+    # The word of the table, as the type that the rules take.
     level = next((level for level in LEVELS if level == table.get("level")), None)
     if level is None and "level" in table:
         raise UsageError(f"{name} level is one of {' '.join(LEVELS)}", path=path)
@@ -157,11 +161,13 @@ def _read_table(path: str) -> dict[str, object]:
     """The table of the rules of lint. Raises UsageError."""
     table: object = _document(path)
     if table_name(path) == "[lint]":
+        # Only a ckpt.toml is all of ckpt; a pyproject.toml has tables of other tools.
         _refuse_unknown(path, "the file", _document(path), ("lint",))
         keys: tuple[str, ...] = ("lint",)
     else:
         keys = ("tool", "ckpt", "lint")
     for key in keys:
+        # A missing table is an empty one, and a value in its place is an error.
         table = table.get(key, {}) if isinstance(table, dict) else None
     if not isinstance(table, dict):
         raise UsageError(f"{table_name(path)} is not a table", path=path)
@@ -181,6 +187,7 @@ def _document(path: str) -> dict[str, object]:
             text = read_limited(file, _BYTES, "", "the file").decode("utf-8")
         finally:
             file.close()
+        # Before tomllib, which would take minutes for such a key.
         if _DEEP.search(text):
             raise UsageError(
                 f"cannot be read: a key of more than {_PARTS} parts", path=path

@@ -39,6 +39,7 @@ def lint_lines(reports: Iterable[FileReport], width: int | None) -> list[Line]:
         out.append([(show(report.path, None), "head")])
         for finding in report.findings:
             head = f"  {finding.level.ljust(7)}  {finding.code}  "
+            # Below 30 columns a sentence would be one word per line.
             room = None if width is None else max(width - len(head), 30)
             first, *more = wrap_text(safe_sentence(finding.message), room, 0)
             out.append(
@@ -48,6 +49,7 @@ def lint_lines(reports: Iterable[FileReport], width: int | None) -> list[Line]:
                     (f"  {first}", ""),
                 ]
             )
+            # A run of a hundred files would repeat it a hundred times.
             if finding.consequence and finding.consequence not in explained:
                 explained.add(finding.consequence)
                 more += wrap_text(safe_sentence(finding.consequence), room, 0)
@@ -64,6 +66,7 @@ def statistics_lines(reports: Sequence[FileReport], width: int | None) -> list[L
         code
         for report in reports
         for code in {finding.code for finding in report.findings}
+        # The model is no file, and is named beside the count.
         if not report.is_model
     )
     in_model = {
@@ -74,6 +77,7 @@ def statistics_lines(reports: Sequence[FileReport], width: int | None) -> list[L
     }
     size = max((len(f"{count:,}") for count in counts.values()), default=0)
     out: list[Line] = []
+    # The catalogue has the errors first.
     for code, row in CATALOGUE.items():
         if counts[code]:
             head: Line = [
@@ -125,6 +129,7 @@ def github_lines(reports: Iterable[FileReport]) -> list[str]:
     """Workflow commands of GitHub, with line ends and percent signs escaped."""
     out = []
     for report in reports:
+        # GitHub reads `%` as an escape in a value, and `:` and `,` as the end of one.
         name = (
             show_line(show(report.path, None))
             .replace("%", "%25")
@@ -148,6 +153,7 @@ def sarif_log(
     """A SARIF log (OASIS, version 2.1.0). Files that cannot be read are notifications
     of the run.
     """
+    # SARIF lists each rule once, and results point to its index.
     codes = list(
         dict.fromkeys(finding.code for report in reports for finding in report.findings)
     )
@@ -181,6 +187,7 @@ def sarif_log(
     ]
     run: dict[str, Json] = {
         "tool": {"driver": {"name": "ckpt", "version": __version__, "rules": rules}},
+        # False where a file has no answer, so that no viewer takes the log for whole.
         "invocations": [
             {"executionSuccessful": not unread, "toolExecutionNotifications": unread}
         ],
@@ -196,6 +203,7 @@ def sarif_log(
 
 
 def _sarif_location(path: str) -> dict[str, Json]:
+    # A name that is no UTF-8 keeps its bytes, as `%FF`.
     data = path.encode("utf-8", "surrogateescape")
     uri = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in data)
     return {"physicalLocation": {"artifactLocation": {"uri": uri}}}
@@ -207,6 +215,7 @@ def junit_lines(
     """A JUnit report: a test for each file, which fails with the first finding of level
     error or warning.
     """
+    # A skipped file is no test, neither passed nor failed.
     checked = [report for report in reports if report.skipped is None]
     failed = sum(bool(_failed_findings(report)) for report in checked)
     errors = sum(report.error is not None for report in checked)
@@ -239,6 +248,7 @@ def junit_lines(
                 f"{finding.level} {finding.code} {safe_sentence(finding.message)}"
                 for finding in failures
             ]
+            # JUnit has one failure per test, so all findings stand in its message.
             kind, message = quoteattr(failures[0].code), quoteattr(" | ".join(texts))
             told.append(f"<failure type={kind} message={message}/>")
         out += [f"{opening}>", *told, "</testcase>"] if told else [f"{opening}/>"]

@@ -46,6 +46,8 @@ class _Body:
         statement: list[Token] = []
         for token in tokens:
             if token.kind not in (NEWLINE, INDENT, DEDENT):
+                # Line breaks inside of brackets give no token, so a statement is whole
+                # here.
                 statement.append(token)
                 continue
             if statement:
@@ -58,6 +60,7 @@ class _Body:
 
     def _judge_statement(self, statement: list[Token]) -> Iterator[tuple[str, Token]]:
         first = statement[0]
+        # A statement follows, so that `return` did not stand at the end.
         if self._return is not None:
             yield "a return before the end", self._return
             self._return = None
@@ -77,6 +80,7 @@ class _Body:
         if self._blocks:
             was_small = self._carried <= _CARRIED
             self._carry_names(_assigned_names(statement))
+            # The sum only grows: it is said once, where it crosses the limit.
             if was_small and self._carried > _CARRIED:
                 yield "blocks that hand on many names", first
 
@@ -94,6 +98,7 @@ def _is_over_range(loop: list[Token]) -> bool:
     """Tell whether a `for` runs over a range: its body is compiled once, however many
     rounds it has.
     """
+    # Behind `for` and the name that counts.
     words = [token.text for token in loop[2:5]]
     return loop[1:2] != [] and loop[1].kind == NAME and words == ["in", "range", "("]
 

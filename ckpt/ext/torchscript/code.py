@@ -21,10 +21,12 @@ from ckpt.model.text import and_more, show
 
 OTHERS = ""
 """Stands for the other tensors of a class. No attribute has this name."""
+# `class Linear(Module):` and `  __parameters__ = ["weight", "bias", ]`.
 _LINE = (
     r"(?m)^(?:class (?P<class>\w+)\(|  __(?P<kind>parameters"
     r"|buffers)__ = \[(?P<names>[^\]\n]*)\])"
 )
+# `torch.device("cuda:0")`, and `torch.cuda(x)` for a tensor that is moved.
 _DEVICE = re.compile(r'\btorch\.(?:device\("([a-z]{1,20}(?::\d{1,3})?)"\)|(cuda)\()')
 _TRACED = ", pin_memory=False)"
 """The end of a call behind its device, as torch.jit.trace records it. A script names
@@ -83,6 +85,7 @@ def code_of(
     script.has_values = has_values
     prefix = f"{archive.root}/{folder}/"
     for name, record in archive.records.items():
+        # torch finds records in letters of any case, and runs what is in them.
         folded = fold_case(name)
         if not folded.startswith(fold_case(prefix)) or not folded.endswith(".py"):
             continue
@@ -96,6 +99,7 @@ def code_of(
         code = archive.read(record, limits.pickle_bytes, "pickle-bytes").decode(
             "utf-8", "replace"
         )
+        # `code/__torch__/a/b.py` has the classes `__torch__.a.b.X`.
         module = name[len(prefix) : -3].replace("/", ".")
         _collect_kinds(code, module, result.kinds, budget)
         file = f"{folder}/{name[len(prefix) :]}"
@@ -104,6 +108,7 @@ def code_of(
     result.classes.update(script.classes)
     result.loaders.extend(map(script.line_of, script.loaders[:_SHOWN]))
     result.deeds.extend(_deed_lines(script, script.deeds_anywhere()))
+    # Only now all files are there: a body may call code of any of them.
     dangers, unknown = script.deeds_of_load()
     result.dangers.extend(_deed_lines(script, dangers))
     result.unknown.extend(_deed_lines(script, unknown))
@@ -119,6 +124,7 @@ def notices_of(code: Code) -> Iterator[Notice]:
     loaders, deeds = and_more(code.loaders, 2), and_more(code.deeds, 2)
     if code.loaders and (code.dangers or code.deeds):
         worst = and_more(code.dangers or code.deeds, 2)
+        # This is the worst that can be said, so it stands alone.
         text = (
             f"DANGER: loading this file runs its __setstate__ ({loaders}), and its "
             f"code has {worst}."
@@ -151,6 +157,8 @@ def devices_in(code: str, file: str, budget: Budget) -> list[CodeDevice]:
     line, position = 1, 0
     for match in _DEVICE.finditer(code):
         budget.charge(_NAME, "the code of the archive")
+        # Counted on from the last match: from the start, long code would cost its
+        # square.
         line += code.count("\n", position, match.start())
         position = match.start()
         is_traced = code.startswith(_TRACED, match.end())
@@ -176,6 +184,7 @@ def _collect_kinds(
             kinds = kinds_of.setdefault(f"{module}.{match['class']}", {})
         elif kinds is not None:
             role: Role = "parameter" if match["kind"] == "parameters" else "buffer"
+            # Only torch 1.4 writes no `__buffers__` below `__parameters__`.
             if role == "parameter":
                 kinds[OTHERS] = "buffer"
             else:

@@ -64,6 +64,7 @@ def _literal_kind(kind: str, text: str) -> Kind:
 def is_safe_divisor(literal: str) -> bool:
     """Tell whether a number may divide any other one: 0 and -1 end the process."""
     digits = literal.lower()
+    # `p` begins the exponent of a hexadecimal number, and `e` begins any other.
     if digits.startswith("0x"):
         return any(digit in "123456789abcdef" for digit in digits[2:].split("p")[0])
     return any(
@@ -174,6 +175,7 @@ class Constants:
     # --- statements -------------------------------------------------------------------
 
     def _end_statement(self) -> None:
+        # Brackets that are still open belong to code that torch does not read.
         group = self._groups[0]
         self._end_argument()
         values = group.arguments
@@ -214,6 +216,7 @@ class Constants:
 
     def _name(self, text: str) -> None:
         now = self._groups[-1].now
+        # The kind of a member is the kind of what stands before the dot.
         if self._is_member and now.kind is not None:
             now.name = f"{now.name}.{text}"
             return
@@ -246,6 +249,7 @@ class Constants:
         elif text in _LITERALS:
             self._take_literal(text, "number")
         else:
+            # `a, b = c` and `(a, b) = c`: no name inside of a call is a target.
             if len(self._groups) == 1 or all(
                 group.before is None for group in self._groups[1:]
             ):
@@ -267,6 +271,7 @@ class Constants:
             or text in ("torch", "ops", "__torch__")
         ):
             return "type"
+        # A name that nothing assigned to may be anything, so the worst is assumed.
         return "constant"
 
     def _take_literal(self, text: str, kind: Kind) -> None:
@@ -296,6 +301,7 @@ class Constants:
         now = self._groups[-1].now
         if group.before is None:
             is_list = group.sign != "("
+            # `(x)` is x; a last comma makes a tuple of it.
             if len(group.arguments) == 1 and not is_list and self._last != ",":
                 self._groups[-1].now = group.arguments[0]
             else:
@@ -320,11 +326,13 @@ class Constants:
         before = group.before
         assert before is not None
         head, dot, rest = before.name.partition(".")
+        # `_0 = __torch__.function`, and then `_0(x)`.
         called = self._aliases.get(head, head) + dot + rest
         head, last = called.partition(".")[0], called.rpartition(".")[2]
         if head == "__torch__":
             return _join_kinds(kinds) if called in self._tuples else "varies"
         arguments = list(group.arguments)
+        # Before the dot stands a value, which is the first argument of its method.
         if before.kind != "type":
             if before.kind == "varies" and "." in before.name:
                 return "varies"
@@ -347,6 +355,7 @@ class Constants:
                 return "number"
             return None
         if last in STRETCHING:
+            # Numbers do not grow by a sum; a text grows by each use of its name.
             is_short = all(argument.kind == "number" for argument in real)
             is_short = is_short or (
                 len(real) == 2

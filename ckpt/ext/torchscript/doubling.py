@@ -89,6 +89,8 @@ class _Open:
 
     def hold(self) -> None:
         """End a value within an expression."""
+        # Either side may be the value. `max` compares totals first, so the larger
+        # counts.
         shapes = [shape for shape in (self.held, self.now) if shape is not None]
         self.held, self.now, self.name, self.number = (
             max(shapes, default=None),
@@ -105,6 +107,7 @@ class _Open:
         if self.now is not None and len(self.arguments) < _MOST:
             self.arguments.append(self.now)
         elif self.now is not None:
+            # Beyond the limit parts are only counted; an index no longer finds them.
             last = self.arguments[-1]
             self.arguments[-1] = _Shape(last.total + self.now.total)
         self.now, self.name = None, ""
@@ -118,6 +121,7 @@ class Work:
 
     def is_little(self, total: int) -> bool:
         """Add the parts of a value. Tells whether all of them stay few enough."""
+        # Small tuples are in every program, and cost torch little.
         if total >= _LARGE:
             self._parts += total
         return total <= _UNFOLDED and self._parts <= _MOST_WORK
@@ -155,6 +159,7 @@ class _Body:
             elif kind == NAME:
                 self._name(text, group)
             elif kind in (NUMBER, TEXT):
+                # A number behind an operator is no index: `x[1 - 1]`.
                 group.number = text if group.held is None else ""
                 group.now = _ONE
             elif kind == SIGN and text in "([{":
@@ -167,6 +172,7 @@ class _Body:
                     return token
             elif text == ".":
                 self._is_member = True
+                # The next token is the member, so the flag must stay.
                 continue
             elif text == ",":
                 group.has_comma = True
@@ -175,6 +181,7 @@ class _Body:
                 self._named += self._targets
                 self._groups = [_Open("", None, passed=False)]
             elif text in ("=", ":"):
+                # `x : int` and `if x :` assign nothing to the names that follow.
                 self._is_typed = self._is_typed or len(self._groups) == 1
                 # The name of an argument, or of what has a type.
                 group.now = group.held = None
@@ -189,6 +196,7 @@ class _Body:
         elif text in KEYWORDS:
             group.hold()
         else:
+            # A name in the brackets of a call or an index is no target.
             is_target = all(other.before is None for other in self._groups)
             if (
                 is_target
@@ -210,6 +218,7 @@ class _Body:
                 1 + sum(part.total for part in group.arguments), tuple(group.arguments)
             )
         elif group.before is None:
+            # All items of a list or dict have one type.
             shape = _Shape(1 + most)
         elif group.sign == "[":
             shape = self._item(group, group.before)
@@ -222,6 +231,7 @@ class _Body:
         digits = group.number
         if digits.isdigit() and len(digits) < 4 and int(digits) < len(whole.parts):
             return whole.parts[int(digits)]
+        # The index is no literal, so it may be the largest part.
         return max(whole.parts, default=whole)
 
     def _end_statement(self) -> None:
@@ -229,8 +239,10 @@ class _Body:
         group.end()
         values = group.arguments
         if len(values) == 1 and not group.has_comma and len(self._named) > 1:
+            # `a, b = c` takes c apart.
             values = [*values[0].parts] or [values[0]]
         elif len(self._named) == 1 and len(values) > 1:
+            # `a = b, c` makes a tuple without brackets.
             values = [_Shape(1 + sum(part.total for part in values), tuple(values))]
         for index, name in enumerate(self._named):
             if name not in self._names:

@@ -26,6 +26,7 @@ _WORDS = """
 KEYWORDS = frozenset(_WORDS.split())
 """Names that are no values."""
 
+# The order counts: `# type:` is no comment, and `**=` is not `**` and `=`.
 _TOKEN = re.compile(
     r"""
       (?P<blank>(?:[ \t\r\f\v]|\\\n)+)
@@ -69,6 +70,7 @@ def tokens_of(code: str, begin: int = 0, end: int | None = None) -> Iterator[Tok
     position, last = begin, len(code) if end is None else end
     is_line_start = True
     while position < last:
+        # Inside of brackets a line break is a blank, and indentation means nothing.
         if is_line_start and depth <= 0:
             # A line of nothing but blanks or a comment has no indentation.
             blanks = _BLANKS.match(code, position, last)
@@ -92,6 +94,7 @@ def tokens_of(code: str, begin: int = 0, end: int | None = None) -> Iterator[Tok
                 levels.append(width)
                 yield Token(INDENT, "", blanks.start())
             else:
+                # The first line gives the outermost level, which nothing leaves.
                 while len(levels) > 1 and width < levels[-1]:
                     levels.pop()
                     yield Token(DEDENT, "", blanks.start())
@@ -102,6 +105,7 @@ def tokens_of(code: str, begin: int = 0, end: int | None = None) -> Iterator[Tok
         kind, text = match.lastgroup, match[0]
         position = match.end()
         if kind == TEXT:
+            # The pattern has matched the opening quotes only.
             position = _end_of_text(code, position, last, text)
             kind = TEXT if position else UNKNOWN
             text = code[match.start() : position] if position else text
@@ -116,6 +120,7 @@ def tokens_of(code: str, begin: int = 0, end: int | None = None) -> Iterator[Tok
         yield Token(SIGN if kind == "other" else str(kind), text, match.start())
         if kind == UNKNOWN:
             break
+    # Open blocks end with the code, so each INDENT has its DEDENT.
     for _ in levels[1:]:
         yield Token(DEDENT, "", last)
     yield Token(NEWLINE, "", last)
@@ -136,6 +141,7 @@ def _end_of_text(code: str, position: int, last: int, quotes: str) -> int:
             return match.end()
         if match[0] == "\n":
             return 0
+        # A backslash takes the next letter with it, whatever it is.
         position = match.end() + 1
     return 0
 
@@ -182,9 +188,11 @@ def limit_nesting(tokens: Iterator[Token], deepest: int = DEEPEST) -> Iterator[T
             blocks[-1] = branches
             is_first = False
         elif text in _FLAT:
+            # A new expression begins, beside the one before it and not inside.
             depth -= chains[-1]
             chains[-1] = 0
         elif token.kind == SIGN and text in _CLOSING:
+            # A bracket that was never opened closes nothing.
             if len(chains) > 1:
                 depth -= chains.pop()
         elif token.kind == SIGN or text in _NESTING:

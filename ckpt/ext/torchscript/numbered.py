@@ -42,6 +42,8 @@ def refuse_numbers(pickle: Pickle, data: bytes | bytearray, budget: Budget) -> N
     """
     for call in pickle.calls:
         func = call.func
+        # C++ reads a name of `torch` as a dtype or a scheme, so as a number.
+        # `torch.device(...)` stays a call.
         if type(func) is Global and func.module == "torch" and func.name != "device":
             raise UnreadableError(
                 f"damaged pickle: {show(func.qualified, 80)} is called at byte "
@@ -65,6 +67,7 @@ def _find_early_slot(data: bytes | bytearray, end: int) -> int | None:
     """Return the offset of the first NEWOBJ whose object gets a slot of the memo at
     once, or None. The pickle ends at `end`.
     """
+    # Most pickles have no such bytes, and need no walk over their opcodes.
     if _EARLY.search(data, 0, end) is None:
         return None
     position, before = 0, STOP
@@ -83,6 +86,7 @@ def _next_opcode(data: bytes | bytearray, position: int) -> int:
     position += 1
     if code in COUNTED:
         first = position + COUNTED[code]
+        # The opcode has a length of some bytes, then as many bytes as it says.
         return first + int.from_bytes(data[position:first], "little")
     for _ in range(LINED.get(code, 0)):
         position = data.index(b"\n", position) + 1
@@ -103,6 +107,7 @@ def _find_name(root: Node, budget: Budget) -> Global | None:
             continue
         budget.charge(_ROW, "the values of the program")
         seen.add(id(node))
+        # Texts and numbers are left out early: a list may hold millions.
         todo += (part for part in _parts_of(node) if _may_hold_name(part))
     return None
 

@@ -59,6 +59,7 @@ LIGHT = frozenset(_LIGHT.split())
 stand.
 """
 
+# An empty tuple: a dtype stands there only with its name.
 DTYPED: dict[str, tuple[int, ...]] = {
     "to": (1, 2),
     "view": (1,),
@@ -132,6 +133,7 @@ before it packs it.
 """
 
 
+# Sizes of a layer may be such a list.
 CHANGING = frozenset(
     [
         "_set_item",
@@ -161,6 +163,7 @@ _BUILTINS = """
 BUILTINS = frozenset(_BUILTINS.split())
 """Names of TorchScript that may be called."""
 
+# Words between the underscores of a name: `from_file`, `_save`.
 _FILES = frozenset(
     (
         "dump",
@@ -182,6 +185,7 @@ def touches_files(name: str) -> bool:
     """Tell whether the name of an operator says that it reads or writes files, or
     starts something elsewhere.
     """
+    # Whole words between underscores: `unload` and `thread` are harmless.
     words = name.lower().strip("_").split("_")
     return (
         not _FILES.isdisjoint(words)
@@ -193,6 +197,7 @@ def touches_files(name: str) -> bool:
 
 # --- what a load computes of constants ------------------------------------------------
 
+# torch divides integers without a look at 0, and the smallest one by -1.
 DIVIDING = frozenset(
     (
         "__derive_index",

@@ -47,12 +47,14 @@ def judge_packs(calls: Sequence[Opaque], code: Code) -> None:
     """Add to what is said of the code what torch cannot pack of the objects of a
     program, and shapes of tensors that are quantized per channel.
     """
+    # Sizes matter only where the code that a load runs packs something.
     if code.packing and _odd_sizes(calls, code.classes, code.groups):
         code.dangers.append("its __setstate__ on numbers that torch cannot divide by")
     if code.shaping and _has_channels(calls):
         code.unknown.append(f"{code.shaping[0]} beside quantized tensors")
     if _odd_packs(calls):
         code.dangers.append("a packed layer whose sizes torch cannot divide by")
+    # Classes of C++ pack without any operator in the code.
     if (code.packing or _has_packs(calls)) and _has_empty_weight(calls):
         code.dangers.append("the packing of a weight without elements")
     for name in _unknown_packs(calls)[:_SAID]:
@@ -72,6 +74,8 @@ def _odd_sizes(
         if cls is None or SIZES.isdisjoint(cls.attributes):
             continue
         states = call.states
+        # A state may be of a class without groups, whose items at these places are
+        # others.
         items = groups if "groups" in cls.attributes else set()
         for number in chain.from_iterable(_groups_in(row, items) for row in states):
             if type(number) is not int or not 0 < number < _TOO_LARGE:

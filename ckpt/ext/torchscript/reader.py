@@ -95,6 +95,7 @@ def read_from(
     devices: list[CodeDevice] = []
     calls: list[Opaque] = []
     folders: dict[str, StorageFolder] = {}
+    # The prefix keeps storage 0 of the constants apart from storage 0 of the data.
     for name, folder, prefix in _list_pickles(archive):
         record = archive.find(name)
         if record is None and archive.is_partial:
@@ -106,12 +107,15 @@ def read_from(
             raise UnreadableError(f"the TorchScript archive lacks {name}")
         data = archive.read_pickle(record, limits, budget)
         pickle = run(data, limits, budget)
+        # Only torch.jit.load reads these; the mobile interpreter reads the bytecode.
         if name != BYTECODE:
             refuse_numbers(pickle, data, budget)
         if folder not in folders:
             folders[folder] = StorageFolder(
                 archive, folder, contents, prefix, meta=True
             )
+        # Before the calls are interpreted: interpret_pickle knows the forms of Python
+        # only.
         for call in pickle.calls:
             _as_python(pickle, call)
         calls += pickle.calls
@@ -128,6 +132,7 @@ def read_from(
     judge_records(archive, _other_records(archive, folders), contents, limits, budget)
     root = roots["data.pkl"]
     constants = roots.get("constants.pkl")
+    # torch computes with constants while it loads, but with no tensors.
     are_tensors = is_tuple(constants) and all(
         tensor_of(constant) is not None for constant in constants
     )
@@ -135,6 +140,7 @@ def read_from(
     if not archive.is_partial:
         check_inflation(archive, "the TorchScript archive")
     check_doubling(root, code.classes, budget)
+    # Without a `__setstate__` no code reads the values while they are loaded.
     if code.loaders:
         problem = Types(code.classes, budget).mismatch([root, constants])
         if problem is not None:
@@ -143,9 +149,11 @@ def read_from(
     contents.notices += notices_of(code)
     flat = flatten_tree(root, limits, budget)
     flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)
+    # The root is a module, whatever class of the code it has.
     if flat.containers and not flat.containers[0].path:
         flat.containers[0] = flat.containers[0]._replace(is_module=True)
     beside: Node = None
+    # Constants belong to no attribute, so they lie beside the tree.
     if type(constants) is tuple and constants:
         held = Dict()
         held.set(["constants"], [constants])
@@ -238,6 +246,8 @@ def _is_of_cpp(data: bytes) -> bool:
         match = _OPCODES.match(data, at)
         end = at if match is None else match.end()
         if data[end : end + 1] == b"X":
+            # A text (`X`) has a length of 4 bytes; no pattern of fixed size can pass
+            # over it.
             end += 5 + int.from_bytes(data[end + 1 : end + 5], "little")
         if end == at:
             return False
@@ -279,6 +289,7 @@ def _storage_resolver(
             and pid[0] == "storage"
             and type(pid[2]) is str
         ):
+            # Without the prefix, it is the key of constants.pkl for the same record.
             return folder.storage(
                 pid[1], pid[2].removeprefix("constants/"), pid[3], pid[4]
             )
@@ -321,6 +332,7 @@ def _as_python(pickle: Pickle, call: Opaque) -> None:
     if call.class_name == "torch._utils._rebuild_tensor_v2" and len(args) == 6:
         dtype = _dtype_on_meta(args[0])
         if dtype is not None:
+            # torch.save writes no storage for a tensor on meta.
             call.func = _name_of(
                 pickle, "torch._utils", "_rebuild_meta_tensor_no_storage", call.offset
             )
@@ -362,6 +374,7 @@ def _judge_import(row: Import, code: Code) -> Import:
     name = f"{row.module}.{row.name}"
     if row.group == "known" or name not in code.classes:
         return row
+    # torch.jit.save writes lowered modules below `torch/jit.py`.
     is_lowered = f"{row.module}.".startswith(
         ("torch.jit.", "torch.jit.___torch_mangle_")
     )
@@ -398,6 +411,7 @@ def _with_kind(entry: Entry, root: object, kinds: dict[str, dict[str, Role]]) ->
 def _owner_class(root: object, path: Path) -> str | None:
     """The class of the object that has the last key of a path as an attribute."""
     node = root
+    # The state of a module is a dict of its attributes.
     for key in path[:-1]:
         if (
             type(node) is not Opaque

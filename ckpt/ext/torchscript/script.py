@@ -72,11 +72,13 @@ for each.
 """
 _LONG_TEXT = 200
 """A literal of more letters counts as a value."""
+# Any other escape may stand for a brace: `"\x7b"` is a `{` that the code hides.
 _ESCAPE = re.compile(r"""\\[^ntr'"\\]""")
 _MOST_GROUPS = 2**31
 _STATEMENT = 80
 """The most tokens of a statement that are looked at as a whole."""
 _SIZE = "|".join(sorted(SIZES))
+# `self.stride = (state)[3]`: the `__setstate__` of torch's quantized layers.
 _SET_SIZE = re.compile(rf"self \. ({_SIZE}) = \( state \) \[ (\d{{1,3}}) \]")
 _GET_SIZE = re.compile(rf"\w+ = [a-z]\w*(?: \. \w+)* \. (?:{_SIZE})")
 _NUMBERS = r"(?:_\d+|\[ (?:_\d+|\d{1,5})(?: , (?:_\d+|\d{1,5}))* \])"
@@ -210,6 +212,7 @@ class Script:
         """
         self.texts[file] = code
         steps = module.split(".")
+        # A class of `__torch__.a.b` makes modules of `__torch__` and `__torch__.a` too.
         self.modules.update(".".join(steps[: end + 1]) for end in range(len(steps)))
         _FileReader(self, code, file, module, self._budget).read()
 
@@ -232,6 +235,7 @@ class Script:
         """
         reach = _Reach(self, self._budget)
         reach.run()
+        # torch compiles all bodies of the archive, also those that a load does not run.
         for what, place in self._find_computed():
             reach.strange(what, place.file, place.at)
         reach.judge_packing()
@@ -255,6 +259,8 @@ class Script:
                 tokens_of(self.texts[body.file], body.begin, body.end)
             ):
                 yield what, Place(body.file, token.begin)
+            # Tokens come from a generator, so each of the three looks cuts the body
+            # again.
             doubled = find_doubling(
                 tokens_of(self.texts[body.file], body.begin, body.end),
                 self._budget,
@@ -336,6 +342,7 @@ class _FileReader:
                     self._note_odd(token)
                 if not line:
                     self._line_level = self._level
+                # Only heads and attributes are kept as tokens; bodies are passed over.
                 self._budget.charge(_TOKEN_MEMORY, _WHAT)
                 line.append(token)
         return line or None
@@ -344,6 +351,7 @@ class _FileReader:
         self._budget.charge(_ROW, _WHAT)
         name = line[1].text if len(line) > 1 else ""
         base = line[3].text if len(line) > 3 else ""
+        # `class X:` has 3 tokens, `class X(Module):` has 6.
         usual = len(line) in (3, 4, 6) and line[1].kind == NAME
         if not usual:
             self._note_odd(line[0])
@@ -361,6 +369,7 @@ class _FileReader:
         self._budget.charge(_ROW, _WHAT)
         name = line[0].text
         if (
+            # The name `0`, as in a Sequential, cannot stand before a colon.
             name == "__annotations__"
             and len(line) > 5
             and line[1].text == "["
@@ -375,6 +384,7 @@ class _FileReader:
         if len(line) > 1 and line[1].text == ":":
             cls.attributes[name] = _type_of(line[2:equals])
             cls.types[name] = _text_of(line[2:equals])
+        # A constant of the class is in no state, where the groups are checked.
         if name in SIZES and equals < len(line) and len(self._script.sized) < _SAID:
             self._script.sized.append(Place(self._file, line[0].begin))
         self._note_evaluated(line[equals + 1 :])
@@ -388,6 +398,7 @@ class _FileReader:
             returns = _type_of(line[rest + 1 : -1])
         if line[-1].text != ":":
             self._note_odd(line[-1])
+        # The body changes the level, and ends where the level is back.
         outer = self._line_level
         begin = self._after
         body = Body(self._file, begin, self._pass_body(outer), params, returns)
@@ -462,6 +473,8 @@ class _FileReader:
         literals only.
         """
         for token in expression:
+            # Literals, and the lists, tuples and dicts that are made of them, run
+            # nothing.
             literal = token.kind in (NUMBER, TEXT) or token.text in _LITERALS
             if not literal and token.text not in _LITERAL_SIGNS:
                 self._budget.charge(_ROW, _WHAT)
@@ -480,6 +493,7 @@ class _FileReader:
 
 def _type_of(tokens: Sequence[Token]) -> str | None:
     """A type that is one name with dots, or None."""
+    # Names stand at even places, the dots between them at odd ones.
     if not tokens or any(
         (token.kind == NAME) is (index % 2 == 1) for index, token in enumerate(tokens)
     ):
@@ -512,6 +526,8 @@ class _Look:
         text = token.text
         if token.kind == NAME:
             if self._is_member and self._chain:
+                # Only the root and the last name decide: `torch.ops.aten.save` is
+                # `torch.save`.
                 self._chain = [self._chain[0], text]
                 self._name(text, token)
             else:
@@ -519,6 +535,7 @@ class _Look:
             self._is_member = False
         elif text == ".":
             self._is_member = True
+        # Brackets stay in the chain, for `(torch).save` is `torch.save`.
         elif text not in ("(", ")"):
             self._chain, self._is_member = [], False
         if text == ":" and self._last[1:] == ["while", "True"]:
@@ -672,11 +689,13 @@ class _Reach:
 
     def run(self) -> None:
         for index, (file, begin, end) in enumerate(self.script.early):
+            # No name of the code has an `=`, so these keys meet no function or method.
             self._parts[f"={index}"] = _Part(Body(file, begin, end, {}, None), None)
             self._todo.append(f"={index}")
         for cls in self.script.classes.values():
             if "__setstate__" in cls.methods:
                 self.method(cls.name, "__setstate__")
+        # Without a start nothing runs, so nothing can call the methods below.
         if not self._todo:
             return
         for cls in self.script.classes.values():
@@ -697,6 +716,7 @@ class _Reach:
         """Return the parts that a call of a method runs. For an interface, each class
         may have one.
         """
+        # The object behind an interface may be of any class with the method.
         cls = self.script.classes[owner]
         if not cls.is_interface:
             return [self._part(f"{owner}.{name}", cls.methods[name], owner)]
@@ -785,6 +805,7 @@ class _Reach:
         for start in starts:
             if start in steps:
                 continue
+            # A stack of our own: calls may nest deeper than Python can call.
             todo = [(start, iter(self._parts[start].calls))]
             opened.add(start)
             while todo:
@@ -797,6 +818,7 @@ class _Reach:
                     inner = sum(
                         rounds * steps[other] for other, rounds in part.calls.items()
                     )
+                    # Without the cap, calls that double make huge integers.
                     steps[name] = min(part.steps + inner, _STEPS + 1)
                     inner = sum(
                         rounds * made.get(other, 0)
@@ -804,6 +826,7 @@ class _Reach:
                     )
                     made[name] = min(part.made + inner, _MADE + 1)
                 elif callee in opened:
+                    # The part that stands for all methods of a name has no file.
                     here = part if part.file else self._parts[callee]
                     if here.file:
                         self.danger("code that calls itself", here.file, here.begin)
@@ -880,6 +903,8 @@ class _Group:
         """End an argument that stands for something."""
         is_sure = not self.is_mixed and now in (_PLAIN, _NO_NUMBER)
         if now is not None and not is_sure:
+            # All arguments from the tenth on share a place; no operator takes a dtype
+            # there.
             self.unsure.add(_KEYWORD if self.is_keyword else min(self.ended, 9))
         self.is_keyword = self.is_mixed = False
 
@@ -898,6 +923,7 @@ class _Run:
             for name, kind in part.params.items()
         }
         if part.owner is not None and part.params:
+            # The first argument is self, whatever its name and its type in the code.
             self._names[next(iter(part.params))] = _Thing("object", part.owner)
         self._groups: list[_Group] = []
         self._now: _Thing | None = None
@@ -935,6 +961,7 @@ class _Run:
             elif token.kind == DEDENT:
                 self._end_statement()
                 self._level -= 1
+                # Code behind a loop runs as often as the code before it.
                 while self._loops and self._loops[-1][0] >= self._level:
                     self._rounds = self._loops.pop()[1]
             elif token.kind == NAME:
@@ -947,6 +974,7 @@ class _Run:
                 self._take_sign(token)
         self._look_at_statement()
         part = self._part
+        # torch's own packing has no arguments but `self`, `w` and `b`.
         if part.is_sized and part.odd is None and not _PACKED.issuperset(part.params):
             part.odd = part.begin
         if part.is_sized and part.odd is not None:
@@ -968,6 +996,7 @@ class _Run:
             for token in self._statement
             if token.kind not in (NEWLINE, INDENT, DEDENT)
         ]
+        # The rest of a longer statement is not kept, so it counts as odd.
         is_cut = len(self._statement) == _STATEMENT
         self._statement.clear()
         if not tokens:
@@ -1021,6 +1050,7 @@ class _Run:
     def _take_equals(self, token: Token) -> None:
         """Take what stands before `=` as names that are assigned to."""
         names = [target.text for target in self._targets]
+        # A new meaning of a name such as `torch` would mislead all later looks.
         if _ROOTS.intersection(names):
             self._note_strange("code that ckpt cannot read", token)
         if self._is_plain and len(names) == 1:
@@ -1037,6 +1067,7 @@ class _Run:
 
     def _name(self, token: Token) -> None:
         text = token.text
+        # torch.jit.save numbers a name that it needs again: `stride0` is a size too.
         self._is_size = text.rstrip("0123456789") in SIZES
         if self._now is not None and text not in KEYWORDS:
             self._note_strange("code that ckpt cannot read", token)
@@ -1088,6 +1119,7 @@ class _Run:
         text = token.text
         self._operator()
         if text == "while":
+            # Its condition may stay true, so no number of rounds would be enough.
             self._note_danger("a loop without a bound", token)
             self._begin_loop(1)
         elif text == "for":
@@ -1102,6 +1134,7 @@ class _Run:
             self._head = ""
             following = self._peek_token()
             if following is not None and following.text == "range":
+                # _take_range begins this loop, for it knows the rounds.
                 return
             self._note_strange("a loop over a value", token)
             self._begin_loop(_ROUNDS)
@@ -1115,6 +1148,7 @@ class _Run:
     def _begin_loop(self, rounds: int) -> None:
         rounds = max(rounds, 1)
         self._loops.append((self._level, self._rounds))
+        # Rounds of loops in loops multiply; the cap keeps the product small.
         self._rounds = min(self._rounds * rounds, _STEPS * _STEPS)
 
     def _take_range(self, token: Token) -> None:
@@ -1127,6 +1161,7 @@ class _Run:
         self._next_token()
         is_small = True
         while (inner := self._next_token()) is not None and inner.text != ")":
+            # Signs are left out: two bounds are never further apart than their sum.
             if inner.kind == NUMBER:
                 numbers.append(_parse_number(inner.text))
             elif inner.text not in (",", "-"):
@@ -1224,6 +1259,7 @@ class _Run:
             self._groups[-1].is_single = False
             self._groups[-1].is_mixed = True
             self._groups[-1].first = self._groups[-1].first or _VALUE
+            # A divisor must be one number: `2 - 2` is none.
             self._groups[-1].divisor = ("", -1)
         else:
             self._is_plain = self._is_plain_value = False
@@ -1241,11 +1277,13 @@ class _Run:
         group.has_class = group.has_class or (
             inside is not None and inside.kind == "class"
         )
+        # `List[Dict[str, X]]`: the class inside counts for the brackets around it.
         if group.has_class and group.before == _TYPE and self._groups:
             self._groups[-1].has_class = True
         if group.is_single:
             group.first = inside
         if group.before is None:
+            # `(x)` is x, while `(x,)`, `[x]` and `{x}` are new values.
             is_alone = group.sign == "(" and group.is_single and inside is not None
             made = _NO_NUMBER if group.sign != "(" else _VALUE
             self._now = inside if is_alone else made
@@ -1278,6 +1316,7 @@ class _Run:
             name = name.removeprefix("torch.")
         elif thing.kind not in ("member", "builtin"):
             return
+        # For a method the value before the dot is argument 0.
         places = [place + (thing.kind == "member") for place in group.unsure]
         if name in DTYPED and (
             _KEYWORD in group.unsure or not set(DTYPED[name]).isdisjoint(places)
@@ -1286,6 +1325,7 @@ class _Run:
         is_few = name in LIGHT or name not in METHODS | _MAKERS
         is_alone = group.is_single and thing.kind != "member"  # `torch.max(w)`
         divisor, index = group.divisor
+        # The divisor is argument 1, which is the first in the brackets of a method.
         if name in DIVIDING and not (
             index == (thing.kind != "member") and is_safe_divisor(divisor)
         ):
@@ -1294,6 +1334,7 @@ class _Run:
             self._note_strange(f"{name} of two values", token)
         elif not is_few and self._rounds > 1:
             self._note_strange(f"{name} in a loop", token)
+        # Two places in a text double a long value, and again with the result.
         elif name == "format" and (not group.is_text or group.braces > 1):
             self._note_strange("format of two values", token)
         elif not is_few:
@@ -1308,6 +1349,7 @@ class _Run:
         if index == group.ended and is_safe_divisor(text):
             is_small = _parse_number(text) < _MOST_GROUPS
         else:
+            # judge_packs compares the number that a state has for the name `groups`.
             is_small = not group.is_named and code.endswith(", groups", 0, token.begin)
         if not is_small:
             self._note_strange("groups that may be 0", token)
@@ -1327,6 +1369,7 @@ class _Run:
     def _thing_of_member(self, thing: _Thing, token: Token) -> _Thing:
         name = token.text
         if thing.kind == "torch":
+            # torch takes `torch.autograd.save` for `torch.save`.
             if name == "autograd":
                 return _TORCH
             return self._operator_of("aten", name, token)
@@ -1428,6 +1471,7 @@ class _Run:
             )
         if thing.kind == "function":
             return self._thing_of_type(self._script.functions[thing.name].returns)
+        # `getattr(x, "a")` is `x.a`; `word` is the text of the second argument.
         if (
             thing == _Thing("builtin", "getattr")
             and first is not None

@@ -35,6 +35,7 @@ _SCALARS: dict[str, tuple[type, ...]] = {
 _OBJECTS = {"Device": "torch.device", "complex": "builtins.complex"}
 _CUSTOM = "__torch__.torch.classes."
 """Classes of C++, which look at their state themselves."""
+# The empty text: nothing is known about the type of this value.
 _ANY = frozenset(("", "Any"))
 
 
@@ -44,6 +45,7 @@ class Types:
     def __init__(self, classes: dict[str, ScriptClass], budget: Budget) -> None:
         self._classes = classes
         self._budget = budget
+        # By type as well: a shared value must fit each type that the code gives it.
         self._seen: set[tuple[int, str]] = set()
         self._todo: list[tuple[Node, str]] = []
 
@@ -69,6 +71,7 @@ class Types:
             self._seen.add((id(node), kind))
         if kind not in _ANY and not self._is_of_type(node, kind):
             return f"a value that is no {show(kind, 60)}"
+        # Objects of the code may lie deeper, and their classes do declare types.
         if kind in _ANY and is_held:
             self._todo += ((child, "") for child in _child_nodes(node))
         if (
@@ -90,6 +93,7 @@ class Types:
             and len(node.args) == 2
             and type(node.args[1]) is str
         ):
+            # restore_type_tag(value, "Dict[str, int]"): the tag is the second argument.
             self._todo.append((whole, node.args[1].replace(" ", "")))
         return whole
 
@@ -99,6 +103,8 @@ class Types:
         """
         for state in node.states:
             if "__setstate__" in cls.methods:
+                # `__setstate__` gets the state as it is, so its declared argument
+                # decides.
                 self._todo.append((state, cls.state))
             elif type(state) is Dict:
                 for key, value in zip(state.keys, state.values, strict=True):
@@ -116,6 +122,7 @@ class Types:
             return True
         if name in _OBJECTS:
             return type(node) is Opaque and node.class_name == _OBJECTS[name]
+        # A call that rebuilds a tensor is one too, also where ckpt shows none.
         if name == "Tensor":
             is_made = type(node) is Opaque and (node.class_name or "").startswith(
                 "torch._utils._rebuild_"
@@ -131,6 +138,7 @@ class Types:
             self._todo += ((value, inner[1]) for value in node.values)
             return True
         if name == "Tuple" and is_tuple(node):
+            # `Tuple[()]` is the type of the empty tuple.
             inner = [] if inner == ["()"] else inner
             self._todo += zip(node, inner, strict=False)
             return len(node) == len(inner)
@@ -144,6 +152,7 @@ class Types:
         if type(node) is not Opaque or type(node.func) is not Global:
             return False
         other = self._classes.get(node.func.qualified)
+        # An interface fits every class that has its methods.
         if cls is not None and cls.is_interface:
             return other is not None and cls.methods.keys() <= other.methods.keys()
         return node.func.qualified == name and (
@@ -199,7 +208,10 @@ def _sizes_of(classes: dict[str, ScriptClass]) -> dict[str, int] | None:
 def _count_unfolded(root: Node, classes: dict[str, ScriptClass], budget: Budget) -> int:
     """Count the objects of the code below a root, one that is shared each time."""
     inner: dict[int, list[int]] = {}
+    # Holds each node, so that no id is used a second time.
     held: dict[int, Node] = {}
+    # Only objects of the code become modules; dicts and lists between them do not
+    # count.
     ours: set[int] = set()
     todo = [inside(root)]
     while todo:
@@ -249,12 +261,14 @@ def _total_sizes(
             missing = [other for other in inner[name] if other not in totals]
             if not missing:
                 own = counted is None or name in counted
+                # The cap keeps the sums small, for sharing doubles them level by level.
                 totals[name] = min(
                     own + sum(totals[other] for other in inner[name]), _UNFOLDED + 1
                 )
                 opened.discard(name)
                 todo.pop()
                 continue
+            # It waits for its own size, so it holds itself.
             if name in opened:
                 return None
             opened.add(name)
@@ -280,6 +294,7 @@ def _split_types(text: str) -> Iterator[str]:
     """Yield the types between the commas of a text."""
     depth = start = 0
     for index, letter in enumerate(text):
+        # A comma inside of brackets belongs to an inner type.
         depth += (letter in "[(") - (letter in "])")
         if letter == "," and not depth:
             yield text[start:index]

@@ -36,6 +36,7 @@ def sniff(probe: Probe) -> bool:
     if (
         archive is None
         or archive.find("model.json") is None
+        # With a data.pkl the archive is one of torch.save or of a later torch.jit.save.
         or archive.find("data.pkl") is not None
     ):
         return False
@@ -76,6 +77,7 @@ _DTYPES = {
 """The names that torch writes. Others, as `UNDEFINED` for bfloat16, no torch reads
 back.
 """
+# Sizes and offsets are signed numbers of 64 bits.
 _MOST = 2**63
 _ROW = 600
 """Bytes of memory of a tensor, an attribute or a module."""
@@ -123,9 +125,11 @@ class Model(NamedTuple):
 
 def model_of(data: bytes, budget: Budget) -> Model:
     """The document. Raises UnreadableError, LimitError."""
+    # Each `dataType` stands for one tensor of the table.
     document = parse_json(data, "model.json", budget, b'"dataType"')
     try:
         whole = json_object(document)
+        # Counted in the text, before any row is made of it.
         budget.charge(
             _ROW * (data.count(b'"name"') + data.count(b'"dataType"')), "model.json"
         )
@@ -134,6 +138,7 @@ def model_of(data: bytes, budget: Budget) -> Model:
             for i, row in enumerate(_parse_list(whole.get("tensors")))
         )
         return Model(_module(json_object(whole["mainModule"])), tensors)
+    # A missing field and one of another type are the same damage.
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise UnreadableError(
             "damaged model.json: it does not describe a module"
@@ -173,6 +178,8 @@ def _attribute_slots(fields: dict[str, Json]) -> Iterator[Slot]:
 
 def _parse_row(index: int, fields: dict[str, Json]) -> Row:
     name = fields.get("dataType", "UNDEFINED")
+    # protobuf leaves out a field that has its default, and UNDEFINED is the first
+    # dtype.
     dtype = BY_NAME.get(_DTYPES.get(name, "")) if isinstance(name, str) else None
     if dtype is None:
         raise UnreadableError(
@@ -185,6 +192,7 @@ def _parse_row(index: int, fields: dict[str, Json]) -> Row:
         )
     shape = tuple(map(_parse_number, _parse_list(fields.get("dims"))))
     stride = tuple(map(_parse_number, _parse_list(fields.get("strides"))))
+    # torch keeps the number of elements in 64 bits.
     if len(shape) != len(stride) or len(shape) > DIMENSIONS or prod(shape) >= _MOST:
         raise UnreadableError(
             f"tensor {index:,} of model.json: its sizes and strides do not fit"
@@ -193,6 +201,7 @@ def _parse_row(index: int, fields: dict[str, Json]) -> Row:
     if not isinstance(key, str) or not isinstance(device, str) or len(device) > 64:
         raise ValueError
     folder, _, record = key.partition("/")
+    # Another folder, or a path with `..`, would make any record a tensor.
     if folder != "tensors" or record in ("", ".", "..") or "/" in record:
         raise UnreadableError(
             f"tensor {index:,} of model.json: its record {show(key, 80)} is not "
@@ -206,6 +215,7 @@ def _parse_row(index: int, fields: dict[str, Json]) -> Row:
 
 def _parse_number(value: Json) -> int:
     """A number of 64 bits, which protobuf writes as a text."""
+    # 19 digits hold every number below 2**63; Python takes long for a text of many.
     if isinstance(value, str):
         if not (value.isascii() and value.isdigit()) or len(value) > 19:
             raise ValueError
@@ -257,6 +267,7 @@ class _Reader:
         self._attributes: tuple[Node, ...] = ()
 
     def read(self) -> Checkpoint:
+        # The directory of the archive stays in memory as long as the checkpoint.
         self._budget.hold(self._archive.nbytes)
         self._model = model_of(self._read_document(), self._budget)
         self._tensors = [
@@ -270,6 +281,7 @@ class _Reader:
             row._replace(is_module=not row.path) for row in flat.containers
         ]
         held: Dict | None = None
+        # A tensor that no slot and no attribute names is a constant of the code.
         constants: list[Node] = [
             ref for i, ref in enumerate(self._tensors) if i not in self._used
         ]
@@ -289,6 +301,7 @@ class _Reader:
             not_loadable=_ONLY,
             flat=flat,
         )
+        # Only the devices: torch 2.13 refuses to run this code.
         devices = code_of(self._archive, self._limits, self._budget).devices
         return replace(result, code_devices=tuple(devices), beside=held)
 
@@ -310,6 +323,7 @@ class _Reader:
                 f"tensor {index:,} of model.json has no record {show(row.record, 80)}"
             )
         storage = self._record_storage(row, record)
+        # Two rows may share a record, as two views share a storage.
         if storage.dtype is not row.dtype:
             raise UnreadableError(
                 f"record {show(row.record, 80)} is used with two dtypes"
@@ -351,6 +365,7 @@ class _Reader:
         for call in pickle.calls:
             if call.class_name in _BY_NUMBER:
                 tensors[id(call)] = self._numbered_tensor(call)
+        # The calls are replaced by their tensors, wherever they lie in the values.
         root = SwapBytes(lambda node: tensors.get(id(node)), _no_bytes).copy(
             pickle.root
         )
@@ -361,6 +376,7 @@ class _Reader:
         raise UnreadableError("damaged attributes.pkl: it does not hold a list")
 
     def _numbered_tensor(self, call: Opaque) -> TensorRef:
+        # torch 1.2 gives the number as an argument, torch 1.1 as the state.
         number = next(iter((*call.args, *call.states)), None)
         if type(number) is not int:
             raise UnreadableError(
@@ -386,6 +402,7 @@ class _Reader:
             *(slot.name for slot in module.slots),
             *(inner.name for inner in module.modules),
         ]
+        # One of two would hide the other in the tree.
         for name, count in Counter(names).items():
             if count > 1:
                 raise UnreadableError(

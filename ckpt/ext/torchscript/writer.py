@@ -118,6 +118,7 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
     records, directory, whole = appended_records(
         archive, _retag_pickles(checkpoint, archive, limits), limits
     )
+    # The archive is read with the new records before anything is written.
     compare(checkpoint, read_from(whole, checkpoint.path, limits))
     return records, directory
 
@@ -154,6 +155,7 @@ def _moved_text(
 
     Devices in the bytecode are constants of its code, which stay.
     """
+    # Its storages still move with the others.
     if use != "storage" and pickle != PICKLES[0]:
         return text
     return tags[use].get(text, text)
@@ -171,6 +173,7 @@ def _changed_tags(
     new = {storage.id: storage.device for storage in checkpoint.storages}
     for storage in before.storages:
         _note_tag(tags["storage"], storage.device, new.get(storage.id, storage.device))
+    # The edit keeps the values in their order, so both lists are of one length.
     for old, value in zip(before.values, checkpoint.values, strict=True):
         if old.type == "torch.device":
             _note_tag(
@@ -183,6 +186,7 @@ def _note_tag(tags: dict[str, str], before: str | None, after: str | None) -> No
     if (
         before is not None
         and after is not None
+        # The pickle is changed text by text, so equal texts can only become one text.
         and tags.setdefault(before, after) != after
     ):
         raise difference_error(f"{before} would become two devices")
@@ -196,6 +200,7 @@ def _plan_record(
     """
     if pickle is not None:
         return bytes_record(record.name, pickle)
+    # The deflated bytes are copied as they are; the checksum is of what they hold.
     if record.deflated and record.crc is not None:
         crc, place = record.crc, record.place(archive.source)
 
@@ -210,6 +215,7 @@ def _plan_record(
             inflated=record.size,
             of=Storage(record.name, None, None, record.stored, place),
         )
+    # Small records are not worth blocks that both files share.
     like = record.offset if record.size >= _LARGE else None
     return copied_record(archive, record)._replace(like=like)
 
@@ -265,6 +271,8 @@ def _read_tokens(data: bytes) -> list[_Token]:
                 f"torch.jit.save writes no {what}, which is at byte {position:,} of a "
                 "pickle"
             )
+        # Opcodes of a fixed size end here; others have their length or two lines
+        # behind.
         position += 1 + ARGUMENT_BYTES.get(code, 0)
         slot = -1
         if code == GLOBAL:
@@ -278,6 +286,7 @@ def _read_tokens(data: bytes) -> list[_Token]:
         elif code in (LONG_BINPUT, LONG_BINGET):
             slot = int(unpack_from("<I", data, begin + 1)[0])
         tokens.append(_Token(code, begin, position, slot))
+        # Bytes behind the end are no opcodes, and are copied at the end.
         if code == STOP:
             break
     return tokens
@@ -293,6 +302,7 @@ class _Retag:
         self._tokens = tokens
         self._moved = moved
         self._uses = self._find_uses()
+        # New slots begin behind all that the pickle uses, so none is overwritten.
         self._next = max((token.slot for token in tokens), default=-1) + 1
 
     def run(self) -> bytes:
@@ -306,6 +316,7 @@ class _Retag:
         skip = False
         end = self._tokens[-1].end if self._tokens else 0
         for index, token in enumerate(self._tokens):
+            # The PUT behind a text was written with it.
             if skip:
                 skip = False
                 continue
@@ -316,6 +327,8 @@ class _Retag:
                 out.append(
                     self._token_bytes(token) if new == text else _text_opcode(new)
                 )
+                # One slot may be read with two uses: a location stays `cpu` where a
+                # text `cpu` is data.
                 if after.code in _PUTS:
                     was[after.slot] = text
                     place[after.slot] = {new: after.slot}
@@ -328,6 +341,8 @@ class _Retag:
                 if slot is None:
                     slot = place[token.slot][new] = self._next
                     self._next += 1
+                    # The first use with another text writes it out, and keeps it in a
+                    # slot of its own.
                     out += (_text_opcode(new), _memo_opcode(BINPUT, LONG_BINPUT, slot))
                 else:
                     same = slot == token.slot
@@ -338,6 +353,7 @@ class _Retag:
                     )
             else:
                 if token.code in _PUTS:
+                    # The slot now holds something that is no text.
                     was.pop(token.slot, None)
                 out.append(self._token_bytes(token))
         return b"".join(out) + self._data[end:]
@@ -350,6 +366,7 @@ class _Retag:
         devices: set[int] = set()
         """Slots of the memo that hold the class `torch.device`."""
         for index, token in enumerate(self._tokens):
+            # C++ writes the class once, and gets it from the memo afterwards.
             if token.code == GLOBAL and self._is_put(index + 1):
                 slot = self._tokens[index + 1].slot
                 (devices.add if self._is_device(token) else devices.discard)(slot)
@@ -363,8 +380,10 @@ class _Retag:
                 uses[location] = "storage"
             elif token.code == REDUCE and self._tokens[index - 1].code == TUPLE1:
                 text = self._text_before(index - 1)
+                # A call with one argument that is no text is no device.
                 if text is None:
                     continue
+                # Before the text stands the class, or its PUT when it is met first.
                 source = self._tokens[text - 1]
                 if source.code in _PUTS:
                     source = self._tokens[text - 2]
@@ -378,6 +397,7 @@ class _Retag:
         """The token of the location in `('storage', class, key, location, size)`; torch
         1.4 has a None at its end.
         """
+        # Backwards from BINPERSID: TUPLE, perhaps None, the size, then the location.
         token = index - 1
         if token < 0 or self._tokens[token].code != TUPLE:
             return None

@@ -108,6 +108,7 @@ def judge_imports(
     grammar = grammar_of(fillings)
     called: dict[Global, _Calls] = {}
     odd: dict[Global, dict[str, None]] = {}
+    # A set, for each nested pickle has a node of its own for this name.
     hooks = {
         name
         for name in names
@@ -118,13 +119,16 @@ def judge_imports(
     }
     unguarded = {name for name in names if name.name in _UNGUARDED}
     for call in calls:
+        # Nearly all calls of a file are these, so the grammar is not asked for them.
         if _is_usual(call, usual, hooks):
             continue
         is_allowed = grammar.allows(call)
         if not is_allowed:
             _blame_names(called, _find_culprits(grammar, call), call, grammar.called)
+        # Allowed all the same: odd attributes are a warning.
         elif grammar.odd:
             odd.setdefault(_class_behind(call), {}).update(dict.fromkeys(grammar.odd))
+        # With keys as attributes, an item may stand for `append` or `__setstate__`.
         if call.keys and (call.items or call.states):
             _blame_names(called, _method_items(call), call)
         if call.func in unguarded and not grammar.may_be_freed(call):
@@ -138,13 +142,16 @@ def judge_imports(
         if not grammar.may_hash(key):
             for call in objects_in([key]):
                 _blame_names(called, (call.func,), call)
+            # All further keys would exceed the limit as well.
             break
     careful = {
         name for name in names if python3_name(name.module, name.name) in _CAREFUL
     }
+    # A value may be called later, with any arguments.
     for name in _held_names(calls, roots, careful) if careful else ():
         called.setdefault(name, _Calls())
     for name in names:
+        # Its import goes through a module to some function of Python.
         if passes_module(name.name) and not is_known(name):
             called.setdefault(name, _Calls())
     judged = {
@@ -153,6 +160,7 @@ def judge_imports(
     for name, attributes in odd.items():
         if is_known(name):
             judged[name] = Judgement("odd", attributes=tuple(attributes))
+    # Called is the worst answer, so it replaces any other.
     return judged | {
         name: Judgement("called", tuple(uses.first), uses.count, tuple(uses.attributes))
         for name, uses in called.items()
@@ -164,6 +172,7 @@ def _class_behind(call: Opaque) -> Global:
     origin = made_by(call)
     assert origin is not None
     name, args = origin
+    # The attributes are of the class of the tensor, not of the function.
     of_tensor = (
         class_of(args[1]) if name.name.startswith("_rebuild_from_type") else None
     )
@@ -210,6 +219,7 @@ def looks_like_enum(call: Opaque) -> bool:
         type(func) is not Global
         or is_own(func.module)
         or len(args) != 1
+        # Enums pickle a member as a call of the class with its value.
         or call.how != "reduce"
     ):
         return False
@@ -219,6 +229,7 @@ def looks_like_enum(call: Opaque) -> bool:
         and len(value) <= 40
         and value.replace("-", "_").isidentifier()
     )
+    # A function of a package has a small first letter, a class a large one.
     is_class = func.name.rpartition(".")[2].lstrip("_")[:1].isupper()
     return (
         is_class
@@ -249,6 +260,8 @@ def nodes_below(root: Node) -> Iterator[Node]:
     todo: list[Sequence[Node]] = [[root]]
     while todo:
         for node in todo.pop():
+            # Texts and numbers come as often as they stand: keeping them would cost
+            # more.
             if type(node) in _INNER:
                 if id(node) in seen:
                     continue
@@ -273,9 +286,11 @@ def _find_culprits(grammar: Grammar, call: Opaque) -> Sequence[Node]:
     """
     origin = made_by(call)
     if origin is None:
+        # Made without a call, a class runs no code but `__new__`.
         is_foreign = call.how in NEW and _is_foreign(grammar, call.func)
         return () if is_foreign and _hands_data(grammar, call) else (call.func,)
     cls, _ = origin
+    # made_by looks through `copyreg`, so a class other than the function means that.
     is_object = call.how in NEW or cls is not class_of(call.func)
     if not (is_object and grammar.rule(cls) is None and _makes_unknown(cls)):
         return (cls,)
@@ -293,6 +308,7 @@ def _is_foreign(grammar: Grammar, func: Node) -> bool:
     """
     if type(func) is Opaque and not grammar.allows(func):
         return False
+    # A class inside a class is a getattr of a getattr.
     for _ in range(_CLASSES_DEEP):
         if type(func) is not Opaque or not func.args:
             break
@@ -352,6 +368,7 @@ def _blame_names(
     attributes: Sequence[str] = (),
 ) -> None:
     for culprit in culprits:
+        # A culprit may be a call without any name below it; then the function counts.
         for name in _names_behind(culprit) or _names_behind(call.func):
             uses = called.setdefault(name, _Calls())
             uses.count += 1
@@ -366,6 +383,7 @@ def _names_behind(culprit: Node) -> list[Global]:
     """
     names: list[Global] = []
     todo, seen = [culprit], 0
+    # A few names tell enough, and each of many calls is looked at.
     while todo and seen < 20:
         node = todo.pop()
         seen += 1
@@ -425,6 +443,7 @@ def _held_names(
     seen: dict[int, Node] = {}
     todo: list[Sequence[Node]] = [roots]
     for call in calls:
+        # All calls of the pickle are here, so objects inside are not followed again.
         todo += _node_parts(call)
     while todo:
         for node in todo.pop():
@@ -462,6 +481,7 @@ def _node_parts(node: Node) -> Iterator[Sequence[Node]]:
 
 def _judged_arguments(call: Opaque) -> Sequence[Node]:
     func = call.func
+    # A quick look at the last name, for nearly all calls.
     if type(func) is not Global or func.name not in _HANDED or call.how in NEW:
         return call.args
     name = python3_name(func.module, func.name)

@@ -16,6 +16,7 @@ from ckpt.model.nodes import Global, Node
 from ckpt.pickle.attributes import ATTRIBUTES
 from ckpt.pickle.rebuild import REBUILD_CALLS, UNTYPED
 
+# Modules of Python 2, modules of C that pickles name, and an older one of torch.
 _MODULES = {
     "__builtin__": "builtins",
     "copy_reg": "copyreg",
@@ -26,11 +27,13 @@ _MODULES = {
     "_functools": "functools",
     "torch.tensor": "torch._tensor",
 }
+# Names of builtins in Python 2.
 _RENAMED = {"xrange": "range", "long": "int", "unicode": "str", "unichr": "chr"}
 
 
 def python3_name(module: str, name: str) -> str:
     """The dotted name in Python 3 and numpy 1 of what older or newer versions wrote."""
+    # numpy 2 renamed its core; pickles of both are read by one list.
     if module.startswith("numpy._core."):
         module = "numpy.core." + module[12:]
     elif module == "UserDict" and name == "IterableUserDict":
@@ -42,6 +45,7 @@ def python3_name(module: str, name: str) -> str:
     return f"{_MODULES.get(module, module)}.{name}"
 
 
+# Each row is a module of `torch.nn.modules`, with its classes.
 _NN = """
 activation: CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid LogSoftmax Mish
   MultiheadAttention PReLU RReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax Softmax2d Softmin Softplus Softshrink Softsign
@@ -434,6 +438,7 @@ needs the package, not the author.
 def _parse_names(*texts: str) -> set[str]:
     names: set[str] = set()
     for text in texts:
+        # A row that goes on begins with two blanks.
         for line in text.replace("\n  ", " ").strip().splitlines():
             module, _, listed = line.partition(": ")
             names.update(f"{module}.{name}" for name in listed.split())
@@ -473,8 +478,10 @@ KNOWN = (
     | REBUILD_CALLS
     | _parse_names(_FUNCTIONS)
 )
+# The dtypes of torch are values that pickles import.
 KNOWN |= {f"torch.{name}" for name in BY_NAME}
 KNOWN |= {
+    # `torch.FloatStorage`, and `torch.cuda.FloatStorage` for tensors on a GPU.
     f"{module}.{name}"
     for module in ("torch", "torch.cuda")
     for name in (*BY_STORAGE, *UNTYPED)
@@ -510,9 +517,11 @@ def passes_module(name: str) -> bool:
     first, *others = name.split(".")
     if not others:
         return False
+    # Classes begin with a large letter, modules with a small one.
     is_module = first.lstrip("_")[:1].islower() or any(
         part in stdlib_module_names or part in _OWN for part in others[:-1]
     )
+    # `__globals__` and `__class__` lead to anything.
     return is_module or any(part.startswith("__") for part in (first, *others))
 
 
@@ -538,6 +547,7 @@ _PLAIN_OBJECTS = (
     "torch.utils.data.distributed.",
     "torch.utils.data.sampler.",
 )
+# Objects of these stand for modules on other machines.
 _REMOTE = ("torch.distributed.nn.", "torch.distributed.rpc.")
 _OWN = frozenset(
     [
@@ -554,6 +564,7 @@ _OWN = frozenset(
         "joblib",
     ]
 )
+# Modules that only Python 2 has.
 _STANDARD = stdlib_module_names | {
     "__builtin__",
     "UserDict",

@@ -57,6 +57,7 @@ _ALIASES = frozenset(
 _KINDS = [
     name.removesuffix("Storage")
     for name in BY_STORAGE
+    # The list of torch has quantized storages of the CPU only.
     if not name.startswith(("Q", "ComplexHalf"))
 ]
 _TENSOR_KINDS = [kind for kind in _KINDS if not kind.startswith("Complex")]
@@ -92,6 +93,7 @@ ALLOWED: frozenset[str] = frozenset(
             f"{module}.{kind}Tensor"
             for module in ("torch.sparse", "torch.cuda.sparse")
             for kind in _TENSOR_KINDS
+            # torch has no sparse tensor type of this name.
             if kind != "Bool"
         ),
     )
@@ -141,9 +143,11 @@ def pickle_refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
     for name in pickle.globals.values():
         if not _is_allowed(name):
             reasons.append((name.qualified, name))
+        # This one calls a function that it is given, so it is always looked at.
         elif name.name != "_rebuild_from_type_v2":
             plain.add(name)
     for call in pickle.calls:
+        # Most calls are plain ones, and are passed over here.
         if call.func not in plain or call.states or call.keys or call.items:
             reasons += [(reason, call) for reason in call_refusals(call)]
     for persistent in pickle.persistent:
@@ -158,6 +162,7 @@ def _is_allowed(node: Node) -> bool:
     return (
         type(node) is Global
         and python3_name(node.module, node.name) in ALLOWED
+        # python3_name takes it for `torch._tensor`, weights_only does not.
         and node.module != "torch.tensor"
     )
 
@@ -167,6 +172,7 @@ def call_refusals(call: Opaque) -> list[str]:
     uses of its result.
     """
     func = call.func
+    # weights_only calls names only.
     if type(func) is not Global:
         return [
             "a call of the result of a call"
@@ -200,6 +206,7 @@ def _takes_state(name: str, state: Node) -> bool:
         return _can_update_dict(state)
     if name not in _WITH_DICT and name not in _WITHOUT_DICT:
         return name not in _STATELESS
+    # A tuple of two is (attributes, slots), as the loader takes it apart.
     slots: Node = None
     if is_tuple(state) and len(state) == 2:
         state, slots = state
@@ -239,6 +246,7 @@ def _is_empty(node: Node) -> bool:
             return False
         if node.how == "newobj" and name in _MADE_EMPTY:
             return True
+        # `complex(0, 0)` is false; of the others only the first argument counts.
         told = node.args if name == "builtins.complex" else node.args[:1]
         return all(map(_is_empty, told))
     if type(node) is Dict:
@@ -254,6 +262,7 @@ def _can_update_dict(state: Node) -> bool:
         return True
     if type(state) is list or is_tuple(state):
         return all(
+            # A text of two letters is a pair for Python.
             (type(pair) in (list, str) or is_tuple(pair))
             and len(pair) == 2
             and type(pair[0]) not in (list, Dict)
@@ -300,6 +309,7 @@ def impossible_call(names: Iterable[Node], calls: Iterable[Opaque]) -> Opaque | 
     torch.load gets past it.
     """
     rules: dict[Node, tuple[int, int, tuple[type, ...]]] = {}
+    # By node: a call holds the node of its function, so no name is made again.
     for name in names:
         rule = (
             _ARGUMENTS.get(python3_name(name.module, name.name))
@@ -310,6 +320,7 @@ def impossible_call(names: Iterable[Node], calls: Iterable[Opaque]) -> Opaque | 
             rules[name] = rule
     for call in calls:
         rule = rules.get(call.func)
+        # Without arguments the call is allowed where none are needed.
         if rule is not None and call.how == "reduce" and (call.args or rule[0]):
             least, most, types = rule
             if not least <= len(call.args) <= most or type(call.args[0]) not in (

@@ -89,6 +89,7 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         # `ckpt help diff` is what git and cargo take too.
         name = args[0] if args else ""
+        # `ckpt help inspect` is `ckpt inspect --help`.
         if name == "help":
             args = [*args[1:2], "--help"] if len(args) > 1 else ["--help"]
             if len(args) == 1:
@@ -98,6 +99,7 @@ class Group(TyperGroup):
         if name == "completion":
             _print_completion(args[1:])
             raise typer.Exit(0)
+        # `ckpt model.pth` is a common mistake.
         if name not in self.commands and not name.startswith("-"):
             if os.path.exists(name):
                 from ckpt.surface.cli.inputs import (
@@ -165,6 +167,7 @@ def _refuse_names_as_options(words: list[str]) -> None:
     A shell that fills in `*`, and a hook that hands over all names, let a file choose
     the options.
     """
+    # A shell that completes hands over half a line, which is not run.
     if "_CKPT_COMPLETE" in os.environ:
         return
     for place, word in enumerate(words):

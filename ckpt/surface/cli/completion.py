@@ -53,6 +53,7 @@ def _completer_of(option: str) -> Callable[[typer.Context, str], list[str]]:
 
     def source(context: typer.Context, incomplete: str) -> list[str]:
         command = context.info_name or ""
+        # `--section`, or `get names` for an argument.
         words = _WORDS.get(option if option.startswith("--") else f"{command} {option}")
         if words is not None:
             return _of_file(words, incomplete)
@@ -81,6 +82,7 @@ def _of_file(
     path = next(_typed_paths(), None)
     if path is None:
         return []
+    # A large file, or a slow disk, must not make the shell hang.
     signal.signal(signal.SIGALRM, _too_late)
     signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     try:
@@ -88,6 +90,7 @@ def _of_file(
             offered = dict.fromkeys(
                 word for word in words(checkpoint) if word.startswith(incomplete)
             )
+            # zsh evaluates what it is told.
             return list(islice(filter(_HARMLESS.fullmatch, offered), MOST))
     except Exception:  # a shell that completes has no place for an error
         return []
@@ -103,6 +106,7 @@ def _typed_paths() -> Iterator[str]:
     """The checkpoints on the command line, which the parser drops where the last option
     has no value yet.
     """
+    # The scripts of typer set COMP_WORDS in bash, the other one in zsh and fish.
     typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     try:
         words = shlex.split(typed)
@@ -112,6 +116,7 @@ def _typed_paths() -> Iterator[str]:
 
 
 def _finding_codes(command: str, with_levels: bool) -> Iterator[str]:
+    # lint and ls have the findings of inspect too.
     makers = {command, "inspect"} if command in ("lint", "ls") else {command}
     yield from (row.code for row in CATALOGUE.values() if not makers.isdisjoint(row.by))
     if with_levels:

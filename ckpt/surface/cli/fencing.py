@@ -45,6 +45,7 @@ def _reason_against(urls: Iterable[str], cluster: str | None, own_code: bool) ->
     """Return why there is no fence, or nothing."""
     if os.environ.get("CKPT_FENCE", "") == "0":
         return "CKPT_FENCE=0"
+    # A fence cannot be taken down, so a host process would keep it.
     if not start.is_ours():
         return "this process does not end with the command"
     if cluster is not None:

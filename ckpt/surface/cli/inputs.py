@@ -95,6 +95,7 @@ def named_paths(
     that raises NothingListedError.
     """
     lists = lists or ()
+    # The second reading would find nothing, and the list would be short without a word.
     if lists.count(STDIN) > 1:
         raise UsageError("--files-from -: given twice, and stdin is read once")
     names = [*paths]
@@ -107,6 +108,7 @@ def named_paths(
     place = ", ".join("stdin" if path == STDIN else show(path, None) for path in lists)
     if require:
         raise UsageError(f"{place}: an empty list, and --require asks for a checkpoint")
+    # `find … | ckpt ls --files-from -` may find nothing, which is no mistake.
     raise NothingListedError(f"{place}: an empty list, nothing to {what}")
 
 
@@ -122,6 +124,7 @@ def _names_in(path: str) -> list[str]:
         return [
             shown_path(os.fsdecode(name))
             for name in data.split(b"\0")
+            # A blank name counts only where a file is really called so.
             if name.strip() or os.path.lexists(name)
         ]
     return [
@@ -141,6 +144,7 @@ def _named_in(line: bytes) -> bytes:
     A file that is really called so comes first. Editors of Windows put a mark in front,
     and end lines with CR LF.
     """
+    # Before anything is cut off: the name itself may end with a CR.
     if os.path.lexists(line):
         return line
     line = line.removeprefix(_BOM).removesuffix(b"\r")
@@ -227,6 +231,8 @@ def run_for_each(
         # A user who interrupts a long run needs to know where it stood.
         if tell_rest and len(paths) > 1:
             sys.stdout.flush()  # the reports on what is done
+            # A code is appended when a PATH is through, so this is the one that was
+            # stopped.
             index = len(codes)
             rest = [show(path, 80) for path in paths[index + 1 :]]
             begun = (
@@ -294,6 +300,7 @@ def write_answers(
         for item, outcome in zip(
             items, choose_executor(tasks, jobs).each(tasks), strict=True
         ):
+            # The bar advances before the answer is written, which clears it.
             if progress is not None:
                 progress(1)
             if isinstance(outcome, str):
@@ -316,11 +323,13 @@ def _answer_item(
     checkpoint.
     """
     if item.skipped is not None:
+        # A text is a reason to skip; it pickles, as the answer does.
         return item.skipped
     try:
         with about(item.path):
             return answer(item)
     except CkptError as error:
+        # Returned, not raised: one bad file must not end the others.
         return error if is_concern(item, error.code) else error.problem
 
 
@@ -382,6 +391,7 @@ def documenting_errors(path: str, schema: str | None) -> Iterator[None]:
     try:
         yield
     except CkptError as error:
+        # The document goes to stdout before the error goes to stderr.
         if schema is not None:
             output.write_json(failure_document(schema)(path, error))
         raise
@@ -408,6 +418,7 @@ def refuse_factory(path: str, option: str) -> None:
     """
     # Only where no file has this name.
     file, _, name = path.rpartition(":")
+    # A file that is really called so is a file.
     if file.endswith(".py") and name.isidentifier() and not os.path.lexists(path):
         raise UsageError(
             "not a checkpoint",
@@ -441,6 +452,7 @@ def opened(
     """
     plugins = plugins_allowed()
     checkpoint: Checkpoint | None = None
+    # A pattern such as `tp*.pt` is no path, so it is tried first.
     if in_ranks:
         layouts = load_hook("layouts")
         checkpoint = layouts.open_pattern(path, limits, plugins=plugins)
@@ -467,6 +479,7 @@ def _naming_loss(path: str) -> Iterator[None]:
         yield
     except UnreadableError as error:
         pasted = pasted_path(path)
+        # The path as it was typed is known here, so the hint can have a command.
         if error.hint == UNFINISHED and pasted is not None and not is_url(path):
             error.hint = f"{UNFINISHED} ckpt verify {pasted} names what is lost"
         raise
@@ -475,6 +488,7 @@ def _naming_loss(path: str) -> Iterator[None]:
 def tell_misfit(survey: Survey, model: str | None) -> None:
     """Name on stderr the tensors that a file and a live model do not share."""
     match = survey.record
+    # A record may also come from the file itself, which ckpt.snapshot wrote.
     if model is None or match is None or match.record.source != "model":
         return
     parts = [
@@ -499,6 +513,7 @@ def notice_lines(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> lis
 
 def tell(line: str) -> None:
     """Write a warning to stderr, in red where a result runs code."""
+    # The word is part of the sentence, so no second flag is handed through.
     (output.write_alarm if ": DANGER: " in line else output.write_talk)(f"ckpt: {line}")
 
 
@@ -508,6 +523,7 @@ def unread_lines(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[
     """
     if not rows:
         return []
+    # One line for all of them: the reason of the first stands for the others.
     names = show_names([name for name, _ in rows], 5)
     return [
         f"ckpt: {show(path, None)}: not {what}: {names}: {show_literal(rows[0][1])}"

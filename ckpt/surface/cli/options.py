@@ -108,10 +108,12 @@ def _option_row(
 ) -> Option:
     # A flag has no value, so that two texts follow its name: commands, then help.
     metavar = None
+    # A flag takes no value, so it has no metavar.
     if kind == "flag":
         commands, text = texts
     else:
         metavar, commands, text = texts
+    # `-o/--output`: the letter stands before the slash.
     short, _, long = name.rpartition("/")
     # `inspect*` is rare in inspect alone.
     marked = commands.split()
@@ -168,6 +170,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "inspect*",
             "Print plain text for git diff, also of what cannot be read.",
         ),
+        # lint calls a channel dead below the same share.
         number(
             "--threshold",
             "X",
@@ -195,6 +198,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Check a live model too, built with your own code.",
             once=True,
         ),
+        # A name that means another thing in each command has a row for each.
         flag("--quick", "verify", "Check the structure only; read no tensors."),
         text(
             "--sums",
@@ -254,11 +258,14 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "rehome",
             "Move one device only, as in cuda:0=cuda:1. Repeatable.",
         ),
+        # `map_location` of torch never reaches a device that is stored as a value, such
+        # as `args.device`.
         flag(
             "--objects",
             "rehome*",
             "Also change torch.device objects and device texts in values.",
         ),
+        # A power loss may leave bytes behind the old end of a file; this cuts them off.
         flag(
             "--undo",
             "rehome",
@@ -290,6 +297,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag(
             "--delete", "prune", "Delete what may go, after a question on a terminal."
         ),
+        # A question in a pipe would get no answer.
         flag("-y/--yes", "prune", "With --delete: do not ask, as a pipe needs."),
         flag("--quick", "prune", "Do not read the bytes of what stays."),
         texts(
@@ -301,6 +309,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
                 "Repeatable."
             ),
         ),
+        # Required here alone: without it rename would do nothing.
         texts(
             "--sub",
             "S/A/B/",
@@ -330,6 +339,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Cast floating tensors: bfloat16, float16 or float32.",
             words=("bfloat16", "float16", "float32"),
         ),
+        # These write the floats; the commands of the next row read them and write
+        # nothing.
         flag(
             "--dequantize",
             "slim convert",
@@ -346,6 +357,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "convert*",
             "Decode text of Python 2, for example as latin1.",
         ),
+        # transformers calls it max_shard_size.
         text(
             "--shard-size",
             "BYTES",
@@ -375,6 +387,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "convert*",
             "Take DeepSpeed's weights from fp32 (default) or module.",
         ),
+        # Any number of ranks reads a DCP, so this decides only how many files there
+        # are.
         integer(
             "--ranks",
             "N",
@@ -404,6 +418,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Say where the dots of kohya's names are, with --adapter-names peft.",
             once=True,
         ),
+        # A strict load stops where a parameter never had a gradient.
         flag(
             "--complete-optimizer",
             "convert*",
@@ -442,6 +457,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Take lost tensors of the same name, shape and dtype from another save.",
             once=True,
         ),
+        # `.metadata` is written last, and only it has the names.
         text(
             "--names-from",
             "OTHER",
@@ -466,6 +482,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Fill the model that your own code builds.",
             once=True,
         ),
+        # Names that fit already need no --sub here.
         texts(
             "--sub",
             "S/A/B/",
@@ -497,6 +514,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "merge",
             "Multiply what each ADAPTER adds by its number. Without it all have 1.",
         ),
+        # kohya, ComfyUI and diffusers take 1 where no alpha is recorded; others do not.
         number(
             "--scale",
             "X",
@@ -506,6 +524,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
                 "no alpha."
             ),
         ),
+        # Query, key and value may lie in one tensor in two ways, and shapes do not
+        # tell.
         texts(
             "--packing",
             "WAY",
@@ -526,6 +546,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "merge",
             "Rename the layers of ADAPTERs, as ckpt rename does. Repeatable.",
         ),
+        # Prefixes such as `module.` and `_orig_mod.` are no difference without it.
         flag(
             "--no-align",
             "diff warmstart average",
@@ -549,6 +570,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             low=0,
         ),
         flag("--close", "diff", "Use the tolerances of torch.testing for each dtype."),
+        # A listing in git can guard the layout of a model, without the file itself.
         flag(
             "--structure",
             "diff",
@@ -577,12 +599,14 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "diff",
             "Compare values only, as check_dtype=False of torch.testing.",
         ),
+        # Without it a file and what `ckpt slim` makes of it are the same.
         flag(
             "--strict",
             "diff",
             "Count devices, strides, renames and sections of one side as differences.",
             rare=True,
         ),
+        # warmstart has --into-model instead, which fills the model.
         text(
             "--model",
             "FILE.py:FACTORY",
@@ -614,6 +638,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             ),
             words=("target", "mean"),
         ),
+        # The number of positions does not tell their height and width.
         text(
             "--grid",
             "HxW",
@@ -623,6 +648,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
                 "OLD:NEW for both files. Without it both grids are square."
             ),
         ),
+        # Shapes alone prove nothing, so such pairs are made only where they are asked
+        # for.
         flag(
             "--by-shape",
             "warmstart*",
@@ -638,16 +665,19 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "warmstart*",
             "Split one tensor of PRETRAINED into query, key and value of TARGET.",
         ),
+        # What is sliced of the last layer belongs to another task.
         flag(
             "--count-sliced",
             "warmstart*",
             "Count what is sliced of the last layer as loaded.",
         ),
+        # Llama of Meta and of transformers have one shape and another order of values.
         flag(
             "--ignore-layout",
             "warmstart*",
             "Load tensors although PRETRAINED lays out their values otherwise.",
         ),
+        # The optimizer of TARGET was made with its old weights.
         flag(
             "--keep-optimizer",
             "warmstart*",
@@ -674,6 +704,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Prove this recipe on A and B, and search for nothing.",
             once=True,
         ),
+        # Where two ways fit, the tensor has no rule until one is named.
         texts(
             "--assume",
             "B=A",
@@ -735,6 +766,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "warmstart*",
             "Initialize the factory's model, so that missing tensors have values.",
         ),
+        # Seen to by `signature`, as --help-all, --quiet, --no-summary and --limit.
         text(
             "--color",
             "WHEN",
@@ -746,11 +778,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag("--help-all", _EVERY, "Show all options and exit.", rare=True),
     ),
     OUTPUT: (
+        # JSON has a row for each form of it: per PATH, per NAME, or one document.
         flag(
             "--json",
             "inspect stats verify sum",
             "Print one JSON document per PATH, in a pipe each on one line.",
         ),
+        # `best.pth` stands behind the last numbered file that has reached no more.
         text(
             "--sort",
             "BY",
@@ -774,6 +808,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "prune",
             "Print the paths of what may go, a NUL behind each, for xargs -0.",
         ),
+        # Three rows for -o: a page may go to stdout, a recipe is one file, and OUT may
+        # be a folder.
         text(
             "-o/--output",
             "OUT",
@@ -797,12 +833,14 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag("--force", "report", "Replace the page if it exists."),
         flag("--hide-intact", "verify", "Print only files that are not intact."),
+        # Only the names change, and these are in `.metadata`.
         flag(
             "--link",
             "strip rename",
             "Make hard links to the data files of a DCP, and do not copy them.",
             rare=True,
         ),
+        # transformers loads a folder, and asks for config.json in it.
         flag(
             "--with-config",
             "slim convert* average merge",
@@ -822,6 +860,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
                 "replaced."
             ),
         ),
+        # Appending leaves the old pickle in a zip as unused bytes; a copy has none.
         flag(
             "--copy",
             "rehome strip rename set",
@@ -856,6 +895,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             ),
             rare=True,
         ),
+        # Commands that write refuse such a file otherwise.
         flag(
             "--keep-code",
             "rehome strip rename set convert salvage warmstart",
@@ -1001,6 +1041,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
     FILTER: (
         flag("--all", "stats", "Show every tensor of the file on its own line."),
         texts("--keep", "PATH", "slim", "Keep this section or value too. Repeatable."),
+        # merge has rows of its own, for it selects tensors of ADAPTERs.
         texts(
             "--include",
             "GLOB",
@@ -1101,6 +1142,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
                 "checkpoint."
             ),
         ),
+        # diff already exits with 1 where files differ, so here it narrows.
         texts(
             "--fail-on",
             "CODE",
@@ -1208,6 +1250,7 @@ _PATHS = Argument(
 )
 _PATH = "A checkpoint."
 ARGUMENTS: dict[str, tuple[Argument, ...]] = {
+    # Most commands take PATHs; the rows below take the place of this one.
     **dict.fromkeys(_EVERY.split(), (_PATHS,)),
     "get": (
         Argument("path", "PATH", _PATH),
@@ -1351,6 +1394,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
             ),
         ),
         Exclusion(("--index",), ("--tsv", "--table")),
+        # The answer about a LoRA takes the place of all tables.
         Exclusion(
             ("--base",),
             (
@@ -1364,6 +1408,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
                 "--textconv",
             ),
         ),
+        # git diff shows the text of one whole file.
         Exclusion(
             ("--textconv",),
             (
@@ -1386,6 +1431,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     "diff": (
         Exclusion(("--json", "--tsv", "--name-only")),
         Exclusion(("--structure", "--quick", "--stat")),
+        # The answer about an adapter takes the place of the comparison.
         Exclusion(
             ("--adapter",),
             (
@@ -1398,6 +1444,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
                 "--name-only",
             ),
         ),
+        # Without values there is nothing that a tolerance could be about.
         Exclusion(
             ("--structure", "--quick"),
             ("--close", "--atol", "--rtol", "--ignore-dtype"),
@@ -1411,18 +1458,22 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     "stats": (
         Exclusion(("--json", "--tsv", "--table")),
         Exclusion(("--histogram",), ("--tsv", "--table")),
+        # A cluster has workers of its own.
         Exclusion(("--cluster", "--jobs")),
     ),
     "report": (Exclusion(("--stats", "--quick")),),
     "lint": (
         Exclusion(("--json", "--output-format")),
+        # The counts are lines of text.
         Exclusion(("--statistics",), ("--json", "--output-format")),
         Exclusion(("--config", "--no-config")),
         Exclusion(("--exit-zero", "--fail-on")),
     ),
     "verify": (
         Exclusion(("--json", "--hide-intact")),
+        # The root is made of all values of the file.
         Exclusion(("--root",), ("--quick", "--sums", "--like")),
+        # The hub publishes hashes of whole files, not of tensors.
         Exclusion(
             ("--against",),
             (
@@ -1441,6 +1492,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     ),
     "sum": (
         Exclusion(("--cluster", "--jobs")),
+        # What files record is listed as it is, without a look at tensors.
         Exclusion(
             ("--recorded",),
             ("--include", "--exclude", "--section", "--all", "--cluster"),
@@ -1466,6 +1518,7 @@ def exclusions_of(command: str) -> tuple[Exclusion, ...]:
     own = _EXCLUSIONS.get(command, ())
     names = {row.name for row in options_of(command)}
     forms = tuple(form for form in _FORMS if form in names)
+    # --quiet would drop what these print.
     return (*own, Exclusion(forms, ("--quiet",))) if forms else own
 
 
@@ -1476,9 +1529,11 @@ def typed_options(command: str, keywords: Mapping[str, object]) -> list[str]:
     words: list[str] = []
     for row in options_of(command):
         value = keywords.get(row.keyword)
+        # A value that is the default need not be typed.
         if value is None or value == row.default:
             continue
         if row.kind == "flag":
+            # `--no-align` is typed where `align` is False.
             words += [row.name] if value is not row.is_negative else []
         else:
             for item in value if isinstance(value, list) else [value]:

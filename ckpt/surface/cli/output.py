@@ -63,6 +63,7 @@ def _stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
     """Return the stand-in of a character that an encoding lacks, or its escape."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
+    # One character at a time, for the next one may have a stand-in.
     char = error.object[error.start]
     if char in _ASCII:
         return _ASCII[char], error.start + 1
@@ -120,6 +121,8 @@ def prepare_streams() -> None:
     sys.stderr = _prepare_stream(sys.stderr or _null_stream(os.O_WRONLY))
     # A caller may have put another stream there.
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    # Columns are measured as they are written: a stand-in may be longer than its
+    # character.
     if not codecs.lookup(encoding).name.startswith("utf"):
         Written.form = lambda text: text.encode(encoding, _HANDLER).decode(encoding)
 
@@ -194,6 +197,7 @@ def _screen_size(stream: TextIO) -> os.terminal_size | None:
         return None
     from shutil import get_terminal_size
 
+    # The size of this stream, not of stdout, which may be a file.
     try:
         columns, rows = os.get_terminal_size(stream.fileno())
     except OSError:
@@ -209,6 +213,7 @@ def write_lines(lines: Sequence[Line]) -> None:
     if not has_colour():
         sys.stdout.write(plain_text(lines))
         return
+    # Here: only colour pays for it.
     from rich.console import Console
     from rich.text import Text
 
@@ -235,6 +240,7 @@ def _escape_line(line: Line) -> Line:
     """
     # `show_line` looks at whole lines: `::` and `##` are commands in logs of CI.
     text = "".join(text for text, _ in line)
+    # Nearly all lines are safe, and keep their parts.
     if show_line(show_literal(text)) == text:
         return line
     shown = [
@@ -304,6 +310,7 @@ def write_table(
         for line in table_lines(rows, tsv=tsv, table=table, header=header):
             write_text(line)
         return
+    # For people, so long cells are cut and numbers stand at the right.
     names, *others = rows
     numbers = frozenset(
         i for i, name in enumerate(names) if name in ("bytes", "used", "numel")
@@ -335,6 +342,7 @@ class Tables:
         if self._several:
             files = chain(["file"], repeat(show(path, None)))
             rows = ([file, *row] for file, row in zip(files, rows, strict=False))
+        # TSV has one header for all files, so that a script reads one table.
         header = self._header and (not self._shown or self._table is not None)
         self._shown = True
         write_table(rows, tsv=self._tsv, table=self._table, header=header)
@@ -531,6 +539,7 @@ def unread_line(path: str, error: Failure) -> str:
 
 def write_conclusion(text: str, hint: str | None = None) -> None:
     """The line on stderr that sums up what stdout shows, after it."""
+    # Both streams may be one terminal, and the sum belongs behind the report.
     sys.stdout.flush()
     if not _is_unsummed:
         write_talk(text, hint)
@@ -566,7 +575,9 @@ def write_error(error: Exception) -> None:
     if os.environ.get("CKPT_DEBUG"):
         talk_traceback(error)
     text, hint = str(error), error.hint if isinstance(error, CkptError) else None
+    # The hint has a line of its own.
     text = text.removesuffix(f" ({hint})")
+    # A file can put megabytes into a name.
     if len(text) + len(hint or "") > _LONGEST:
         text, hint = str(error)[:_LONGEST], None
     write_complaint(f"ckpt: {show_literal(text)}", hint and show_literal(hint))

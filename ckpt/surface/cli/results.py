@@ -86,6 +86,7 @@ def split_options(
     out = keywords.pop("output")
     parents = keywords.pop("parents")
     json = keywords.pop("json")
+    # Some commands have no --recursive and no --files-from.
     recursive = keywords.pop("recursive", False)
     files_from = keywords.pop("files_from", None)
     written = {name: keywords.pop(name, default) for name, default in _WRITTEN.items()}
@@ -95,6 +96,7 @@ def split_options(
         out=place_named(out),
         command=row,
         in_folder=recursive,
+        # With -r the folders below OUT are made without being asked for.
         parents=recursive or parents,
     )
     # Paths among the values of options, such as --into, are checked as inputs are.
@@ -138,6 +140,7 @@ def rewrite_paths(
             json="ckpt.rewrite" if options.json else None,
             tell_rest=True,
         )
+    # Past the loop over the PATHs: an error of the options would come once for each.
     except _RequestError as error:
         raise error.error from None
 
@@ -159,6 +162,7 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
     places = options.places
     # Refusals first, before any file is read.
     items = items_of(paths, options)
+    # With -r one file may be a folder of many.
     several = len(items) > 1 or options.recursive
     if several and places.parents and _is_folder_to_make(places.out):
         places = places._replace(in_folder=True)
@@ -205,6 +209,8 @@ def items_of(paths: Sequence[str], options: ResultOptions) -> list[Found]:
     places = options.places
     # A folder of steps gives its newest step; other folders are one checkpoint.
     if not options.recursive:
+        # A folder of steps stands for its newest one, but not where it is changed
+        # itself.
         if options.places.command.many and not places.in_place:
             names = [
                 step_of(
@@ -222,6 +228,7 @@ def items_of(paths: Sequence[str], options: ResultOptions) -> list[Found]:
     )
     if others:
         output.write_talk(f"ckpt: {others_text(others)}")
+    # A second run must not take the results of the first for its input.
     return [
         item for item in drop_skipped(items) if not _is_result(item, names, places.out)
     ]
@@ -238,11 +245,13 @@ def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
     """Tell whether a file lies in OUT, which lies in the folder that is searched: an
     earlier result.
     """
+    # Whoever types a file of OUT means it.
     if out is None or item.named:
         return False
     # Else a second run with -r would change the results of the first.
     folder = os.path.realpath(out)
     return (
+        # OUT may be the folder that is searched, and then all of it is input.
         folder not in map(os.path.realpath, names)
         and _relative_path(os.path.realpath(item.path), folder) is not None
     )
@@ -251,6 +260,7 @@ def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
 def _relative_path(path: str, folder: str) -> str | None:
     """Return a path as it is below a folder, or None for another one."""
     folder = os.path.normpath(folder)
+    # A path below the working folder has no folder in front.
     start = "" if folder == os.curdir else os.path.join(folder, "")
     path = os.path.normpath(path)
     return path[len(start) :] if path.startswith(start) and path != folder else None
@@ -288,6 +298,7 @@ def _where_to_write(items: Sequence[Found], places: WriteOptions) -> UsageError:
         if not is_url(last) and not os.path.lexists(last):
             out = pasted_path(last)
             return UsageError("where to write?", path=path, hint=out and f"-o {out}")
+    # The file cannot be read at all, so this error comes first.
     if items[0].error is not None:
         raise items[0].error
     with opened(path, places) as checkpoint:
@@ -304,10 +315,13 @@ def _refuse_collisions(jobs: Sequence[Job], places: WriteOptions) -> None:
     taken: dict[str, str] = {}
     for job in jobs:
         to = target_of(job.path, job.out, places)
+        # A result in place takes no other file's place, and shards are written for one
+        # PATH.
         if to is None:
             continue
         # By real paths: two names may lead to one place.
         other = taken.setdefault(to.real, job.path)
+        # setdefault gives this job's own path where the place was free.
         if other is not job.path:
             raise UsageError(
                 f"{show(other, 80)} would be written there too", path=to.path
@@ -328,9 +342,11 @@ def _rewrite_one(
         # It would be said again for each PATH.
         if isinstance(error, UsageError) and error.path is None:
             raise _RequestError(error) from None
+        # Found in a folder, it is skipped; typed, it is an error.
         if _is_no_checkpoint(job, error, options.places.limits):
             return 0
         if (
+            # The folder that was typed, not one inside of it.
             isinstance(error, FolderError)
             and options.places.command.many
             and error.path in (None, job.path)

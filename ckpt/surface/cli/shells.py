@@ -31,6 +31,7 @@ def completion_text(words: Sequence[str]) -> str:
     """
     if words and words[0] in ("-h", "--help", "--help-all"):
         return _HELP
+    # A second word is a mistake, and not ignored: its author expects something of it.
     if len(words) != 1:
         problem = f"{show(words[1], 40)} is too much" if words else "SHELL is missing"
         raise UsageError(

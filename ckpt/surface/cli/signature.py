@@ -106,6 +106,7 @@ def _argument_value(row: Argument, values: dict[str, Any]) -> Any:
 
 def _option_value(row: Option, values: dict[str, Any]) -> Any:
     value = values[row.parameter]
+    # `--no-align` is handed on as `align`.
     return not value if row.is_negative else value
 
 
@@ -140,9 +141,11 @@ def _option_parameter(row: Option) -> Parameter:
     if row.low is not None or row.high is not None:
         settings |= {"min": row.low, "max": row.high}
     if row.name == "--help-all":
+        # Eager: it must not ask for the PATH that the help is about.
         settings |= {"callback": _show_all_help, "is_eager": True}
     # The first long name is the one that the help shows.
     names = [*([row.short] if row.short else []), row.name, *row.other_names]
+    # click keeps the last of two values; a list keeps both.
     kind = "texts" if row.is_once else row.kind
     # `...` is typer's word for a required value.
     default: Any = ... if row.required else False if row.kind == "flag" else row.default
@@ -166,6 +169,7 @@ def _refuse_exclusions(name: str, rows: list[Option], values: dict[str, Any]) ->
 
 
 def _is_given(row: Option, value: Any) -> bool:
+    # An option that has its default excludes nothing.
     return value is not None and value is not False and value != row.default
 
 
@@ -205,6 +209,7 @@ class PlainCommand(TyperCommand):
             if param.param_type_name == "argument":
                 param.get_usage_pieces = partial(_usage_metavars, param)
                 param.get_help_record = partial(_help_record, self, param)
+            # An option with a second long name, as --max-shard-size of --shard-size.
             elif sum(
                 name.startswith("--") for name in param.opts
             ) > 1 and not isinstance(param.get_help_record, partial):
@@ -221,6 +226,7 @@ class PlainCommand(TyperCommand):
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _TITLES}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
+            # A hidden parameter has no record.
             if record is not None and (
                 ctx.meta.get(_ALL) or rare.isdisjoint(param.opts)
             ):
@@ -316,6 +322,7 @@ def _parameter_value(
         result = usual(ctx, value)
     elif param.callback is not None:
         result = param.callback(ctx, param, result)
+    # NaN passes every comparison with a limit.
     if isinstance(result, float) and result != result:
         raise typer.BadParameter(f"{value!r} is not a valid float range.", ctx, param)
     return result

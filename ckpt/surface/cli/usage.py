@@ -68,6 +68,7 @@ def _explain_error(
         return _unknown_option(str(error.option_name), context)
     if kind == "MissingParameter":
         param = error.param
+        # `{PATH}` and `[NAME...]`: the brackets of the usage line.
         metavar = str(
             getattr(param, "metavar", None) or getattr(param, "name", "")
         ).strip("{}[]")
@@ -86,6 +87,7 @@ def _explain_error(
     name = re.match(r"No such command '(.*)'\.", text, re.DOTALL)
     if name:
         return _unknown_command(name[1], commands)
+    # `Got unexpected extra argument (b.pth)`; older click writes `argument(s)`.
     extra = re.match(
         r"Got unexpected extra arguments? ?(?:\(s\) )?\((.*)\)", text, re.DOTALL
     )
@@ -105,6 +107,7 @@ def _way_for_extra(words: str, context: Any) -> str | None:
         if not context.params.get(param.name):
             free.update(param.opts)
     path = None if " " in words else pasted_path(words)
+    # A path that is not there is a place to write; one that is there may be the model.
     if path is not None and not os.path.lexists(words):
         if "-o" in free:
             return f"-o {path} writes there"
@@ -122,6 +125,7 @@ def _way_for_extra(words: str, context: Any) -> str | None:
 
 def _as_sentence(text: str) -> str:
     text = " ".join(text.split()).rstrip(".")
+    # click begins with a capital letter, and our lines go on behind `ckpt: `.
     return text[:1].lower() + text[1:]
 
 
@@ -141,6 +145,7 @@ def _unknown_option(name: str, context: Any) -> tuple[str, str | None]:
         name,
     )
     doubled = f"-{typed}".partition("=")[0]
+    # `-json` is `--json` with a dash too few.
     if doubled in options and len(typed) > 2:
         return f"no option {show(typed, 60)}", f"did you mean {doubled}?"
     if name in _RECURSIVE and context.info_name in _SEARCHES:
@@ -170,9 +175,11 @@ def _options_with_words_of(name: str, options: Sequence[str]) -> list[str]:
 
 
 def _unknown_command(name: str, commands: Sequence[str]) -> tuple[str, str | None]:
+    # The command exists, and its extension was deleted.
     if name in COMMANDS:
         return f"{name}: {absence_text(COMMANDS[name])}", None
     meant = _ALIASES.get(name.lower())
+    # The command that is meant may be of an extension that is not there.
     if meant is None or not has_command(meant):
         meant = next(iter(get_close_matches(name.lower(), commands, 1)), None)
     if meant is None and (os.sep in name or name.endswith((*CHECKPOINTS, *PERHAPS))):

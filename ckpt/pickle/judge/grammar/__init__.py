@@ -76,6 +76,7 @@ def _steps_of_optimizer(grammar: Grammar, call: Opaque) -> int:
         grammar.weight(value)
         for state in call.states
         if type(state) is Dict
+        # Other entries of the state are kept and not read.
         for key, value in zip(state.keys, state.values, strict=True)
         if key in ("param_groups", "state")
     )
@@ -94,6 +95,7 @@ def _steps_of_layers(grammar: Grammar, call: Opaque) -> int:
     )
 
 
+# torch makes up to ten names for a layer: five weights in each direction.
 _LAYER = 100
 _OPTIMIZER_RULE = Rule(
     is_made_without_call,
@@ -110,6 +112,7 @@ def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) ->
     A class of these copies what it is given, all below it at each level, and no pickler
     writes such a call. NEWOBJ with pairs makes an empty dict.
     """
+    # An argument that is no dict would be asked for its `keys`.
     if len(args) > 1 or not all(is_pairs(grammar, arg) for arg in args):
         return False
     for arg in args:
@@ -159,6 +162,7 @@ def _are_attributes(grammar: Grammar, pairs: Iterable[tuple[Node, Node]]) -> boo
                 grammar.called.append("(a name that a call makes)")
                 return False
             continue
+        # A function by a name of Python would be called in place of its own.
         is_hidden = str(key).startswith("__") and not grammar.is_plain(value)
         if is_hidden or _stands_in_settings(grammar, str(key), value) == "called":
             grammar.called.append(str(key))
@@ -271,6 +275,7 @@ def is_no_odd_optimizer(grammar: Grammar, call: Opaque) -> bool:
 
 def _is_of_optimizer(state: Dict) -> bool:
     names = set(map(str, filter(holds_text, state.keys)))
+    # Every optimizer has both keys in its state.
     return not names.isdisjoint(_CALLED_BY_OPTIMIZER) or names.issuperset(
         ("defaults", "param_groups")
     )
@@ -281,6 +286,7 @@ def _data_alone(grammar: Grammar, name: str, value: Node) -> Manner:
 
 
 _DATA_ALONE = State(TABLES, _data_alone)
+# A range is no plain data, for its rule makes an instance.
 _data = one_of_forms(is_plain, result_of("builtins.range"))
 
 
@@ -289,10 +295,12 @@ def _module_rule(name: str) -> Rule:
     put on it.
     """
     listed = dict.fromkeys(ATTRIBUTES.get(name, ()), is_anything)
+    # `__setstate__` of these asks for attributes, which may lie among weights.
     if name in RECURRENT_LAYERS:
         recurrent = State(
             {**listed, **RECURRENT},
             stands_decorated,
+            # `__setstate__` reads these three to make the names of the weights.
             ("num_layers", "bidirectional", "bias"),
         )
         return Rule(
@@ -313,6 +321,7 @@ def _with_all_weights(state: State) -> Form:
 
     def judge(grammar: Grammar, node: Node) -> bool:
         names = map(str, filter(holds_text, node.keys)) if type(node) is Dict else ()
+        # Old torch wrote `all_weights`, which `__setstate__` takes for `_all_weights`.
         return not {"_all_weights", "all_weights"}.isdisjoint(names) and state(
             grammar, node
         )
@@ -358,6 +367,7 @@ def rule_of(name: str) -> Rule | None:
     """Return the rule of a dotted name, as Python 3 and numpy 1 have it, or None when
     it is not listed.
     """
+    # A rule of its own comes first: some of these names are in the lists too.
     rule = _LISTED.get(name)
     if rule is not None:
         return rule

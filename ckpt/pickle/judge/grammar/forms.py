@@ -139,6 +139,7 @@ class _Search:
 
     def has(self, root: Node) -> bool:
         """Tell whether a node and all nodes below it have the form."""
+        # A stack of our own: a pickle may nest deeper than Python can call.
         sizes = self._sizes
         todo: list[tuple[Node, list[Node] | None]] = [(root, None)]
         finished: list[int] = []
@@ -155,6 +156,7 @@ class _Search:
                     continue
                 parts = _node_parts(node)
                 is_open.add(id(node))
+                # The node comes back behind its parts, when their sizes are known.
                 todo.append((node, parts))
                 todo += [(part, None) for part in parts if type(part) not in _SCALARS]
                 continue
@@ -169,7 +171,10 @@ class _Search:
                     is_cyclic, of = True, int(self._cycles)
                 else:
                     of = self._size(part)
+                # One part without the form, and the whole does not have it.
                 size = 0 if not of or not size else size + of
+            # Nodes that each hold the next twice would double this number level by
+            # level.
             sizes[id(node)] = size if size <= self._most else 0
             finished.append(id(node))
         has = self._size(root) > 0
@@ -225,6 +230,7 @@ class _Nesting:
             within = max(
                 (depths[id(part)][0] for part in parts if id(part) in depths), default=0
             )
+            # The node is kept, so that nothing else gets its id.
             depths[id(node)] = within + is_unguarded(node), node
         return depths[id(root)][0]
 
@@ -286,16 +292,19 @@ class Grammar:
 
     def allows(self, call: Opaque) -> bool:
         """Tell whether a call is harmless, with all that is done to its result."""
+        # Both lists are of one call: judge_imports reads them behind each.
         self.odd, self.called = [], []
         origin = made_by(call)
         rule = None if origin is None else self.rule(origin[0])
         if origin is None or rule is None or not rule.takes(self, origin[1], call):
             return False
+        # The arguments and attributes of a tensor or an array stand in a tuple.
         inner = [part for state in call.states if is_tuple(state) for part in state]
         if not self.may_copy((*call.args, *inner, *call.states)):
             return False
         if rule.work is not None and not self.charge(rule.work(self, call)):
             return False
+        # Only a pickle with such nodes pays for this search.
         if self._fillings.last and self._is_seen_early(call, rule):
             return False
         if call.states and not (
@@ -312,6 +321,7 @@ class Grammar:
         """Return the rule of a function or class, or None when it is not listed."""
         key = (name.module, name.name)
         if key not in self._rules:
+            # The text of the name is made once, not for each of a million calls.
             self._rules[key] = self.rule_by_name(python3_name(*key))
         return self._rules[key]
 
@@ -321,9 +331,11 @@ class Grammar:
 
         Each node of the tree is checked once.
         """
+        # The ids stay, because the forms are constants and the tree does not change.
         key = (id(form), id(node))
         answer = self._answers.get(key)
         if answer is None:
+            # A shared node has the same odd attributes for each call that is given it.
             before = len(self.odd), len(self.called)
             is_form = form(self, node)
             answer = (
@@ -360,11 +372,13 @@ class Grammar:
         if rule is None or origin is None:
             return True
         name = python3_name(origin[0].module, origin[0].name)
+        # A hash of an object may be a method that asks its attributes.
         if rule.makes == "instance" and name != _RANGE:
             return _hashes_itself(name) or (name == _INDEX and _is_index(call))
         if name in _RECORDS:
             return False
         if rule.makes == "value":
+            # The hash of a record of numpy is made of all its fields.
             dtype = (
                 call.args[0]
                 if name == "numpy.core.multiarray.scalar" and call.args
@@ -377,6 +391,7 @@ class Grammar:
                 return False
         elif rule.makes == "container" and not _is_shallow(call):
             return False
+        # Equal hashes are compared with each other, so a few such keys stay cheap.
         self._keys += not _hashes_apart(name, call)
         return self._keys <= _FEW_KEYS
 
@@ -435,6 +450,7 @@ class Grammar:
         copy a million.
         """
         for node in args:
+            # A copy takes the direct items only: what they hold is shared.
             if type(node) is list or is_tuple(node):
                 size = len(node)
             elif type(node) is Dict:
@@ -466,6 +482,7 @@ class Grammar:
         """Tell whether a call, or what its result is used for, has seen a container
         before it was full.
         """
+        # A value is read when it is made, so what is added later was not judged.
         if rule.makes == "value" and self._fillings.is_filled_after(call, -1):
             return True
         built = self._fillings.build_of(call)
@@ -484,6 +501,7 @@ class Grammar:
         is_tensor = tensor_of(call) is not None and len(call.args) == WITH_STATE
         # Attributes may hold the tensor itself.
         args = call.args[:-1] if is_tensor else call.args
+        # The arguments count from the call on, a state from its BUILD on.
         todo: list[tuple[Node, int]] = [(arg, call.offset) for arg in args]
         todo += [(state, built) for state in call.states]
         seen: set[int] = set()
@@ -540,8 +558,10 @@ class Grammar:
             return True
         if kind in (list, tuple, Dict, Set):
             return None
+        # A function or class is no data; dtypes and layouts are.
         if type(node) is Global:
             return python3_name(node.module, node.name) in _WORDS
+        # A legacy file keeps names outside of the pickle as well.
         if type(node) is PersistentId:
             return type(node.meaning) is not Global
         if type(node) is not Opaque:
@@ -591,6 +611,7 @@ class Grammar:
         if type(node) is not Opaque or origin is None or tensor_of(node) is not None:
             return self._is_plain(node)
         rule = self.rule(origin[0])
+        # The import of a foreign class is a finding by itself.
         if rule is None:
             return not is_own(origin[0].module)
         if rule.makes != "instance":
@@ -606,6 +627,7 @@ def _length_of_text(node: Node) -> int:
     """The length of a text or of bytes, also of those that a call makes of others, or
     that stay in the file.
     """
+    # Protocol 2 writes bytes as `_codecs.encode(text, "latin1")`.
     for _ in range(_MADE):
         if type(node) is not Opaque or not node.args or not _makes_text(node):
             break
@@ -701,6 +723,7 @@ def _hashes_apart(name: str, call: Opaque) -> bool:
     """Tell whether the hash of a value is not for a file to choose: it is made of text
     or bytes, or stands for few values.
     """
+    # With one argument it is bytes, as picklers write it; numbers a file could choose.
     if name.startswith("datetime."):
         return name not in _CHOSEN and len(call.args) == 1
     if name == "numpy.core.multiarray.scalar":
@@ -773,6 +796,7 @@ def _is_index(call: Opaque) -> bool:
                     and len(value.args) == 1
                 ):
                     value = value.args[0]
+                # `fqn` is a text, `offset` a torch.Size, `index` a number or None.
                 numbers = value if is_tuple(value) or type(value) is list else (value,)
                 is_short = len(numbers) <= 64 and all(
                     part is None or (type(part) is int and part.bit_length() < 64)
@@ -785,6 +809,7 @@ def _is_index(call: Opaque) -> bool:
 
 def _is_shallow(call: Opaque) -> bool:
     """Tell whether a container holds scalars, and tuples of them, alone."""
+    # Items that a call makes may lie in each other to any depth.
     items = call.args[0] if call.args else ()
     if type(items) is list or is_tuple(items):
         return not any(
@@ -831,6 +856,7 @@ def made_by(call: Opaque) -> tuple[Global, tuple[Node, ...]] | None:
     `copyreg._reconstructor` and `copyreg.__newobj__` make objects as NEWOBJ does.
     """
     func, args = class_of(call.func), call.args
+    # `getattr(ZoneInfo, "_unpickle")(...)`: only listed methods go on.
     if type(call.func) is Opaque:
         func = _method_behind(call.func)
     if func is None or (call.kwargs is not None and call.kwargs.keys):
@@ -842,10 +868,12 @@ def made_by(call: Opaque) -> tuple[Global, tuple[Node, ...]] | None:
     )
     if cls is None:
         return func, args
+    # `copyreg.__newobj__(cls, *args)` is what NEWOBJ does.
     if func.name == "__newobj__":
         return cls, args[1:]
     if func.name != "_reconstructor" or len(args) != 3:
         return func, args
+    # `copyreg._reconstructor(cls, base, state)`, as protocols 0 and 1 write an object.
     base = class_of(args[1])
     of = base and python3_name(base.module, base.name)
     if of == "builtins.object" and args[2] is None:
@@ -874,6 +902,7 @@ _BASES = frozenset(
 def _method_behind(call: Opaque) -> Global | None:
     """The method or class that `getattr(C, "name")` is, where it has a rule."""
     of = call.args[0] if is_getattr(call) else None
+    # A class that a call makes has no name to look up.
     if type(of) is not Global:
         return None
     name = f"{of.name}.{call.args[1]!s}"
@@ -1104,6 +1133,8 @@ class State:
         self._judging: Form = self._judge_state
 
     def __call__(self, grammar: Grammar, node: Node) -> bool:
+        # `(dict of attributes, dict of slots)`, as Python gives the state of a class
+        # with slots.
         if is_tuple(node) and len(node) == 2 and self._has_slots:
             return all(
                 part is None
@@ -1114,6 +1145,7 @@ class State:
 
     def _judge_state(self, grammar: Grammar, node: Node) -> bool:
         assert type(node) is Dict
+        # A scalar of numpy is equal to a text, and would become an attribute unseen.
         if not all(map(holds_text, node.keys)):
             return False
         names = [str(key) for key in node.keys]
@@ -1122,10 +1154,12 @@ class State:
             form = self._forms.get(name)
             if form is not None:
                 manner: Manner = "fine" if form(grammar, value) else self._wrong
+            # Python looks names with two underscores up itself.
             elif name.startswith("__") and type(value) not in _SCALARS:
                 manner = "called"
             else:
                 manner = self._other(grammar, name, value)
+            # torch goes through the parts of an attribute when it shows or copies it.
             if manner == "fine" and _is_endless(grammar, value):
                 manner = "odd"
             if manner == "odd":
@@ -1221,6 +1255,7 @@ def is_made_without_call(
     and memory (`Transformer()`).
     """
     func = class_of(call.func)
+    # NEWOBJ and `copyreg` make an object without `__init__`; REDUCE would run it.
     return not args and (
         call.how != "reduce" or (func is not None and func.module in COPYREG)
     )
@@ -1282,7 +1317,9 @@ def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
         return False
     owner = python3_name(of.module, of.name)
     if owner in OPERATOR_OWNERS:
+        # The list lacks `from_file`, which opens files.
         return name in OPERATORS
+    # `torch.os.system` is no attribute of a class.
     if passes_module(f"{of.name}.{name}"):
         return False
     if grammar.rule_by_name(f"{owner}.{name}") is not None:
@@ -1360,6 +1397,7 @@ def is_function(grammar: Grammar, node: Node) -> bool:
     """
     if type(node) is Opaque:
         return is_getattr(node) and takes_getattr(grammar, node.args, node)
+    # A partial only holds the function: who calls it later is not the loader.
     name = class_of(node)
     if name is None:
         return False

@@ -70,6 +70,8 @@ an element.
 
 
 def _is_zero(grammar: Grammar, node: Node) -> bool:
+    # numpy writes `_reconstruct(ndarray, (0,), b"b")`, and the state gives the real
+    # shape.
     return is_tuple(node) and node in ((0,), ())
 
 
@@ -81,6 +83,7 @@ def _is_letter(grammar: Grammar, node: Node) -> bool:
 
 
 def _dtype_code(grammar: Grammar, node: Node) -> bool:
+    # A record has a class in place of a code.
     if _RECORD(grammar, node):
         return True
     if not holds_text(node):
@@ -167,6 +170,7 @@ def _dtype_call(grammar: Grammar, call: Node) -> bool:
         is_plain = (parts, names, fields) == (None, None, None) and flags in (
             (0, 8) if code[0] == "U" else (0,)
         )
+        # numpy writes -1 for the size of numbers, and the size for texts and bytes.
         return is_plain and size == (
             -1 if _flexible_size(code) is None else _flexible_size(code)
         )
@@ -199,6 +203,7 @@ def _dtype_of_parts(grammar: Grammar, node: Node, size: int) -> bool:
     """`(dtype, shape)` of a field that is an array."""
     if not is_tuple(node) or len(node) != 2:
         return False
+    # numpy takes a single number for a shape of one dimension.
     shape = (node[1],) if type(node[1]) is int else node[1]
     if (
         not is_tuple(shape)
@@ -225,6 +230,7 @@ def _dtype_fields(grammar: Grammar, state: Node) -> bool:
         or not all(map(holds_text, (*names, *fields.keys)))
     ):
         return False
+    # A field may have a title too, so there may be more keys than names.
     keys = list(map(str, fields.keys))
     if len(set(keys)) < len(keys) or not set(map(str, names)).issubset(keys):
         return False
@@ -282,6 +288,7 @@ def _array_state(grammar: Grammar, node: Node) -> bool:
     """
     if not is_tuple(node) or not 4 <= len(node) <= 5:
         return False
+    # numpy reads a state without a version too.
     version, (shape, dtype, order, data) = node[:-4], node[-4:]
     if (
         not is_tuple(shape)
@@ -313,6 +320,7 @@ def _steps_of_mask(grammar: Grammar, call: Opaque) -> int:
     for state in call.states:
         size = _size_of(state[2]) if is_tuple(state) and len(state) == 7 else 0
         work += size * _elements_of(state[6]) if size else 0  # type: ignore[index]
+    # The dtype is an argument, or stands in the state of the array.
     dtypes = [part for state in call.states if is_tuple(state) for part in state]
     for dtype in (*call.args, *dtypes):
         if type(dtype) is Opaque and dtype.states and _DTYPE(grammar, dtype):
@@ -355,6 +363,7 @@ def _is_shallow(items: list[Node]) -> bool:
     them one inside the other.
     """
     level: list[Node] = [items]
+    # Level by level, so arrays that share lists cost no more than their number.
     for _ in range(_NESTED_ARRAYS):
         seen: dict[int, Node] = {}
         for node in level:
@@ -426,6 +435,7 @@ _BIT_GENERATORS = tuple(
         ("sfc64", "SFC64"),
     )
 )
+# Older numpy writes the name of a generator, newer numpy its class.
 _BITS = one_of_forms(text_matching("[A-Z0-9a-z]{1,20}"), named(*_BIT_GENERATORS))
 _SEEDS = result_of(
     "numpy.random.bit_generator.SeedSequence",

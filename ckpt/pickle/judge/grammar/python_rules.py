@@ -46,6 +46,7 @@ from ckpt.tree.arrays import CODECS, as_bytes
 
 
 def _takes_encoded(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    # Known as bytes: the codec is one of a short list.
     return as_bytes(call) is not None
 
 
@@ -55,14 +56,17 @@ def _is_codec(grammar: Grammar, node: Node) -> bool:
 
 
 def _takes_bytes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    # `bytes(text, "latin1")`.
     if len(args) == 2:
         return holds_text(args[0]) and _is_codec(grammar, args[1])
     return not args or (
+        # `bytes(10**9)` would make a billion bytes of zero.
         len(args) == 1 and (is_raw(grammar, args[0]) or is_numbers(grammar, args[0]))
     )
 
 
 def _takes_str(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    # `str(data, "utf-8")`.
     if len(args) == 2:
         return is_raw(grammar, args[0]) and _is_codec(grammar, args[1])
     return not args or (
@@ -104,6 +108,7 @@ def _takes_factory(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bo
     """
     if not args:
         return True
+    # The factory may be None, as in `defaultdict(None)`.
     name = class_of(args[0])
     if args[0] is not None and name is None:
         return False
@@ -115,7 +120,9 @@ def _takes_factory(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bo
 _ZONE = result_of(
     "datetime.timezone", "zoneinfo.ZoneInfo", "zoneinfo.ZoneInfo._unpickle"
 )
+# Reading digits takes Python a square of their number.
 _DIGITS = r"[-+]?[0-9]{1,1000}"
+# `Europe/Berlin`, and no path with `..`.
 _KEY = text_matching(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}")
 # The bytes and a zone; older pickles have numbers.
 _TIME = takes(
@@ -180,6 +187,7 @@ def is_held(grammar: Grammar, node: Node) -> bool:
     return grammar.is_held(node)
 
 
+# (function, arguments, keywords, attributes).
 _PARTIAL_STATE = tuple_of(
     is_function, is_held, is_held, one_of_forms(is_none, is_plain)
 )
@@ -209,6 +217,7 @@ def _is_random_state(grammar: Grammar, node: Node) -> bool:
     )
 
 
+# An attribute of these names would take the place of a method.
 _OF_STREAMS = frozenset([*dir(io.BytesIO), *dir(io.StringIO)])
 
 
@@ -324,6 +333,7 @@ PYTHON = {
         work=_long_parts,
     ),
     "uuid.UUID": Rule(takes_nothing, "value", _OF_UUID),
+    # The mask leaves out DEBUG (0x80), which prints, and TEMPLATE (1).
     "re._compile": Rule(
         takes(
             _is_pattern, lambda grammar, node: type(node) is int and not node & ~0x17E
@@ -332,6 +342,7 @@ PYTHON = {
     "random.Random": Rule(takes_nothing, "instance", _is_random_state, work=much_work),
     "argparse.Namespace": Rule(takes_nothing, "instance", _OF_NAMESPACE),
     "types.SimpleNamespace": Rule(takes_nothing, "instance", is_attributes),
+    # A lookup asks each of the maps.
     "collections.ChainMap": Rule(
         takes_nothing, "instance", free_attributes(maps=_is_list)
     ),
@@ -348,6 +359,7 @@ PYTHON = {
         f"{module}.StringIO": Rule(
             takes_nothing,
             "instance",
+            # (text, newline, position, attributes).
             tuple_of(
                 is_any_text,
                 one_of_forms(is_none, is_short_text),

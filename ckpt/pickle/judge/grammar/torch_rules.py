@@ -66,6 +66,7 @@ def _takes_rebuild(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bo
     """A call that torch turns into a tensor: its parts, its hooks and what else it is
     given are data.
     """
+    # A list of scales is read number by number, so nothing else may be in it.
     lists = _lists_of_scheme(call)
     return grammar.is_plain(call.args) and all(
         is_numbers(grammar, node) for node in lists
@@ -102,6 +103,7 @@ def _from_type(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 def _with_state(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`_rebuild_parameter_with_state(data, requires_grad, hooks, state)`."""
     return (
+        # Without a tensor ckpt did not understand the call.
         tensor_of(call) is not None
         and len(args) == 4
         and all(map(grammar.is_plain, args[:3]))
@@ -123,6 +125,8 @@ def _work_of_tensor(grammar: Grammar, call: Opaque) -> int:
     if made.layout == "strided":
         of = made.parts[0][1].storage if made.parts else _inner_arguments(call)[0]
         return made.dtype.nbytes(prod(made.shape)) if grammar.is_again(of) else 0
+    # Lists and parts count from the second call that shares them: their own bytes pay
+    # for the first.
     given = sum(len(node) for node in _lists_of_scheme(call) if grammar.is_again(node))
     read = [part for label, part in made.parts if label not in _VIEWED]
     return _NUMBER * (
@@ -130,6 +134,7 @@ def _work_of_tensor(grammar: Grammar, call: Opaque) -> int:
     )
 
 
+# torch makes no copies of these parts of quantized and sparse tensors.
 _VIEWED = ("int_repr", "values")
 _NUMBER = 8
 
@@ -181,6 +186,7 @@ def _takes_nested(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
 
 # --- torch ----------------------------------------------------------------------------
 
+# `torch.device("cuda", 0)` or `torch.device("cuda:0")`.
 _DEVICE = takes(
     one_of_forms(is_short_text, result_of("torch.device")), is_number, least=1
 )
@@ -197,6 +203,7 @@ def _table_of(form: Form) -> Form:
     def judge(grammar: Grammar, node: Node) -> bool:
         pairs = _pairs_of(grammar, node)
         return pairs is not None and all(
+            # Module.__getattr__ finds a name such as `__setstate__` in these dicts.
             holds_text(key) and not str(key).startswith("__") and form(grammar, value)
             for key, value in pairs
         )
@@ -211,6 +218,7 @@ def _is_layer(grammar: Grammar, node: Node) -> bool:
     if type(node) is not Opaque or tensor_of(node) is not None:
         return node is None
     origin = made_by(node)
+    # Unknown here means an import that is told of.
     if origin is None or grammar.rule(origin[0]) is None:
         return True
     return python3_name(origin[0].module, origin[0].name) in _LAYERS
@@ -267,6 +275,7 @@ RECURRENT_LAYERS = frozenset(
 )
 RECURRENT: dict[str, Form] = {
     **TABLES,
+    # The range is bounded, for `__setstate__` makes names for each layer.
     "num_layers": lambda grammar, node: type(node) is int and 0 <= node <= 10_000,
     "bidirectional": lambda grammar, node: type(node) is bool,
     "bias": lambda grammar, node: type(node) is bool,
@@ -296,6 +305,7 @@ def _all_groups(grammar: Grammar, node: Node) -> bool:
 
 
 def _is_group(group: Node) -> bool:
+    # A dict by a call, as OrderedDict, must not have its pairs as arguments.
     if type(group) is not Dict and (type(group) is not Opaque or group.args):
         return False
     return all(
@@ -352,6 +362,7 @@ def _pairs_of(grammar: Grammar, node: Node) -> list[tuple[Node, Node]] | None:
     ):
         return None
     pairs: list[tuple[Node, Node]] = list(zip(node.keys, node.values, strict=True))
+    # Pairs may also be the argument: `OrderedDict([("step", 1)])`.
     for arg in node.args if type(node) is Opaque else ():
         if type(arg) is Dict:
             pairs += zip(arg.keys, arg.values, strict=True)
@@ -408,6 +419,8 @@ _SPEC = result_of(
     "torch.distributed._tensor._dtensor_spec.DTensorSpec",
 )
 _SHARDED = "torch.distributed._shard"
+# In the order of `ShardedTensor.__setstate__`: shards, metadata, group, sharding,
+# `_init_rrefs`.
 _SHARDED_STATE = tuple_of(
     is_series,
     result_of(f"{_SHARDED}.sharded_tensor.metadata.ShardedTensorMetadata"),
@@ -563,6 +576,7 @@ def _work_of_parameter(grammar: Grammar, call: Opaque) -> int:
     """
     tensor = call.args[0] if call.args else None
     if type(tensor) is not Opaque or not isinstance(tensor.meaning, Composite):
+        # A plain tensor has no mesh.
         return 0
     return grammar.work_once(tensor, _entries_of_mesh) >> _COMPARED
 
@@ -574,6 +588,7 @@ def _entries_of_mesh(grammar: Grammar, tensor: Opaque) -> int:
     states = [
         part for arg in (*tensor.args, *tensor.states) for part in _states_in(arg)
     ]
+    # Meshes hold their root, so the walk meets the same states again.
     work, seen = 0, set[int]()
     while states:
         node = states.pop()
@@ -596,6 +611,7 @@ def _states_in(node: Node) -> list[Dict]:
     parts = node if type(node) is list or is_tuple(node) else ()
     return [
         state
+        # Longer lists of placements are refused by their own form.
         for part in parts[:MOST_ARGUMENTS]
         if type(part) is Opaque
         for state in part.states
@@ -693,6 +709,7 @@ _ADJUSTED = {
     "torch._C.Generator": Rule(
         takes(one_of_forms(is_short_text, result_of("torch.device")), least=0),
         "instance",
+        # (seed, offset or None, state).
         tuple_of(
             is_number, one_of_forms(is_none, is_number), is_tensor
         ),  # torch 2.13 reads past anything else
@@ -701,6 +718,7 @@ _ADJUSTED = {
     "torch.torch_version.TorchVersion": Rule(takes(is_short_text)),
     "torch.serialization._get_layout": Rule(takes(is_short_text)),
     "torch.jit._pickle.build_tensor_from_id": Rule(takes(is_plain)),
+    # torch 1.0 writes it as the `_backend` of layers.
     "torch.nn.backends.thnn._get_thnn_function_backend": Rule(
         takes_nothing, "instance"
     ),
@@ -769,6 +787,8 @@ _ADJUSTED = {
                 State(
                     dict.fromkeys(_PROPERTIES, is_plain), stands_closed, has_slots=True
                 ),
+                # In the order of `_PROPERTIES`, with the memory format as a member of
+                # an enum.
                 tuple_of(
                     is_plain,
                     is_plain,
@@ -813,6 +833,7 @@ _ADJUSTED = {
             {
                 **_forms_of("torch.nn.parallel.distributed.DistributedDataParallel"),
                 **TABLES,
+                # `__setstate__` asks for `self.module`, which must lie in `_modules`.
                 "module": is_nowhere,
             },
             stands_decorated,
@@ -835,6 +856,7 @@ _ADJUSTED = {
         for name in ("dictconfig.DictConfig", "listconfig.ListConfig")
     },
 }
+# `FloatStorage` and `FloatTensor` share the first half of their names.
 _KINDS = [name.removesuffix("Storage") for name in BY_STORAGE]
 TORCH = {
     **{
@@ -861,5 +883,6 @@ TORCH = {
             "_TypedStorage",
         )
     },
+    # Last, for some of these names are in REBUILD_CALLS too.
     **_ADJUSTED,
 }
