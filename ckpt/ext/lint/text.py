@@ -77,8 +77,8 @@ def statistics_lines(reports: Sequence[FileReport], width: int | None) -> list[L
     }
     size = max((len(f"{count:,}") for count in counts.values()), default=0)
     out: list[Line] = []
-    # The catalogue has the errors first.
-    for code, row in CATALOGUE.items():
+    by_level = sorted(CATALOGUE.items(), key=lambda item: LEVELS.index(item[1].level))
+    for code, row in by_level:
         if counts[code]:
             head: Line = [
                 (f"{counts[code]:>{size},}  ", ""),

@@ -94,7 +94,6 @@ functools: partial reduce
 operator: getitem or_
 fractions: Fraction
 io: BytesIO StringIO
-itertools: count
 pathlib: Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath
 pathlib._local: Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath
 re: _compile

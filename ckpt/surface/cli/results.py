@@ -320,12 +320,11 @@ def _refuse_collisions(jobs: Sequence[Job], places: WriteOptions) -> None:
         if to is None:
             continue
         # By real paths: two names may lead to one place.
-        other = taken.setdefault(to.real, job.path)
-        # setdefault gives this job's own path where the place was free.
-        if other is not job.path:
+        if to.real in taken:
             raise UsageError(
-                f"{show(other, 80)} would be written there too", path=to.path
+                f"{show(taken[to.real], 80)} would be written there too", path=to.path
             )
+        taken[to.real] = job.path
 
 
 def _rewrite_one(

@@ -34,7 +34,7 @@ from ckpt.ext.lint import lint as module
 from ckpt.ext.lint.api import lint as lint_files
 from ckpt.ext.lint.lint import lint, lint_model, lint_values
 from ckpt.model.errors import UsageError
-from ckpt.model.findings import CATALOGUE, Finding
+from ckpt.model.findings import CATALOGUE, LEVELS, Finding
 
 pytestmark = oracle.QUIET
 
@@ -675,6 +675,15 @@ def test_statistics(folder: Path) -> None:
         "2  prefix  in 2 files: names begin with the attribute of a wrapper",
         "2  nan  in 2 files: tensors hold NaN",
     ]
+
+
+def test_statistics_name_the_most_serious_first(folder: Path) -> None:
+    shutil.copy(SAMPLES / "hostile.pth", folder / "runs")
+    shutil.copy(SAMPLES / "ddp_after.pth", folder / "runs")
+    done = inside("lint", "runs", "--statistics", cwd=folder)
+    codes = [line.split()[1] for line in done.lines if line[:1].isdigit()]
+    levels = [LEVELS.index(CATALOGUE[code].level) for code in codes]
+    assert levels == sorted(levels) and len(set(levels)) > 2
 
 
 def test_sarif_holds_every_finding_and_what_cannot_be_read(folder: Path) -> None:

@@ -56,6 +56,16 @@ def test_each_result_is_in_the_folder(command: str, folder: Path) -> None:
     assert len(torch.load(folder / "out" / "b.pth", weights_only=True)) == 2
 
 
+def test_one_file_that_a_list_names_twice(folder: Path) -> None:
+    # Python keeps equal texts of one letter as one object.
+    (folder / "a.pth").rename(folder / "a")
+    (folder / "list").write_text("a\na\n")
+    done = inside("slim", "--files-from", "list", "-o", "out", cwd=folder)
+
+    check_error(done, "out/a: a would be written there too")
+    assert list((folder / "out").iterdir()) == []
+
+
 @pytest.mark.parametrize("command", WRITERS)
 def test_two_results_of_one_name(command: str, folder: Path) -> None:
     done = inside(
