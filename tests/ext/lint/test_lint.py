@@ -679,7 +679,7 @@ def test_statistics(folder: Path) -> None:
 
 def test_statistics_name_the_most_serious_first(folder: Path) -> None:
     shutil.copy(SAMPLES / "hostile.pth", folder / "runs")
-    shutil.copy(SAMPLES / "ddp_after.pth", folder / "runs")
+    shutil.copy(SAMPLES / "snapshot_after.pth", folder / "runs")
     done = inside("lint", "runs", "--statistics", cwd=folder)
     codes = [line.split()[1] for line in done.lines if line[:1].isdigit()]
     levels = [LEVELS.index(CATALOGUE[code].level) for code in codes]
