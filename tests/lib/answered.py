@@ -14,6 +14,7 @@ import pytest
 import torch
 from inside import folder_of
 from process import ckpt
+from safetensors.torch import save_file
 
 
 def raised(act: Callable[[], Any]) -> str:
@@ -64,3 +65,12 @@ class Answered:
             return eval(
                 line, {"torch": torch, "safetensors": __import__("safetensors.torch")}
             )
+
+
+def write_folder(folder: Path, state: dict[str, torch.Tensor], **config: Any) -> Path:
+    """Write a folder of transformers with one file of weights."""
+    folder.mkdir()
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    if config:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder

@@ -14,7 +14,7 @@ import oracle
 import pytest
 import safetensors.torch
 import torch
-from answered import Answered, raised
+from answered import Answered, raised, write_folder
 from inside import folder_of
 from process import ckpt
 from safetensors.torch import load_file, save_file
@@ -38,15 +38,6 @@ def llama(begin: str = "", *, has_head: bool = True) -> dict[str, torch.Tensor]:
         state[f"{block}.mlp.up_proj.weight"] = torch.rand(16, 8)
         state[f"{block}.input_layernorm.weight"] = torch.ones(8)
     return state
-
-
-def write_folder(folder: Path, state: dict[str, torch.Tensor], **config: Any) -> Path:
-    """Write a folder of transformers with one file of weights."""
-    folder.mkdir()
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    if config:
-        (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 def write_adapter(folder: Path, state: dict[str, torch.Tensor], **config: Any) -> Path:

@@ -13,7 +13,7 @@ import oracle
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from answered import Answered, raised
+from answered import Answered, raised, write_folder
 from ggufs import F32, Tensor, gguf
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -31,15 +31,6 @@ def llama(begin: str = "model.", *, has_head: bool = True) -> dict[str, torch.Te
             name = f"{begin}layers.{layer}.self_attn.{letter}_proj.weight"
             state[name] = torch.rand(8, 8)
     return state
-
-
-def write_folder(folder: Path, state: dict[str, torch.Tensor], **config: Any) -> Path:
-    """Write a folder of transformers with one file of weights."""
-    folder.mkdir()
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    if config:
-        (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 def sizes(name: str, held: list[int], built: list[int]) -> str:
