@@ -175,7 +175,8 @@ def _older_torch(message: Message, case: Case) -> Iterator[Statement]:
             "reads it."
         )
         return
-    if case.survey.checkpoint.format == "torch-legacy":
+    # The legacy format alone stores views.
+    if case.survey.checkpoint.traits.has_views:
         yield Statement(f"This file is {label}, which torch 1.5 and older read.")
         return
     if not case.survey.checkpoint.traits.is_pickle:
@@ -213,7 +214,8 @@ def _answer_mmap(message: Message, case: Case) -> Iterator[Statement]:
             case.survey.load.expression,
         )
         return
-    if case.survey.checkpoint.format == "torch-zip":
+    # Beside programs the zip format of torch alone has the trait in_place.
+    if case.survey.checkpoint.traits.in_place:
         yield Statement(
             f"This file is a {label}, which mmap=True takes. Another file was loaded."
         )
