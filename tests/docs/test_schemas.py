@@ -324,7 +324,6 @@ ANY = {
     "inspect": {"values[].value"},
     "get": {"value"},
     "diff": {"values[].before", "values[].after"},
-    "part": {"options.", "results[]."},
 }
 """Fields that hold any value: they may have any type, but they must be there. With a
 dot at the end: all fields inside.
