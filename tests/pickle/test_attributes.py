@@ -196,8 +196,6 @@ CALLED: dict[str, bytes] = {
         glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (), "(16000,16000)O"
     ),
     "a set of tuples that take ages to hash": doubled_tuple(40) + call(glob("builtins", "set"), [op.get(5)]),
-    "a count of tuples that take ages to hash": doubled_tuple(40)
-    + call(glob("collections", "Counter"), [op.get(5)]),
     "a mesh as a key": op.empty_dict()
     + made("torch.distributed.device_mesh", "DeviceMesh", {"_thread_id": None})
     + value(1) + op.setitem(),

@@ -44,9 +44,12 @@ def command(
     if yes and not delete:
         raise UsageError("--yes goes with --delete")
     is_asking = delete and not yes
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    # JSON and -0 are for programs, which cannot answer.
-    if is_asking and not (is_terminal and not json and not null):
+    # JSON and -0 are for programs, which cannot answer. Where nothing is asked, stdin may
+    # be closed, as some schedulers start programs.
+    is_for_program = json or null
+    if is_asking and (
+        is_for_program or not (sys.stdin.isatty() and sys.stdout.isatty())
+    ):
         raise UsageError(
             "--delete asks on a terminal, and there is none",
             hint="--yes deletes without asking",

@@ -507,11 +507,12 @@ def test_a_live_model(folder: Path) -> None:
         ),
         (
             ("a.pth", "--model", "nets.py:bad"),
-            "1 finding (1 warning) in 0 of 1 file and the model",
+            "1 finding (1 warning) in 0 of 1 file and the model"
+            " · values not read (--read-values)",
         ),
         (
             ("module.pth", "--model", "nets.py:good"),
-            "1 finding (1 warning) in 1 of 1 file",
+            "1 finding (1 warning) in 1 of 1 file · values not read (--read-values)",
         ),
         (("--model", "nets.py:bad"), "1 finding (1 warning) in the model"),
         (("--model", "nets.py:good"), "no finding in the model"),

@@ -188,7 +188,8 @@ def test_a_screen_keeps_its_size_and_breaks_no_word(command: str, folder: Path) 
             assert words_of(seen) <= words_of(
                 text_of(screen(command, folder, 400, 1000))
             )
-            assert seen.count("\n") < rows
+            # The steps and the rate of an optimizer may take a line of their own.
+            assert seen.count("\n") <= rows
 
 
 PTYS = {
