@@ -127,6 +127,25 @@ def test_kohya_fills_the_names_of_others_and_the_lost_alpha_is_said(
     assert all(torch.equal(written[name], value) for name, value in wanted.items())
 
 
+def test_the_alpha_of_a_layer_that_is_not_loaded_scales_nothing(
+    tmp_path: Path,
+) -> None:
+    made = layers()
+    other = {
+        "lora_unet_other_proj.lora_down.weight": torch.ones(4, 8),
+        "lora_unet_other_proj.lora_up.weight": torch.ones(8, 4),
+        "lora_unet_other_proj.alpha": torch.tensor(8.0),
+    }
+    save_file(kohya(made) | other, tmp_path / "a.safetensors")
+    torch.save(peft(made), tmp_path / "b.pth")
+    done = inside(
+        "warmstart", "a.safetensors", "--into", "b.pth", "-o", "out.pth", cwd=tmp_path
+    )
+    said = " ".join(done.out.decode().split())
+    assert "loads 18 of 18 tensors" in said
+    assert "alpha 2 (scale 0.5). The target has no alpha" in said
+
+
 def test_the_other_direction_keeps_the_alpha_of_the_target_and_says_so(
     tmp_path: Path,
 ) -> None:

@@ -270,6 +270,7 @@ def test_two_saves_that_are_mixed(ranks: Path, copy: Path) -> None:
     assert (
         "up.weight" in names and "a save with fewer ranks may have left files" in text
     )
+    assert len(set(names)) == len(names)
     assert inside("verify", "c", cwd=copy.parent).code == 1
     done = inside("convert", "c", "-o", "o.safetensors", cwd=copy.parent)
     assert done.code == 2 and "two files hold" in done.err.decode(), done
