@@ -333,9 +333,9 @@ def _read_stdin(*, tee: bool = False) -> str:
     )
     pieces: deque[bytes] = deque()
     held = 0
-    stream = cast(BufferedReader, sys.stdin.buffer) if sys.stdin is not None else None
+    stream = cast(BufferedReader, sys.stdin.buffer)
     # read1 returns what has come; read would wait until a whole piece is there.
-    while stream is not None and (piece := stream.read1(_PIECE)):
+    while piece := stream.read1(_PIECE):
         if shown is not None:
             shown.write(piece)
             shown.flush()

@@ -44,8 +44,7 @@ def command(
     if yes and not delete:
         raise UsageError("--yes goes with --delete")
     is_asking = delete and not yes
-    # JSON and -0 are for programs, which cannot answer. Where nothing is asked, stdin may
-    # be closed, as some schedulers start programs.
+    # JSON and -0 are for programs, which cannot answer.
     is_for_program = json or null
     if is_asking and (
         is_for_program or not (sys.stdin.isatty() and sys.stdout.isatty())

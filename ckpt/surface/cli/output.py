@@ -111,12 +111,13 @@ def silenced_output(*, all: bool = False, summary: bool = False) -> Iterator[Non
 
 def prepare_streams() -> None:
     """Make both streams take any text: what their encoding lacks has a stand-in or is
-    escaped, never an exception.
+    escaped, never an exception. A stdin that is closed is an empty one.
     """
     codecs.register_error(_HANDLER, _stand_in)
     # Whoever started us may have closed them. An answer that goes nowhere is trouble,
     # and a file that is opened later must not get the number of stdout; talk is
     # dropped.
+    sys.stdin = sys.stdin or os.fdopen(os.open(os.devnull, os.O_RDONLY))
     sys.stdout = _prepare_stream(sys.stdout or _null_stream(os.O_RDONLY))
     sys.stderr = _prepare_stream(sys.stderr or _null_stream(os.O_WRONLY))
     # A caller may have put another stream there.

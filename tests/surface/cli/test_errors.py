@@ -486,6 +486,28 @@ def test_who_asks_for_the_exit_code_alone_may_close_stdout(
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("explain -", 2, "stdin is empty"),
+        ("lint --files-from -", 0, ""),
+        ("prune . --keep-last 1 --delete", 2, "--delete asks on a terminal"),
+        ("prune . --keep-last 1 --delete --yes", 0, "none of 2 checkpoints may go"),
+    ],
+)
+def test_a_closed_stdin_is_an_empty_one(
+    arguments: str, code: int, said: str, tmp_path: Path
+) -> None:
+    """Some schedulers start programs so."""
+    for number in (1, 2):
+        path = tmp_path / f"epoch_{number}.pth"
+        path.write_bytes(GOOD.read_bytes())
+        os.utime(path, (number, number))
+    done = without_stdout(arguments, "<&-", tmp_path)
+    assert done.returncode == code and said.encode() in done.stderr, done
+    assert b"Traceback" not in done.stderr
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize(
     "arguments",
