@@ -286,7 +286,7 @@ def parse_json(
             raise ValueError("a number has too many digits")
         return int(digits)
 
-    def fraction(digits: str) -> float:
+    def parse_fraction(digits: str) -> float:
         value = float(digits)
         if not constants and isinf(value):
             raise ValueError("a number is too large")
@@ -309,7 +309,7 @@ def parse_json(
             data.decode("utf-8"),
             parse_constant=float if constants else refuse,
             parse_int=integer,
-            parse_float=fraction,
+            parse_float=parse_fraction,
             object_pairs_hook=unique,
         )
         return value

@@ -67,18 +67,25 @@ LINED: dict[int, int] = {
 def ends_opcode(data: bytes | bytearray, position: int, end: int) -> bool:
     """Tell whether an opcode ends at `end`, where one begins at `position`."""
     while position < end:
-        code = data[position]
-        position += 1
-        if code in COUNTED:
-            # The length, then as many bytes.
-            first = position + COUNTED[code]
-            position = first + int.from_bytes(data[position:first], "little")
-        elif code in LINED:
-            for _ in range(LINED[code]):
-                newline = data.find(b"\n", position, end)
-                if newline < 0:
-                    return False
-                position = newline + 1
-        else:
-            position += ARGUMENT_BYTES.get(code, 0)
+        position = next_opcode(data, position, end)
     return position == end
+
+
+def next_opcode(data: bytes | bytearray, position: int, end: int) -> int:
+    """Return the offset behind the opcode at `position` and its argument. It is beyond
+    `end` where a line of the argument has no end before it.
+    """
+    code = data[position]
+    position += 1
+    if code in COUNTED:
+        # The length, then as many bytes.
+        first = position + COUNTED[code]
+        return first + int.from_bytes(data[position:first], "little")
+    if code in LINED:
+        for _ in range(LINED[code]):
+            newline = data.find(b"\n", position, end)
+            if newline < 0:
+                return end + 1
+            position = newline + 1
+        return position
+    return position + ARGUMENT_BYTES.get(code, 0)

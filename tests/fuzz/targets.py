@@ -153,7 +153,7 @@ def pickle(data: bytes) -> None:
                 )
             )
         )
-        findings = lint.lint(survey)
+        findings = lint.lint_structure(survey)
         clean(plain_text(lint_lines([lint.FileReport("x.pt", tuple(findings))], None)))
         _emitted(checkpoint)
 
@@ -687,7 +687,9 @@ def snapshot(data: bytes) -> None:
                 refused(error)
         clean(
             plain_text(
-                lint_lines([lint.FileReport("x.pt", tuple(lint.lint(survey)))], None)
+                lint_lines(
+                    [lint.FileReport("x.pt", tuple(lint.lint_structure(survey)))], None
+                )
             )
         )
         _differing(_snapshot(), survey.checkpoint)

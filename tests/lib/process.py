@@ -78,7 +78,7 @@ def python(
     input: bytes | None = None,
     timeout: float = TIMEOUT,
 ) -> Done:
-    """What `python ARGUMENTS` does.
+    """Run `python ARGUMENTS`.
 
     Skips the test where the core says that it needs an extension that is gone.
     """

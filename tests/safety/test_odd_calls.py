@@ -157,9 +157,9 @@ def test_every_command_answers(seed: int, tmp_path: Path) -> None:
             and report.to_json()
         )
         if is_there("lint"):
-            from ckpt.ext.lint.lint import lint
+            from ckpt.ext.lint.lint import lint_structure
 
-            lint(survey)
+            lint_structure(survey)
         diff(survey, again).to_json()
         for name in ("plain", "rehome", "slim"):
             write(name, survey, tmp_path / f"{name}.pth")

@@ -151,7 +151,7 @@ def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]
     sure = [row for row in parameters if row.cause not in (None, "unknown", "stepped")]
     others = counted_noun(len(moved), "other parameter")
 
-    def finding(chosen: list[Row], follows: str, level: Level | None) -> Finding:
+    def make_finding(chosen: list[Row], follows: str, level: Level | None) -> Finding:
         text = f"{_labels_text(chosen)} stayed unchanged while {others} changed."
         names = _row_names(chosen)
         return Finding("frozen", text, names, raised=level, consequence=follows)
@@ -162,13 +162,13 @@ def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]
         certain = all(row.cause == "no-gradient" for row in lost)
         why = _reasons_text(lost)
         effect = f"{UNUSED} {STOPS}" if certain else UNLESS_FROZEN
-        yield finding(lost, f"{why[:1].upper()}{why[1:]}. {effect}", None)
+        yield make_finding(lost, f"{why[:1].upper()}{why[1:]}. {effect}", None)
     still = [row for row in sure if row.cause not in _PROPAGATED | _ON_PURPOSE]
     if still:
-        yield finding(still, f"Reason: {_reasons_text(still)}.", None)
+        yield make_finding(still, f"Reason: {_reasons_text(still)}.", None)
     purpose = [row for row in sure if row.cause in _ON_PURPOSE]
     if purpose:
-        yield finding(purpose, f"Reason: {_reasons_text(purpose)}.", "info")
+        yield make_finding(purpose, f"Reason: {_reasons_text(purpose)}.", "info")
     # Level info: a parameter may stay on purpose, and no file says why.
     unknown = [row for row in parameters if row.cause == "unknown"]
     named = [row for row in unknown if not _may_be_buffer(row)]
@@ -179,13 +179,13 @@ def _frozen_findings(rows: Sequence[Row], step: str | None) -> Iterable[Finding]
             )
         else:
             follows = _reasons_nobody_recorded(rows, changed)
-        yield finding(named, follows, "info")
+        yield make_finding(named, follows, "info")
     doubtful = [row for row in unknown if _may_be_buffer(row)]
     if doubtful:
         may = "They may be buffers: their names do"
         if len(doubtful) == 1:
             may = "It may be a buffer: its name does"
-        yield finding(doubtful, f"{may} not say.", "info")
+        yield make_finding(doubtful, f"{may} not say.", "info")
 
 
 def _reasons_text(rows: Sequence[Row]) -> str:

@@ -26,10 +26,10 @@ from ckpt.model.account import Absence, Notice
 from ckpt.model.checkpoint import Checkpoint, Member, RecordedFile, Traits
 from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.model.limits import Budget, Limits, parse_json
-from ckpt.model.names import Path
 from ckpt.model.nodes import Node, dict_of
 from ckpt.model.rows import replace
 from ckpt.model.text import Json, and_more, show
+from ckpt.tree.find import node_at
 from ckpt.tree.view import SCALARS, look
 from ckpt.tree.walk import flatten_tree
 
@@ -201,9 +201,7 @@ def _join_members(
 
 def _layout_name(plan: Plan, root: Node) -> str:
     """The name of the layout. Other programs than Lightning may have a `meta.pt`."""
-    is_lightning = isinstance(
-        _node_at(root, ("meta", "pytorch-lightning_version")), str
-    )
+    is_lightning = isinstance(node_at(root, ("meta", "pytorch-lightning_version")), str)
     return "Lightning checkpoint, DCP" if is_lightning else plan.layout
 
 
@@ -213,8 +211,8 @@ def _rank_facts(members: Sequence[Member]) -> Iterator[tuple[str, Node]]:
         # A distributed optimizer has a file of its own beside the rank's weights. The
         # rank is told once.
         if _folder_of_member(member) == member.key:
-            experts = _node_at(member.checkpoint.root, ("args", distributed.SIZES[2]))
-            pipeline = _node_at(member.checkpoint.root, ("args", distributed.SIZES[1]))
+            experts = node_at(member.checkpoint.root, ("args", distributed.SIZES[2]))
+            pipeline = node_at(member.checkpoint.root, ("args", distributed.SIZES[1]))
             # The second number of a folder is the pipeline rank, or the expert rank
             # where there is one pipeline stage.
             is_of_experts = isinstance(experts, int) and experts > 1 and pipeline == 1
@@ -226,7 +224,7 @@ def _member_counters(
 ) -> Iterator[tuple[str, dict[str, Node]]]:
     """The counter of each file that has one."""
     for member in members:
-        node = _node_at(member.checkpoint.root, (key,))
+        node = node_at(member.checkpoint.root, (key,))
         if node is not None:
             yield show(member.file, 80), {key: node}
 
@@ -237,7 +235,7 @@ def _missing_ranks(members: Sequence[Member]) -> list[Notice]:
     """
     # `args` are the arguments of the run, which Megatron saves on each rank.
     sizes = [
-        _node_at(members[0].checkpoint.root, ("args", name))
+        node_at(members[0].checkpoint.root, ("args", name))
         for name in distributed.SIZES[:2]
     ]
     counts = [size for size in sizes if type(size) is int and size > 0]
@@ -306,36 +304,15 @@ def _list_files(members: Sequence[Member]) -> Iterator[str]:
 
 def _read_facts(root: Node, facts: Sequence[Fact]) -> Iterator[tuple[str, Node]]:
     for fact in facts:
-        node = _node_at(root, fact.path)
+        node = node_at(root, fact.path)
         if type(node) not in SCALARS or node is None:
             continue
         # A default says nothing about tensors for which another field has a value:
         # PEFT's `r` beside `rank_pattern`.
         exceptions: Sequence[object] = ()
         if fact.unless:
-            exceptions = look(_node_at(root, (fact.path[0], fact.unless))).keys
+            exceptions = look(node_at(root, (fact.path[0], fact.unless))).keys
         yield f"{fact.label} by default" if exceptions else fact.label, node
-
-
-def _node_at(root: Node, path: Path) -> Node:
-    """Return the node at a path below dicts, lists and objects, or None."""
-    for key in path:
-        view = look(root)
-        if view.kind not in ("mapping", "sequence", "object"):
-            return None
-        if view.kind == "sequence":
-            if not isinstance(key, int) or key >= len(view.children):
-                return None
-            root = view.children[key]
-        else:
-            # A file may hold keys that Python cannot hash.
-            held = [
-                child
-                for own, child in zip(view.keys, view.children, strict=True)
-                if isinstance(own, (str, int)) and own == key
-            ]
-            root = held[0] if held else None
-    return root
 
 
 def checksums(

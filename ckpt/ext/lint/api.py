@@ -19,7 +19,7 @@ from ckpt.ext.lint.lint import (
     FileReport,
     LintReport,
 )
-from ckpt.model.errors import CkptError, UsageError, about
+from ckpt.model.errors import CkptError, Failure, UsageError, about
 from ckpt.model.findings import Finding, Rules
 from ckpt.model.limits import Limits
 from ckpt.model.names import natural_sort_key
@@ -261,16 +261,16 @@ def _judged_survey(
     """The findings of a checkpoint. Raises CkptError, also when it has changed
     meanwhile.
     """
-    from ckpt.ext.lint.lint import lint as job
-    from ckpt.ext.lint.lint import lint_values
+    from ckpt.ext.lint.lint import lint_structure, lint_values
 
-    findings = job(survey, plan=looking.plan(survey))
-    numbers = lint_values(survey) if values else None
-    if numbers is not None:
+    findings = lint_structure(survey, plan=looking.plan(survey))
+    failure: Failure | None = None
+    if values:
+        numbers = lint_values(survey)
         findings += numbers.findings
+        failure = numbers.failure
     report = _file_report(path, gate, findings, values=values)
-    if numbers is not None:
-        report = report._replace(error=numbers.failure)
+    report = report._replace(error=failure)
     # A file that was written meanwhile may have findings of two states.
     survey.checkpoint.check_unchanged()
     return report

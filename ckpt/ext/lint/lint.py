@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import translate
 
 from ckpt.bytes.far import is_url
@@ -345,7 +345,7 @@ class FileGate(NamedTuple):
         )
 
 
-def lint(survey: Survey, *, plan: Plan | None = None) -> list[Finding]:
+def lint_structure(survey: Survey, *, plan: Plan | None = None) -> list[Finding]:
     """Every finding of a checkpoint but those in the numbers of its tensors.
 
     `plan` finds the commands of the hints; without it findings have none.
@@ -369,9 +369,7 @@ class ValueReport(NamedTuple):
     """The tensors whose bytes could not be read, or None."""
 
 
-def lint_values(
-    survey: Survey, *, progress: Callable[[int], None] | None = None
-) -> ValueReport:
+def lint_values(survey: Survey) -> ValueReport:
     """The findings in the numbers of the models of a checkpoint and of their averages,
     or of all its tensors where it has neither.
     """
@@ -386,7 +384,6 @@ def lint_values(
             section=name,
             threshold=None if name is None else DEAD,  # no layer, no channel
             everything=name is None,
-            progress=progress,
         )
         # `inspect` has named them.
         findings += [row for row in report.findings if row.code != "scaled"]

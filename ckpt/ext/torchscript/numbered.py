@@ -17,15 +17,13 @@ from ckpt.model.nodes import Dict, Global, Node, Opaque, inside, is_tuple
 from ckpt.model.text import show
 from ckpt.pickle.machine import Pickle
 from ckpt.pickle.opcodes import (
-    ARGUMENT_BYTES,
     BINPUT,
-    COUNTED,
-    LINED,
     LONG_BINPUT,
     MEMOIZE,
     NEWOBJ,
     PUT,
     STOP,
+    next_opcode,
 )
 
 _EARLY = re.compile(rb"\x81(?:[qr\x94]|p\d)")
@@ -76,21 +74,8 @@ def _find_early_slot(data: bytes | bytearray, end: int) -> int | None:
         if before == NEWOBJ and code in _SLOTS:
             return position - 1
         before = code
-        position = _next_opcode(data, position)
+        position = next_opcode(data, position, end)
     return None
-
-
-def _next_opcode(data: bytes | bytearray, position: int) -> int:
-    """Return the offset of the opcode behind one of a whole pickle."""
-    code = data[position]
-    position += 1
-    if code in COUNTED:
-        first = position + COUNTED[code]
-        # The opcode has a length of some bytes, then as many bytes as it says.
-        return first + int.from_bytes(data[position:first], "little")
-    for _ in range(LINED.get(code, 0)):
-        position = data.index(b"\n", position) + 1
-    return position + ARGUMENT_BYTES.get(code, 0) * (code not in LINED)
 
 
 def _find_name(root: Node, budget: Budget) -> Global | None:

@@ -32,7 +32,7 @@ from ckpt.evidence.modules import unseen_parts
 from ckpt.evidence.survey import Survey
 from ckpt.ext.lint import lint as module
 from ckpt.ext.lint.api import lint as lint_files
-from ckpt.ext.lint.lint import lint, lint_model, lint_values
+from ckpt.ext.lint.lint import lint_model, lint_structure, lint_values
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import CATALOGUE, LEVELS, Finding
 
@@ -54,7 +54,7 @@ def linted(path: Path, *, values: bool = False) -> list[Finding]:
     with formats.open(str(path)) as checkpoint:
         survey = Survey(checkpoint)
         numbers = lint_values(survey).findings if values else ()
-        return [*lint(survey), *numbers]
+        return [*lint_structure(survey), *numbers]
 
 
 def hook(module: Any, inputs: Any, output: Any) -> None:

@@ -432,7 +432,7 @@ def test_a_list_and_a_verdict_of_a_file_that_changes(
     changing(path, monkeypatch, "ckpt.commands.ls.ls.ls")
     assert "changed while it was read" in str(ckpt.ls(path)[0].error)
     path = rewriting.saved({"a.weight": torch.ones(3)}, tmp_path / "a.pt")
-    changing(path, monkeypatch, "ckpt.ext.lint.lint.lint")
+    changing(path, monkeypatch, "ckpt.ext.lint.lint.lint_structure")
     assert "changed while it was read" in str(ckpt.lint(path).files[0].error)
     path = rewriting.saved({"a.weight": torch.ones(3)}, tmp_path / "a.pt")
     changing(path, monkeypatch, "ckpt.formats.verify.checksums")

@@ -21,7 +21,7 @@ class Changed(NamedTuple):
     text: str = ""
     code: str | None = None
 
-    def line(self, case: Case) -> str | None:
+    def loading_line(self, case: Case) -> str | None:
         """The line of Python that loads the file into the model, where one does."""
         load = case.survey.load.expression
         if self.code is None or load is None or len(case.survey.candidates) > 1:

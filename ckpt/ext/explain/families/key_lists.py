@@ -286,7 +286,7 @@ class KeyLists:
     def pair_names(self) -> None:
         """Pair the names that the file has with those that the model lacks."""
         wanted = set(self.missing)
-        # Where no unexpected key is of this file, each key that is not asked for may be
+        # If no unexpected key is of this file, each key that is not asked for may be
         # the partner of a missing one.
         left = self.here or [name for name in self.shapes if name not in wanted]
         # torch is silent about counters of batch normalization, so one that no message
@@ -561,7 +561,7 @@ class KeyLists:
         )
         self.absent = [name for name in self.absent if name not in self.changed.names]
         if self.changed.text:
-            yield Statement(self.changed.text, (), self.changed.line(self.case))
+            yield Statement(self.changed.text, (), self.changed.loading_line(self.case))
         taken = set(self.met.values())
         numbered = find_numbered_words(
             self.absent, [name for name in self.here if name not in taken], self.shapes
