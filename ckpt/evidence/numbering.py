@@ -906,7 +906,7 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
     if why is None:
         return
     hint = "use the checkpoint that training saved"
-    # What training saved is the folder itself, so only a record can help there.
+    # The folder itself is all that training saved, so only a record can help there.
     if checkpoint.members or checkpoint.traits.is_folder:
         hint = "ckpt.snapshot keeps it"
     raise UsageError(f"no number has a name: {why}", path=checkpoint.path, hint=hint)

@@ -405,7 +405,7 @@ def unwrap_dtensor(tensor: Tensor) -> Tensor:
         or len(tensor.parts) != 1
     ):
         return tensor
-    # Where nothing was cut, the part has the shape of the whole.
+    # If nothing was cut, the part has the shape of the whole.
     local = tensor.parts[0][1]
     return (
         local if (local.shape, local.dtype) == (tensor.shape, tensor.dtype) else tensor

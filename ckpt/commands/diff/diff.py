@@ -349,7 +349,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         aligned.append(whole)
         rows += [row._replace(kind=pair.after.kind) for row in found]
     rows = [_with_optimizer(row, before, after) for row in rows]
-    # Where only second names are left, the files hold the same tensors.
+    # If only second names are left, the files hold the same tensors.
     if not tied:
         _refuse_nothing(before, after, rows, options)
     rows = compare_rows(rows, options, after.path)

@@ -913,7 +913,7 @@ def _row_texts(row: Row) -> Texts:
     texts: Texts = ()
     change = row.change
     if change is not None:
-        # Where the indices of sparse tensors differ, elements cannot be compared.
+        # If the indices of sparse tensors differ, elements cannot be compared.
         is_vague = (
             before.tensor.layout != "strided"
             and change.differing == change.numel

@@ -442,7 +442,7 @@ def _find_prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
         if part.kind not in ("model", "ema"):
             continue
         names = part.names()
-        # How many names begin with each prefix.
+        # The number of names that begin with each prefix.
         leading = Counter(filter(None, map(wrapper_prefix, wrapped_names(names))))
         counters = _average_counters(part)
         for prefix, count in leading.items():

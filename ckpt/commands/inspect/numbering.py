@@ -18,7 +18,7 @@ def numbering_lines(numbering: Numbering, width: int | None = None) -> list[Line
     out: list[Line] = []
     if numbering.assumes is not None:
         out += hanging_lines([], f"If {numbering.assumes}:", width, 2, "warning")
-    # Where all numbers are of the same ranks, the column says nothing.
+    # If all numbers are of the same ranks, the column says nothing.
     several = len({row.ranks for row in numbering.rows}) > 1
     rows = [["INDEX", "NAME", "SHAPE", "DTYPE", "GRADIENT", "RANK"]]
     for row in numbering.rows:

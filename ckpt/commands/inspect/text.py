@@ -453,7 +453,7 @@ def _pieces_text(report: Inspection) -> str:
     rank = next(iter(ranks)) if len(ranks) == 1 else None
     whose = f"{rank} of a mesh" if rank is not None else "not recorded; a mesh"
     mesh = f"{and_more(meshes, 3)} {'rank' if meshes == ['1'] else 'ranks'}"
-    # How often each way to cut occurs, such as Shard(0).
+    # The count of each way to cut, such as Shard(0).
     cut: dict[str, int] = {}
     for piece in pieces:
         if piece.is_cut:

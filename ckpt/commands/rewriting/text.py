@@ -443,7 +443,7 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     out += listed
     out += _alignment_lines(coverage, width)
     tensors, of = coverage.tensors
-    # Where all is loaded, its parts say nothing more.
+    # If all is loaded, its parts say nothing more.
     if tensors < of:
         out += _halves_lines(coverage, width)
         out += _module_lines(coverage, kept, width)

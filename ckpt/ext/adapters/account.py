@@ -137,7 +137,7 @@ def _layer_texts(rows: Sequence[Merged]) -> list[str]:
 def _source_notes(source: Source) -> list[str]:
     """The rest that is to be known of an adapter."""
     notes = [f"names: {shift.before}* → {shift.after}*" for shift in source.shifts]
-    # Where alpha comes from is said only where nobody expects it.
+    # The source of alpha is said only where nobody expects it.
     unusual = [
         text
         for text in source.scale_from

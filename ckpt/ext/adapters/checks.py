@@ -57,7 +57,7 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
     # Tensors of MERGED by the names of the base; new ones by their own.
     after = dict(zip(base.names, [row.after for row in rows], strict=True))
     after |= {row.name: row.after for row in report.rows if row.before is None}
-    # Where names do not say how a base packs layers, MERGED does: all ways are tried.
+    # If names do not say how a base packs layers, MERGED does: all ways are tried.
     tried = [
         _try_plan(packing, plan, after, is_free=is_free)
         for packing, plan in possible_plans(report.before, entries, [adapter], options)

@@ -318,7 +318,7 @@ class Planner:
             f"{counted_noun(len(names), 'layer')} of {show(adapter.path, 80)}: "
             f"{show_folded_names(names, _LISTED)}"
         )
-        # Where all lost layers are of one part of a pipeline, BASE is the other part
+        # If all lost layers are of one part of a pipeline, BASE is the other part
         # alone.
         components = {layer.component for layer in layers}
         others = {layer.component for layer in adapter.layers} - components

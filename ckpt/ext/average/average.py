@@ -363,7 +363,7 @@ def _refuse_adapters(models: Sequence[_Model], chosen: Checkpoint) -> None:
         "holds an adapter (LoRA): a layer gets B × A, and the mean of A times the mean "
         "of B is another matrix"
     )
-    # Where only some tensors are factors, --exclude leaves them out.
+    # If only some tensors are factors, --exclude leaves them out.
     if len(factors) == len(names):
         raise UsageError(
             what,

@@ -85,7 +85,7 @@ class Span:
         """(the mean as its dtype, how many finite elements are beyond the range of
         that).
         """
-        # Where all tensors agree, the bits of the first one are the mean.
+        # If all tensors agree, the bits of the first one are the mean.
         if self._first is not None and self._agree is not None:
             self._total.view("<u8")[self._agree] = self._first[self._agree]
         return cast.round_numbers(self._total, self._dtype, self._rows)

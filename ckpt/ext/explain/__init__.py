@@ -101,7 +101,7 @@ def search(text: str) -> Explanation:
             body=tuple(row for row in page.body if may_hold(row.condition, message))
         )
         return Explanation(text, page, message, answer_of_names(message))
-    # Where no family knows the error, the words of its lines find a page.
+    # If no family knows the error, the words of its lines find a page.
     page = find_page(text)
     if page is None or not page.kinds:
         return Explanation(text, page)

@@ -185,7 +185,7 @@ def answer_of_any(text: str, case: Case) -> Answer | None:
             last = match
         if last is not None:
             matches.append((last.start(), last, make))
-    # Where the file has nothing to say to the latest error, an earlier one is asked.
+    # If the file has nothing to say to the latest error, an earlier one is asked.
     for _, match, make in sorted(matches, key=lambda row: -row[0]):
         rows = tuple(make(match, case))
         if rows:

@@ -63,7 +63,7 @@ def met(before: Survey, after: Survey, options: Options) -> Meeting | None:
     """
     sides = before, after
     own = [side.checkpoint.traits.has_own_metadata for side in sides]
-    # Where names are compared as they are, nothing is translated either.
+    # If names are compared as they are, nothing is translated either.
     if own[0] == own[1] or options.structure or options.rules or not options.align:
         return None
     gguf, other = (before, after) if own[0] else (after, before)

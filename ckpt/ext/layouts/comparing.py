@@ -105,7 +105,7 @@ def wrong_notes(
     right = {rule.target.name({}): rule for rule in expected}
     notes: list[str] = []
     for row in findings.made:
-        # Where names decided, nothing is known.
+        # If names decided, nothing is known.
         if row.pieces and row.by == VALUES and row.name in rules:
             is_text, right_text = (
                 _rule_text(rules[row.name]),

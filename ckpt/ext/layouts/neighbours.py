@@ -327,7 +327,7 @@ class _Tables:
                 numbered.setdefault(form_of(candidate).numbers, {})[candidate] = None
         numbers = form_of(name).numbers
         same = numbered.get(numbers)
-        # Where no candidate has these numbers, they are no evidence.
+        # If no candidate has these numbers, they are no evidence.
         if same is None:
             return self._tuples[key]
         first = self._firsts.get((key, numbers))

@@ -543,7 +543,7 @@ def _slice_options(
     options: dict[int, list[tuple[int, int]]] = {}
     for number in several.tolist():
         low = int(lows[number])
-        # Where many slices of A are equal, a few of them stand for all.
+        # If many slices of A are equal, a few of them stand for all.
         high = min(int(highs[number]), low + _CANDIDATES)
         rows: list[tuple[int, int]] = []
         for row in range(low, high):

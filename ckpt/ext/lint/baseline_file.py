@@ -72,7 +72,7 @@ class Baseline:
         """Return the entries whose finding has gone: from a file that was read, or with
         its file.
         """
-        # What rules switched off was found all the same, so its entry is not stale.
+        # A finding that rules switched off was found all the same, and is not stale.
         current = {
             entry_of(self._relative(row), finding).key
             for row in files

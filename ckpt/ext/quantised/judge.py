@@ -260,7 +260,7 @@ def _with_few(row: Judged, logical: Logical, plain: Sample, sums: Sums) -> Judge
         columns = logical.planned.matrix.columns
         what = OddLines((), odd, (0, columns)).text
         return row._replace(verdict="lines", factor=None, what=what)
-    # Where most scales are wrong, the verdict on the whole weight says it.
+    # If most scales are wrong, the verdict on the whole weight says it.
     stale, count = _stale_cells(sums)
     if not stale or 2 * stale > count:
         return row

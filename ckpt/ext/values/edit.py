@@ -479,7 +479,7 @@ def _check_changes(
     """Raise UnsupportedError unless each path leads to what was asked for."""
     moved = _moved_below(expected)
     for path, node in expected.items():
-        # Where a list lost an item, the numbers behind it lead to other values.
+        # If a list lost an item, the numbers behind it lead to other values.
         if _is_below(path, moved):
             continue
         there = after.children_at(path[:-1])

@@ -665,7 +665,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "warmstart*",
             "Split one tensor of PRETRAINED into query, key and value of TARGET.",
         ),
-        # What is sliced of the last layer belongs to another task.
+        # A slice of the last layer belongs to another task.
         flag(
             "--count-sliced",
             "warmstart*",
@@ -704,7 +704,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Prove this recipe on A and B, and search for nothing.",
             once=True,
         ),
-        # Where two ways fit, the tensor has no rule until one is named.
+        # If two ways fit, the tensor has no rule until one is named.
         texts(
             "--assume",
             "B=A",
@@ -1492,7 +1492,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     ),
     "sum": (
         Exclusion(("--cluster", "--jobs")),
-        # What files record is listed as it is, without a look at tensors.
+        # The records of files are listed as they are, without a look at tensors.
         Exclusion(
             ("--recorded",),
             ("--include", "--exclude", "--section", "--all", "--cluster"),

@@ -50,7 +50,7 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
         ),
         None,
     )
-    # Where the message lists tensors of this file, its loader has read them, and lacks
+    # If the message lists tensors of this file, its loader has read them, and lacks
     # their layers.
     known = set(message.names).intersection(names)
     if found is not None and known:

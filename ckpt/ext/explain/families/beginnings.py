@@ -53,7 +53,7 @@ def nothing_loaded(case: Case) -> Iterator[Statement]:
         rule = ("--sub", f"s/^{re.escape(beginning)}//")
         section = ("--section", chosen.name) if chosen.path else ()
         way = case.plan(("rename", *rule, *section))
-        # Where no command renames a section by itself, one may rename all names.
+        # If no command renames a section by itself, one may rename all names.
         if way.command is None:
             way = case.plan(("rename", *rule))
         if way.command is not None:

@@ -933,7 +933,7 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
     models = [section.name for section in case.survey.candidates if section.name]
     if models:
         begins = ""
-        # Where a container such as net was asked for, the place of the weights is the
+        # If a container such as net was asked for, the place of the weights is the
         # answer. Any other key may be of another model.
         if len(models) == 1 and _CONTAINER.fullmatch(name) is None:
             words = dict.fromkeys(
@@ -1034,7 +1034,7 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
     origin = name_origin(case.survey)
     wanted = _WANTED.get(name)
     text = f"No key and no tensor of this file is called {show(name, 120)}."
-    # Where the name is of a buffer, such as freqs_cis, no weight lacks.
+    # If the name is of a buffer, such as freqs_cis, no weight lacks.
     if computed_buffers([name]):
         text += (
             " It is no weight: a model computes it when it is built, and only some "

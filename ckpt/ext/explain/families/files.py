@@ -48,7 +48,7 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a reader that calls a file damaged: is it, or does the reader expect
     another format?
     """
-    # Where ckpt verify finds damage, the reader is right, and nothing else is said.
+    # If ckpt verify finds damage, the reader is right, and nothing else is said.
     if case.damage:
         yield from case.damage
         return
@@ -122,7 +122,7 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
         yield from load_statements(case)
         return
     is_plain_pickle = traits.is_foreign and traits.is_pickle and not traits.is_archive
-    # Where pickle.load itself stopped, the advice to call it would not help.
+    # If pickle.load itself stopped, the advice to call it would not help.
     if is_plain_pickle and "pickle.load(" not in message.text:
         yield Statement(
             "torch.load reads no plain pickle; pickle.load does, with the code of its "
@@ -502,7 +502,7 @@ def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
         if place is None
         else place[1].rstrip("./\\").replace("\\", "/").rpartition("/")[2]
     )
-    # Where the loader looked inside of a part, that part lacks the file, and the
+    # If the loader looked inside of a part, that part lacks the file, and the
     # pipeline explains nothing.
     if folder in {member.key for member in checkpoint.members}:
         return

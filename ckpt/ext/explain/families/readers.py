@@ -197,7 +197,7 @@ def _older_torch(message: Message, case: Case) -> Iterator[Statement]:
             "A copy in the format that older versions read:", (), way.command
         )
     else:
-        # Where --format torch-legacy refuses the file, a plain copy comes first.
+        # If --format torch-legacy refuses the file, a plain copy comes first.
         yield from _plain_copy_statements(
             case, "A copy with plain values, which --format torch-legacy can then take:"
         )

@@ -235,7 +235,7 @@ def agent_statement(rows: Sequence[Mismatch]) -> Statement | None:
             for pair in zip(row.checkpoint, row.model, strict=True)
             if pair[0] != pair[1]
         ]
-        # Where two sizes differ, or a convolution does, it is another network.
+        # If two sizes differ, or a convolution does, it is another network.
         if len(sizes) != 1 or len(row.model) > 2:
             return None
         (done if _OF_ACTIONS.search(row.name) else seen).add(sizes[0])

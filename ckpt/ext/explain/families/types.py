@@ -206,7 +206,7 @@ def _answer_random_state(message: Message, case: Case) -> Iterator[Statement]:
         device = parts_of(entry.tensor)[0].storage.device or "cpu"
         name = entry.tensor.dtype.name
         label = show(entry.name, 120)
-        # Where the file is right, something behind the load has changed the state.
+        # If the file is right, something behind the load has changed the state.
         if name == "uint8" and device == "cpu":
             yield Statement(
                 f"In this file {label} is as a generator takes it: uint8, on the CPU. "
