@@ -237,20 +237,35 @@ def terminal(
     forks = server(env)
     assert forks is not None, "a terminal is for forks"
     forks.start([*map(os.fspath, arguments)], os.fspath(cwd), env, [theirs] * 3)
-    seen = b""
-    while True:
-        try:
-            part = os.read(ours, 65_536)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not part:
-            break
-        seen += part
-    ended = forks.wait(TIMEOUT)
-    os.close(ours)
+    seen, ended = read_terminal(ours, lambda: forks.wait(TIMEOUT))
     skip_refused(seen.decode("utf-8", "replace"))
     assert ended == code, seen
     return seen.decode().replace("\r\n", "\n")
+
+
+def read_terminal(fd: int, wait: Callable[[], int]) -> tuple[bytes, int]:
+    """What was written to a terminal, whose own end is `fd`, and what `wait` returns
+    once the process that writes to it has ended. Closes `fd`.
+    """
+    seen = _read_to_close(fd)
+    ended = wait()
+    # Linux may tell a reader that the other end is closed before it hands on what was
+    # written last. After the end of the process nothing is on its way any more.
+    seen += _read_to_close(fd)
+    os.close(fd)
+    return seen, ended
+
+
+def _read_to_close(fd: int) -> bytes:
+    seen = b""
+    while True:
+        try:
+            part = os.read(fd, 65_536)
+        except OSError:  # how Linux says that the other end is closed
+            return seen
+        if not part:
+            return seen
+        seen += part
 
 
 def raw_controls(data: bytes, allowed: str = "\n") -> list[str]:

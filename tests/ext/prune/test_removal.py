@@ -15,7 +15,7 @@ from typing import Any
 
 import kills
 import pytest
-from process import TIMEOUT, as_nobody, ckpt, environment
+from process import TIMEOUT, as_nobody, ckpt, environment, read_terminal
 from runs import OLD, epochs, save, trainer
 
 import ckpt as library
@@ -103,18 +103,9 @@ def test_a_terminal_is_asked(tmp_path: Path, answer: str, count: int) -> None:
     )
     os.close(theirs)
     os.write(ours, f"{answer}\n".encode())
-    seen = b""
-    while True:
-        try:
-            part = os.read(ours, 65_536)
-        except OSError:
-            break
-        if not part:
-            break
-        seen += part
-    os.close(ours)
+    seen, ended = read_terminal(ours, lambda: child.wait(TIMEOUT))
 
-    assert child.wait(TIMEOUT) == 0
+    assert ended == 0
     assert b"delete 4 checkpoints, 6.41 KiB, for good? [y/N]" in seen
     assert len(os.listdir(tmp_path)) == count
     assert (b"4 of 5 checkpoints deleted" in seen) == (count == 1)
