@@ -422,7 +422,9 @@ def pairs() -> Iterator[list[str]]:
             yield [named.get(word, word) for word in shlex.split(line)]
 
 
-_SECONDS = re.compile(rb'("(?:seconds|structure|crc|torch)": |verified in )[0-9.e-]+')
+_SECONDS = re.compile(
+    rb'("(?:seconds|structure|crc|torch|weights_only)": (?=[0-9])|verified in )[0-9.e-]+'
+)
 
 
 def difference(one: Ended, two: Ended) -> str | None:
