@@ -351,9 +351,9 @@ class _FileReader:
         self._budget.charge(_ROW, _WHAT)
         name = line[1].text if len(line) > 1 else ""
         base = line[3].text if len(line) > 3 else ""
-        # `class X:` has 3 tokens, `class X(Module):` has 6.
-        usual = len(line) in (3, 4, 6) and line[1].kind == NAME
-        if not usual:
+        signs = ["NAME" if token.kind == NAME else token.text for token in line[1:]]
+        # `class X:` or `class X(Module):`, as torch writes it.
+        if signs not in (["NAME", ":"], ["NAME", "(", "NAME", ")", ":"]):
             self._note_odd(line[0])
         cls = ScriptClass(f"{self._module}.{name}", base, {}, {}, {}, [])
         if cls.name in self._script.classes:

@@ -720,6 +720,29 @@ def test_a_size_that_is_not_of_the_state_is_said(line: str, tmp_path: Path) -> N
         assert any("sizes of a layer" in line for line in said) is is_said
 
 
+@pytest.mark.parametrize(
+    ("head", "is_odd"),
+    [
+        ("class Other", False),
+        ("class Other(Module)", False),
+        ("class Other()", True),
+        ("class Other Module", True),
+        ("class Other[Module]", True),
+        ("class Other(1)", True),
+    ],
+)
+def test_a_head_of_a_class_that_torch_does_not_write_is_said(
+    head: str, is_odd: bool, tmp_path: Path
+) -> None:
+    path = make(tmp_path / "a.pt", line="pass", further=f"{head}:\n  x : int\n")
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+
+    assert (report.load.expression is None) is is_odd
+    said = [row.message for row in report.findings]
+    assert any("code that ckpt cannot read" in line for line in said) is is_odd
+
+
 class Packed(nn.Module):
     """A module with a packed layer of C++, and one with quantized weights."""
 
