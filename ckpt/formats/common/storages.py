@@ -366,6 +366,11 @@ class StorageFolder:
             notices.append(Notice("container", text))
         return notices
 
+    @property
+    def is_deflated(self) -> bool:
+        """Whether a storage that was named is compressed in the file."""
+        return self._deflated > 0
+
     def mapping_notices(self) -> list[Notice]:
         """The storages that `torch.load(path, mmap=True)` reads as other values.
 

@@ -85,7 +85,7 @@ def read_from(
             f"torch refuses an archive with records outside {show(archive.root, 40)}/"
         )
     interpret_pickle(pickle, contents, limits, folder.resolve, 0)
-    refused = _refused_version(archive)
+    refused = refused_version(archive)
     if refused is not None:
         contents.not_loadable = refused
         contents.notices.append(Notice("container", refused))
@@ -112,12 +112,15 @@ def read_from(
         origin=origin,
         byteorder=byteorder,
     )
-    if not archive.outside:
-        return read
-    # A copy would be refused as well, and so would a file with a new pickle at its end:
-    # it is written anew.
-    traits = FORMAT.traits._replace(in_place=False)
-    return replace(read, is_edited=True, traits=traits)
+    if archive.outside or refused is not None:
+        # A copy would be refused as well, and so would a file with a new pickle at its
+        # end: it is written anew.
+        traits = FORMAT.traits._replace(in_place=False)
+        return replace(read, is_edited=True, traits=traits)
+    if folder.is_deflated:
+        # A copy would have other values for a loader that maps it, too.
+        return replace(read, is_edited=True)
+    return read
 
 
 _USUAL = ("data.pkl", "byteorder")
@@ -191,12 +194,12 @@ def _read_nested(
     return read_nested(data, contents, limits, depth)
 
 
-def _refused_version(archive: Archive) -> str | None:
+def refused_version(archive: Archive) -> str | None:
     """Return the reason why torch refuses the record `version`, or None.
 
     torch reads it as std::stoull does (caffe2/serialize).
     """
-    record = archive.find("version") or archive.find(".data/version")
+    record = archive.find(".data/version") or archive.find("version")
     if record is None:
         return "torch refuses an archive without the record `version`"
     text = archive.read(record, 64, "entries") if record.size <= 64 else b""

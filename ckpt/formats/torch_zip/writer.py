@@ -25,7 +25,7 @@ from ckpt.formats.common.layout import (
     storage_record,
 )
 from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, to_bytes
-from ckpt.formats.torch_zip.reader import ArchiveOrigin, read_from
+from ckpt.formats.torch_zip.reader import ArchiveOrigin, read_from, refused_version
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import WriteError
 from ckpt.model.limits import Limits
@@ -142,6 +142,8 @@ def _rewritten_records(
     folder = f"{archive.root}/data/"
     # Damaged ones are made again, or left out.
     own = {f"{archive.root}/{name}" for name in OWN}
+    version, hidden = f"{archive.root}/version", f"{archive.root}/.data/version"
+    is_refused = refused_version(archive) is not None
     remaining = dict(keys.storages)
     records: list[PlannedRecord] = []
     after = 0
@@ -160,10 +162,12 @@ def _rewritten_records(
             records.append(
                 storage_record(record.name, remaining.pop(key), record.offset)
             )
+        elif record.name in (version, hidden) and is_refused:
+            continue
         elif (
             record.name in own and archive.is_partial and not is_sound(archive, record)
         ):
-            if record.name == f"{archive.root}/version":
+            if record.name == version:
                 records.append(bytes_record(record.name, VERSION))
         elif record.name not in origin.left_out and (
             key is None or key not in origin.folder
@@ -174,6 +178,8 @@ def _rewritten_records(
     # it.
     records.sort(key=lambda record: record.name != f"{archive.root}/data.pkl")
     new = [storage_record(folder + key, storage) for key, storage in remaining.items()]
+    if is_refused:
+        new.append(bytes_record(version, VERSION))
     return [*records[:after], *new, *records[after:]]
 
 

@@ -75,13 +75,6 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
             else ""
         )
         yield Statement(f"This file is whole ({label}; {checked}).{unchecked}")
-    # Read torch's `Expected hasRecord("version") to be true`: the archive lacks a
-    # record.
-    if "hasRecord" in message.text and case.found("container"):
-        yield from command_statements(
-            "Written anew it has that record, and torch.load takes it:",
-            case.plan(("plain",)),
-        )
     # pickle says so where its first read gives no byte.
     if "Ran out of input" in message.text and report is not None:
         yield Statement(
@@ -152,13 +145,6 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
                 "The message is of a reader of another format, or of another file. "
                 f"This one is {label}, and loads so:"
             ),
-        )
-    if "without the record" in (case.survey.checkpoint.not_loadable or ""):
-        yield from command_statements(
-            "torch.save writes that record, so another program packed the archive "
-            "anew, or left it out. A copy that torch.load reads, with the values as "
-            "they are:",
-            case.written(("convert", "--format", "torch-legacy"), ".legacy", ".pth"),
         )
     if is_of_torch and case.survey.checkpoint.not_loadable is None:
         yield Statement(
