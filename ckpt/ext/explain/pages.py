@@ -349,14 +349,16 @@ def _parse_body(text: str) -> tuple[Block, ...]:
         lambda match: "\n\n" + "\n\n".join(match[1].splitlines()) + "\n\n", text
     )
     blocks: list[Block] = []
+    condition = ""
     # Items of a list stand on lines that follow each other.
     for paragraph in re.split(r"\n\n+|\n(?=- )", text):
         found = _IF.match(paragraph)
-        condition = found[1] if found is not None else ""
         line = " ".join(paragraph[found.end() if found is not None else 0 :].split())
         if line.startswith("$ "):
-            blocks.append(Block("command", line[2:]))
+            # A command goes with the paragraph that introduces it.
+            blocks.append(Block("command", line[2:], condition))
             continue
+        condition = found[1] if found is not None else ""
         line = _EMPHASIS.sub(r"\1", _LINK.sub(r"\1", line))
         if line.startswith("- "):
             blocks.append(Block("item", line[2:], condition))

@@ -384,3 +384,57 @@ def test_shapes_of_nnunet_are_of_other_plans(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "checkpoint_final.pth")
     assert found.kind == "sizes" and "by the plans of its dataset" in found.said
     assert "[3, 3, 2, 2, 1]" in found.page
+
+
+# --- what a mutated answer showed -----------------------------------------------------
+
+_MISSING = (
+    "RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in "
+    'state_dict: "layer.weight". '
+)
+
+
+def test_without_a_file_the_types_of_a_warning_answer() -> None:
+    done = ckpt("explain", f"{_BUILT}{_MISSING}")
+    said = " ".join(done.out.decode().split())
+    assert done.code == 0
+    assert (
+        "is a model of type camembert, and the class that was built is of type bert"
+        in (said)
+    )
+    assert "ckpt strip" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "is_wrapped"),
+    [
+        (_MISSING, False),
+        ('Unexpected key(s) in state_dict: "module.layer.weight".', True),
+        ('Unexpected key(s) in state_dict: "layer.weight".', False),
+    ],
+)
+def test_a_command_is_shown_with_the_sentence_that_introduces_it(
+    text: str, is_wrapped: bool
+) -> None:
+    said = ckpt("explain", text).out.decode()
+    assert ("A wrapper" in said) is is_wrapped
+    assert ("ckpt strip FILE -o OUT" in said) is is_wrapped
+
+
+def test_scales_are_no_answer_to_an_error_without_names(tmp_path: Path) -> None:
+    """Only vLLM's assertions, which name no tensor, are about them."""
+    codes = torch.zeros(256, 256).to(torch.float8_e4m3fn)
+    torch.save(
+        {"layer.weight": codes, "layer.weight_scale_inv": torch.ones(2, 2)},
+        tmp_path / "a.pth",
+    )
+    built = "Layers of the quantizer take scales"
+    vllm = Answered(
+        "AssertionError: Attempted to load weight (torch.Size([2, 2])) into parameter "
+        "(torch.Size([4, 4]))",
+        tmp_path / "a.pth",
+    )
+    other = Answered(
+        "RuntimeError: Error(s) in loading state_dict for Net:", tmp_path / "a.pth"
+    )
+    assert built in vllm.said and built not in other.said

@@ -93,10 +93,10 @@ def answer_of_names(message: Message) -> Answer | None:
     """Return the answer that the names of an error give without a file: the rule that
     makes missing and unexpected keys the same.
     """
-    if not message.missing or not message.unexpected:
-        return None
     if message.types:
         return Answer("", (another_class(*message.types),))
+    if not message.missing or not message.unexpected:
+        return None
     # Another form of a layer is no rename, so its names are taken off before.
     forms = find_forms(message.missing, message.unexpected, {})
     asked, held = without_forms(forms, message.missing, message.unexpected)
@@ -347,13 +347,10 @@ def _choose_section(message: Message, case: Case) -> Section | None:
         for part in survey.sections
         if part.kind in ("model", "ema", "other") and part.entries
     ]
-    scored = [
-        (sum(name in wanted for name in part.names()), -number, part)
-        for number, part in enumerate(candidates)
-    ]
-    best = max(scored, default=None, key=lambda row: row[:2])
-    if best is not None and best[0]:
-        return best[2]
+    counts = [sum(name in wanted for name in part.names()) for part in candidates]
+    most = max(counts, default=0)
+    if most:
+        return candidates[counts.index(most)]
     models = survey.candidates
     return models[0] if models else None
 
