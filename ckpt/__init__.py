@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from ckpt.surface.api.reference import MissingNameError, Ref
     from ckpt.surface.api.sections import Section, Shard
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "ckpt.commands.convert.api": ("convert",),

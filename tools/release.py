@@ -51,7 +51,7 @@ _KINDS = (
 """The ends of what the package holds."""
 _ASSETS = "ckpt/ext/page/html/assets/"
 """The folder of what a page of HTML is made of."""
-_MOST = 2 << 20
+_MOST = 3 << 20
 """Bytes that a wheel may have."""
 _TOP_OF_SDIST = {
     "ckpt",

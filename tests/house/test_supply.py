@@ -173,7 +173,7 @@ def test_a_wheel_is_the_package_and_nothing_else(tmp_path: Path) -> None:
             for name, data in GOOD.items()
             if name != "ckpt/ext/page/html/assets/echarts.NOTICE"
         },
-        {**GOOD, "ckpt/large.py": os.urandom(2 << 20)},
+        {**GOOD, "ckpt/large.py": os.urandom(3 << 20)},
         {name: data for name, data in GOOD.items() if not name.endswith("LICENSE")},
         {
             **GOOD,
@@ -185,6 +185,16 @@ def test_a_wheel_is_the_package_and_nothing_else(tmp_path: Path) -> None:
     ):
         with pytest.raises(release.CheckError):
             release.check_wheel(wheel(tmp_path, files))
+
+
+def test_the_wheel_of_this_tree_passes(tmp_path: Path) -> None:
+    path = tmp_path / "torch_ckpt-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in GOOD:
+            file = ROOT / name
+            archive.writestr(name, file.read_bytes() if file.is_file() else b"")
+
+    release.check_wheel(path)
 
 
 def test_an_sdist_is_the_sources_and_the_docs(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def command(
     """Show what a checkpoint holds: tensors, devices, sharing, prefixes, values,
     imports, and how to load it.
 
-    Nothing in the file is run, and no tensor data is read.
+    Nothing in the file is run, and no weights are read.
 
     \b
     ckpt inspect runs/epoch_12.pth

@@ -91,7 +91,7 @@ def _stable_baselines(probe: Probe, limits: Limits) -> Layout:
     archive = probe.archive
     assert archive is not None
     parts: dict[str, Member] = {}
-    # A name becomes a key of the tree, and a path in `load:`.
+    # A name becomes a key of the tree, and a path in the line that loads the file.
     for name, record in archive.records.items():
         if name.endswith(".pth"):
             if not is_plain_name(name) or name == ".pth":

@@ -128,8 +128,8 @@ def perform(data: bytes, by: Sender) -> Outcome:
 
 
 def version_difference(worker: Sender, by: Sender) -> str | None:
-    """Return the reason why a worker cannot take tasks, or None: `has ckpt 0.2.0, this
-    is 0.1.0`.
+    """Return the reason why a worker cannot take tasks, or None: `has ckpt 0.1.0, this
+    is 0.2.0`.
     """
     if worker.version != by.version:
         return f"has ckpt {worker.version}, this is {by.version}"

@@ -52,7 +52,7 @@ from ckpt.tree.find import counter
 from ckpt.tree.view import look
 
 MODEL, MODULE, OPTIMIZER = "model", "module", "optimizer"
-# After one of these notices the weights are not all there: no `load:` is shown.
+# After one of these notices the weights are not all there: `loads` is not shown.
 _LOSSES = ("incomplete", "damaged-file")
 _LIGHTNING = "pytorch-lightning_version"
 _REBUILT = 1_500

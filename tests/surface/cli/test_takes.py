@@ -26,8 +26,10 @@ COLUMNS = (
     "--section",
     "--fail-on",
 )
-TOGETHER = ("average",)
+TOGETHER = ("average", "merge")
 """Commands that make one result of all their PATHs."""
+BEHIND = ("explain",)
+"""Commands that take two PATHs at most behind what they are about."""
 GATE = ("--select", "--ignore", "--level", "--fail-on")
 
 
@@ -49,8 +51,12 @@ def options(command: str) -> set[str]:
 def paths(command: str) -> str:
     """How many checkpoints a command takes as arguments."""
     rows = [row for row in parameters(command) if row.param_type_name == "argument"]
+    if command in BEHIND:
+        return "up to two"
+    if command in TOGETHER:
+        return "several"
     if any(row.name == "paths" and row.nargs == -1 for row in rows):
-        return "several" if command in TOGETHER else "many"
+        return "many"
     return ("none", "one", "two")[
         sum(row.name not in ("names", "words", "files", "assignments") for row in rows)
     ]
@@ -60,7 +66,9 @@ def documented() -> dict[str, list[str]]:
     """The rows of the table: how many PATHs, then a cell for each of COLUMNS."""
     text = (ROOT / "docs" / "scripting.md").read_text()
     rows = re.findall(
-        r"^\| `([a-z-]+)` \| (none|one|two|several|many) \|(.*)\|$", text, re.MULTILINE
+        r"^\| `([a-z-]+)` \| (none|up to two|one|two|several|many) \|(.*)\|$",
+        text,
+        re.MULTILINE,
     )
     return {
         name: [count, *(cell.strip() for cell in cells.split("|"))]
