@@ -358,7 +358,9 @@ def _better_ways(
         other = pair_tensors(*sides, suggest=False, by_shape=True, layouts=True)
         found.append((_count_met(other, sides), ("--by-shape",)))
     found.sort(key=lambda row: -row[0])
-    yield from (way for met, way in found if met > loaded)
+    # A way that is refused in its turn, for it loads next to nothing, is none.
+    least = all_elements * LEAST if options.min_coverage is None else 0
+    yield from (way for met, way in found if met > loaded and met >= least)
 
 
 def _find_shift(names: Paired, sides: tuple[Alignment, Alignment]) -> Shift | None:
@@ -419,7 +421,7 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
             adapter_layers=lost,
         )
     if not coverage.of(*LOADED):
-        return coverage._replace(refusal="no tensor of PRETRAINED fits", way=way)
+        return coverage._replace(refusal="no pretrained tensor fits", way=way)
     if least is not None:
         few = coverage.share < least
         why = f"less than --min-coverage {least:g} of the model"

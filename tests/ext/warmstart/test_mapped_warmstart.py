@@ -753,7 +753,7 @@ def test_a_live_model_is_whole_or_untouched(tmp_path: Path) -> None:
     rewriting.saved({"other.weight": torch.ones(3)}, tmp_path / "a.pth")
     model = net(1)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(LossError, match="no tensor of PRETRAINED fits"):
+    with pytest.raises(LossError, match="no pretrained tensor fits"):
         rewriting.filled(model, tmp_path / "a.pth")
     rewriting.saved(net(0, 9).state_dict(), tmp_path / "b.pth")
     with pytest.raises(LossError, match="less than min_coverage="):
