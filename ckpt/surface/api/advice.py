@@ -246,12 +246,21 @@ def _command_options(words: Sequence[str]) -> Sequence[str]:
     return words[1 : words.index("-o")] if "-o" in words else words[1:]
 
 
-def advise(error: CkptError, survey: Survey, limits: Limits) -> None:
+def advise(
+    error: CkptError, survey: Survey, limits: Limits, out: str | None = None
+) -> None:
     """Give an error the command that works instead, where it names one. Its own hint
     stays where none does.
+
+    `out` is where the user wants the result: the command writes there, if it can.
     """
-    if error.way is not None:
-        error.hint = Ways(survey, limits).way(error.way).text or error.hint
+    if error.way is None:
+        return
+    ways = Ways(survey, limits)
+    text = None
+    if out is not None and error.way[0] == "convert":
+        text = ways.way((*error.way, "-o", out)).text
+    error.hint = text or ways.way(error.way).text or error.hint
 
 
 def _lacks_bytes(checkpoint: Checkpoint) -> bool:
