@@ -143,7 +143,14 @@ class Ways:
 
     def _section_commands(self) -> Iterator[tuple[str, ...]]:
         models = self._survey.candidates
-        for section in models[:_SECTIONS] if len(models) > 1 else ():
+        if len(models) < 2:
+            return
+        if len(models) <= _SECTIONS:
+            # A generator and its discriminator: half of the weights are not the weights.
+            first, *others = models
+            keep = [word for other in others for word in ("--keep", other.name)]
+            yield ("slim", "--section", first.name, *keep)
+        for section in models[:_SECTIONS]:
             yield ("slim", "--section", section.name)
 
     def _dequantizing_commands(self) -> Iterator[tuple[str, ...]]:

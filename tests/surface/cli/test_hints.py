@@ -187,7 +187,7 @@ EXPECTED = {
     "lazy_only.pth": [],
     "gan.pth": [
         "ckpt strip gan.pth -o gan.stripped.pth",
-        "ckpt slim gan.pth --section G -o gan.slim.pth",
+        "ckpt slim gan.pth --section G --keep D -o gan.slim.pth",
     ],
     "gan_with_foreign.pth": [
         "ckpt convert gan_with_foreign.pth --plain -o gan_with_foreign.plain.pth"
@@ -313,9 +313,10 @@ def test_odd_sections_are_pasted(tmp_path: Path) -> None:
     )
     text = said("inspect", "a.pth", cwd=folder)
     check_results(check_commands(text, folder, tmp_path / "scratch"))
-    assert "ckpt slim a.pth --section 'my G' -o a.slim.pth" in commands_in(text)
+    both_models = "--section 'my G' --keep $'-D\\007'"
+    assert f"ckpt slim a.pth {both_models} -o a.slim.pth" in commands_in(text)
     error = said("slim", "a.pth", "-o", "b.pth", cwd=folder)
-    assert "(--section 'my G', or --section $'-D\\007')" in error
+    assert "(--section 'my G', or --section $'-D\\007'; all: --section 'my G' " in error
     for choice in ("'my G'", "$'-D\\007'"):
         assert (
             paste(
