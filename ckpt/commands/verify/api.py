@@ -149,6 +149,8 @@ def _name_those_inside(
     inside = [
         item
         for item in items
+        # One that one reader opens stands for itself.
+        if os.path.normpath(item.path) != os.path.normpath(path)
         if item.error is None and item.skipped is None and not item.is_other
     ]
     if inside:

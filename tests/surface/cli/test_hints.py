@@ -562,6 +562,26 @@ def test_a_target_of_several_models_names_its_own_option(tmp_path: Path) -> None
     assert "(--section G, or --section D)" in error
 
 
+def test_the_weights_of_a_folder_keep_their_config(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    safetensors.torch.save_file(shapes.state(), run / "model.safetensors")
+    torch.save(shapes.trained()[1].state_dict(), run / "optimizer.pt")
+    (run / "trainer_state.json").write_text('{"global_step": 3, "epoch": 1.0}')
+    (run / "config.json").write_text('{"model_type": "qwen2"}')
+    (run / "tokenizer.json").write_text("{}")
+    command = "ckpt slim run --with-config -o run.slim"
+    assert command in commands_in(said("inspect", "run", cwd=tmp_path))
+    assert ckpt(*command.split()[1:], cwd=tmp_path).code == 0
+    names = sorted(path.name for path in (tmp_path / "run.slim").iterdir())
+    assert names == ["config.json", "model.safetensors", "tokenizer.json"]
+    # Without a config there is one file.
+    (run / "config.json").unlink()
+    shutil.rmtree(tmp_path / "run.slim")
+    command = "ckpt slim run -o run.slim.safetensors"
+    assert command in commands_in(said("inspect", "run", cwd=tmp_path))
+
+
 def test_a_path_is_no_part_of_a_placeholder(tmp_path: Path) -> None:
     shapes.make("ema_only.pth", tmp_path, "ddp.pth")
     for arguments in (
