@@ -46,7 +46,13 @@ from ckpt.model.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.model.places import Place
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage, Tensor, TensorRef, tensor_ref, unwrap_dtensor
-from ckpt.model.text import and_more, counted_noun, show, show_folded_names
+from ckpt.model.text import (
+    and_more,
+    counted_noun,
+    percent_text,
+    show,
+    show_folded_names,
+)
 from ckpt.tree.find import children_of, node_at
 from ckpt.tree.literals import brief_text
 
@@ -424,7 +430,10 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
         return coverage._replace(refusal="no pretrained tensor fits", way=way)
     if least is not None:
         few = coverage.share < least
-        why = f"less than --min-coverage {least:g} of the model"
+        why = (
+            f"{percent_text(*coverage.elements)} would be loaded, less than "
+            f"--min-coverage {least:g} of the model"
+        )
         return coverage._replace(refusal=why, way=way) if few else coverage
     if halves:
         why = "query, key and value are one tensor on one side, three on the other"
@@ -434,7 +443,10 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
             refusal="less than half of the model, and more would fit", way=way
         )
     if coverage.share < LEAST:
-        why = f"less than {LEAST:.0%} of the model"
+        why = (
+            f"{percent_text(*coverage.elements)} would be loaded, less than "
+            f"{100 * LEAST:g} % of the model"
+        )
         return coverage._replace(refusal=why, way=("--min-coverage", "0"))
     return coverage
 

@@ -562,6 +562,20 @@ def test_a_target_of_several_models_names_its_own_option(tmp_path: Path) -> None
     assert "(--section G, or --section D)" in error
 
 
+def test_a_mistyped_name_means_the_file_with_its_ending(tmp_path: Path) -> None:
+    for name in ("seg.html", "seg.json", "seg.png", "seg.pth", "lm.html", "lm.pt"):
+        (tmp_path / name).touch()
+    for typed, meant in (
+        ("segg.pth", "seg.pth"),
+        ("segg.png", "seg.png"),
+        ("segg.safetensors", "seg.pth"),
+        ("seg.pt", "seg.pth"),
+        ("lmm.pth", "lm.pt"),
+    ):
+        error = said("inspect", typed, cwd=tmp_path)
+        assert f"(did you mean {meant}?)" in error, typed
+
+
 def test_the_weights_of_a_folder_keep_their_config(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
