@@ -117,7 +117,6 @@ def _is_trained(row: Row) -> bool:
     return row.moved and not row.is_cast
 
 
-
 _OF_TRAINING = ("frozen", "changed-without-state", "step-skipped", "buffers-in-frozen")
 """The findings about two steps of one training."""
 

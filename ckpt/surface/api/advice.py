@@ -117,9 +117,7 @@ class Ways:
         """From all models, or else from this section. A folder with nothing but a model
         and its config stays one.
         """
-        is_model_alone = (
-            len(self._survey.sections) == len(self._survey.candidates) == 1
-        )
+        is_model_alone = len(self._survey.sections) == len(self._survey.candidates) == 1
         if is_model_alone and self._has_config():
             way = self._planned_way(("slim", "--strip", _WITH_CONFIG))
             if way.command is not None:
@@ -144,7 +142,7 @@ class Ways:
         if len(models) < 2:
             return
         if len(models) <= _SECTIONS:
-            # A generator and its discriminator: half of the weights are not the weights.
+            # A generator and its discriminator: half of them is not the weights.
             first, *others = models
             keep = [word for other in others for word in ("--keep", other.name)]
             yield ("slim", "--section", first.name, *keep)
@@ -158,7 +156,7 @@ class Ways:
         yield ("convert", _DEQUANTIZE)
 
     def _has_config(self) -> bool:
-        """Tell whether the checkpoint is a folder of this machine with a config.json."""
+        """Tell whether the checkpoint is a folder of this machine with a config."""
         path = self._survey.path
         if not os.path.isdir(path):
             return False

@@ -820,7 +820,9 @@ def test_a_folder_of_checkpoints_says_how_each_is_checked(tmp_path: Path) -> Non
         path = str(tmp_path / folder)
         error = program.verify(path).error
         assert error is not None
-        assert error.message == f"a folder with {count}, each of which has its own verdict"
+        assert (
+            error.message == f"a folder with {count}, each of which has its own verdict"
+        )
         assert error.hint is not None
         reports = eval(error.hint, {"ckpt": program})
         assert {report.verdict for report in reports} == {"intact"}
