@@ -57,6 +57,9 @@ refusals begin that it ends.
 """
 
 
+_NO_LOADER = "the format names no function that loads it"
+
+
 def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     """Return the way to open the checkpoint, down to its model when there is only one.
 
@@ -99,6 +102,9 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return Load(template.format(path=path), fill)
     if checkpoint.traits.is_set and not template:
         return Load(None, reason=checkpoint.traits.no_load or _OF_RANKS)
+    if not template:
+        # A format of another distribution need not name one.
+        return Load(None, reason=checkpoint.traits.no_load or _NO_LOADER)
     refused = checkpoint.weights_only
     # Without it every storage goes to the device that it was saved on.
     options = ['map_location="cpu"']

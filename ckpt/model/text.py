@@ -502,10 +502,11 @@ def show_folded_names(names: Sequence[str], count: int = 4, limit: int = 80) -> 
     shown = 0
     for name, indices in rows[:count]:
         text = _without_middle(name, limit)
+        is_cut = len(name) > limit
         # `fc.{weight,bias}` shows by itself that it is two names. `0-11` does not show
         # how many, and neither do braces that were cut.
         is_plain_list = len(indices) == name.count(",") + 1
-        if not is_plain_list:
+        if not is_plain_list or (is_cut and len(indices) > 1):
             text += f" ×{len(indices):,}"
         texts.append(text)
         shown += len(indices)
@@ -520,8 +521,37 @@ def _without_middle(name: str, limit: int) -> str:
     """
     if len(name) <= limit:
         return show(name, None)
+    begin, brace, rest = name.partition("{")
+    listed, _, end = rest.partition("}")
+    words = listed.split(",")
+    if brace and "{" not in end and len(words) > 3:
+        text = _without_middle_words(begin, words, end, limit)
+        if len(text) <= limit:
+            return show(text, None)
     tail = 2 * limit // 3
     return f"{show(name[: limit - 1 - tail], None)}…{show(name[-tail:], None)}"
+
+
+def _without_middle_words(
+    begin: str, words: Sequence[str], end: str, limit: int
+) -> str:
+    """Words in braces without those in their middle, of which none is cut:
+    `lstm.{weight_ih_l0,…,bias_hh_l1}`.
+    """
+    first, last = [words[0]], [words[-1]]
+    between = list(words[1:-1])
+    text = f"{begin}{{{first[0]},…,{last[0]}}}{end}"
+    while between:
+        # One more at the begin, and one more at the end, by turns.
+        if len(first) <= len(last):
+            first.append(between.pop(0))
+        else:
+            last.insert(0, between.pop())
+        longer = f"{begin}{{{','.join(first)},…,{','.join(last)}}}{end}"
+        if len(longer) > limit:
+            break
+        text = longer
+    return text
 
 
 def percent_text(part: int, whole: int) -> str:

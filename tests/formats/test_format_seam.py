@@ -13,6 +13,7 @@ from typing import get_type_hints
 import numpy as np
 import pytest
 import safetensors.numpy
+import safetensors.torch
 import torch
 from deeds import HAS_FILTERS
 from process import ROOT, Done, check_error, ckpt
@@ -370,6 +371,22 @@ def test_inspect(toy: Toy) -> None:
     text = toy.run("inspect", "a.toy").out.decode()
     assert "toy file" in text and 'toy.load("a.toy")' in text
     assert toy.mark.exists()
+
+
+def test_a_format_without_an_expression_that_loads_it_says_so(toy: Toy) -> None:
+    code = READER.replace("toy.load({path})", "")
+    (toy.site / "toy_format.py").write_text(code)
+
+    lines = toy.run("inspect", "a.toy").lines
+    assert lines[1] == "  loads   the format names no function that loads it"
+    # And the command below it writes a file that torch or safetensors loads.
+    command = lines[2].split()
+    assert command[:3] == ["ckpt", "convert", "a.toy"]
+    assert toy.run(*command[1:]).code == 0
+    assert same(safetensors.torch.load_file(toy.work / command[-1]), state())
+    assert toy.json("inspect", "a.toy")["load"] is None
+    said = toy.run("explain", "KeyError: 'a'", "a.toy").lines
+    assert "It loads so:" not in said
 
 
 def test_get(toy: Toy) -> None:

@@ -533,6 +533,7 @@ tests.
 
 SHOWN = (
     "commands.diff.rows._FEW",
+    "commands.slim.slim._MODELS",
     "evidence.numbering._SHOWN",
     "ext.page.html.__init__.PACK_BYTES",
     "model.names._LONG",

@@ -135,7 +135,7 @@ def test_the_core_works_without(name: str, samples: Path, tmp_path: Path) -> Non
 
 
 PRINTED = (
-    ("lint", ("ls", "hostile.pth"), "(ckpt lint hostile.pth --level error)"),
+    ("lint", ("ls", "hostile.pth"), "(code: ckpt lint hostile.pth --level error)"),
     ("adapters", ("diff", "weights.safetensors", "lora"), "ckpt merge weights"),
     ("salvage", ("inspect", "OUT/twice.pth"), "(ckpt salvage writes the first)"),
     ("warmstart", ("load", "a.pth"), "(did you mean ckpt warmstart?)"),

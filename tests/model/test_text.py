@@ -44,6 +44,25 @@ def test_names_are_made_safe() -> None:
     )
 
 
+def test_no_word_of_a_list_of_siblings_is_cut() -> None:
+    words = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+    names = [f"lstm.{word}" for word in words]
+    names += [name.replace("l0", "l1") for name in names]
+    text = show_folded_names(names, 8, 100)
+    assert text == (
+        "lstm.{weight_ih_l0,weight_hh_l0,bias_ih_l0,bias_hh_l0,…,weight_hh_l1,"
+        "bias_ih_l1,bias_hh_l1} ×8"
+    )
+    assert len(text.removesuffix(" ×8")) <= 100
+    for limit in range(60, 120):
+        shown = show_folded_names(names, 8, limit).removesuffix(" ×8")
+        listed = shown.removeprefix("lstm.{").removesuffix("}").split(",")
+        assert {f"lstm.{word}" for word in listed} - {"lstm.…"} <= {*names}, limit
+    # One name of many letters is without its middle, as before.
+    long = f"a{'b' * 200}.weight"
+    assert "…" in show_folded_names([long], 8, 100)
+
+
 def test_texts_that_look_the_same_are_shown_apart() -> None:
     one, two = "caf\u00e9", "cafe\u0301"
     assert shown_apart([one, two, "a\n", "cafe\u0302"]) == [

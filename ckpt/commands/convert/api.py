@@ -82,7 +82,11 @@ def convert(
     """
     from ckpt.commands.convert.convert import convert as job
     from ckpt.commands.rewriting.sets import refuse_lost, with_flattening
-    from ckpt.commands.rewriting.stages import in_stages, with_kept_prefixes
+    from ckpt.commands.rewriting.stages import (
+        in_stages,
+        with_kept_codes,
+        with_kept_prefixes,
+    )
 
     text_only(prefix=prefix, to=to)
     refuse_format(to)
@@ -181,6 +185,7 @@ def convert(
         if recipe is not None:
             report = _with_own_format(report, written)
         report = with_kept_prefixes(report, limits)
+        report = with_kept_codes(report, limits)
         report = report._replace(left_out=with_own_option(report.left_out))
         if traits.is_folder:
             report = with_flattening(report, options.ranks, limits)

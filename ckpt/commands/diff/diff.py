@@ -357,8 +357,8 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         rows = with_moves(rows, options.executor or Local())
     sides = Side(before), Side(after)
     doubt_contradictions(rows, *sides)
-    # A difference between two ranks has no reason in a training.
-    if not are_ranks(*sides, rows):
+    # A difference between two ranks, or of a cast, has no reason in a training.
+    if not are_ranks(*sides, rows) and not _are_cast(rows):
         kept = Kept(rows)
         rows = [with_reason(row, *sides, kept) for row in rows]
     values: list[ValueRow] = []
@@ -756,6 +756,14 @@ def _with_optimizer(row: Row, before: Survey, after: Survey) -> Row:
             None if two is None else after.in_optimizer[two],
         ),
     )
+
+
+def _are_cast(rows: Sequence[Row]) -> bool:
+    """Tell whether a cast to another dtype, which is not compared, makes all that
+    differs.
+    """
+    changed = [row for row in rows if row.status == "changed"]
+    return bool(changed) and all(row.is_cast for row in changed)
 
 
 def _has_rename(suggested: Sequence[Rename], rename: Rename) -> bool:

@@ -112,7 +112,9 @@ def _is_trained(row: Row) -> bool:
     """Tell whether a step may have changed a parameter: a cast and another vocabulary
     say nothing about the others.
     """
-    return row.moved and row.status not in ("same", "retyped", "reshaped")
+    if row.status in ("same", "retyped", "reshaped"):
+        return False
+    return row.moved and not row.is_cast
 
 
 _OF_TRAINING = ("frozen", "changed-without-state", "step-skipped", "buffers-in-frozen")

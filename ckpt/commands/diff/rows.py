@@ -57,6 +57,12 @@ Cause = Literal[
 """The reason why a parameter did not move, in a word."""
 
 
+_ROUNDING = {16: 2.0**-8, 8: 2.0**-3}
+"""Bits of a dtype -> the error of a cast to it, beside the weights: bfloat16 is the
+coarsest of 16 bits, float8_e5m2 of 8.
+"""
+
+
 class Row(NamedTuple):
     """A tensor of one file or of both. `change` says how its values differ, `reason`
     and `cause` why it did not change.
@@ -117,6 +123,21 @@ class Row(NamedTuple):
         return self.status in ("changed", "reshaped", "retyped") or (
             change is not None and bool(change.differing or change.other_bytes)
         )
+
+    @property
+    def is_cast(self) -> bool:
+        """Tell whether a cast makes the difference of two tensors whose dtypes were not
+        compared: it leaves zeros and ones as they are, and nothing was trained.
+        """
+        change = self.change
+        if self.before is None or self.after is None or change is None:
+            return False
+        if self.before.tensor.dtype == self.after.tensor.dtype:
+            return False
+        if not change.is_finite_alike or change.rel_l2 is None:
+            return False
+        bits = min(self.before.tensor.dtype.bits, self.after.tensor.dtype.bits)
+        return change.rel_l2 <= _ROUNDING.get(bits, 0.0)
 
     @property
     def name(self) -> str:

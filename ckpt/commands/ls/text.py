@@ -258,18 +258,23 @@ def _first_and_more(names: Sequence[str]) -> str:
 
 def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
     """Return the command that says more of files that run code or cannot be read, among
-    what the `names` lead to, or None.
+    what the `names` lead to, behind the word for those; or None.
     """
     if not has_command("lint"):
         return None
-    if not any(row.loads == RUNS_CODE or _has_more_to_say(row) for row in rows):
+    about = []
+    if any(row.loads == RUNS_CODE for row in rows):
+        about.append("code")
+    if any(_has_more_to_say(row) for row in rows):
+        about.append("unreadable")
+    if not about:
         return None
     paths = [pasted_path(name) for name in names]
     is_short = 0 < len(paths) <= _FEW and None not in paths
     what = "PATH..."
     if is_short:
         what = " ".join(path for path in paths if path is not None)
-    return f"ckpt lint {what} --level error"
+    return f"{' and '.join(about)}: ckpt lint {what} --level error"
 
 
 def _has_more_to_say(row: LsRow) -> bool:

@@ -10,9 +10,10 @@ from ckpt.commands.rewriting.report import Leftover, RewriteReport
 from ckpt.commands.strip.strip import strip
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import WRAPPERS
+from ckpt.hooks import find_hook
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
-from ckpt.model.text import counted_noun
+from ckpt.model.text import and_more, counted_noun
 
 Stage = Callable[[Survey], RewriteReport]
 """A change of a checkpoint."""
@@ -75,6 +76,27 @@ def with_kept_prefixes(report: RewriteReport, limits: Limits) -> RewriteReport:
             what = f"the prefix of a wrapper, on {tensors}"
         rows.append(Leftover(change.before or "", what, hint="--strip takes it off"))
     return report._replace(left_alone=(*report.left_alone, *rows))
+
+
+def with_kept_codes(report: RewriteReport, limits: Limits) -> RewriteReport:
+    """The report that also lists the quantised weights in its result, which are values
+    only together with their scales.
+    """
+    scaled = Survey(report.result).scaled
+    quantised = find_hook("quantised") if scaled.codes else None
+    if quantised is None:
+        return report
+    # Without the config, which a folder has, some schemes do not say their values.
+    found = quantised.find_logical(report.source, limits, for_values=True)
+    way = "--dequantize makes floats of them" if found.logical else None
+    labels = list(dict.fromkeys(row.label for row in scaled.codes.values()))
+    weights = counted_noun(len(scaled.codes), "weight")
+    row = Leftover(
+        f"{weights} in {and_more(labels, 2)}",
+        "codes beside their scales",
+        hint=way,
+    )
+    return report._replace(left_alone=(*report.left_alone, row))
 
 
 def _may_be_wrapped(survey: Survey) -> bool:

@@ -58,7 +58,11 @@ def slim(
     beside the weights. `dequantize` makes floats of quantised weights first. The other
     keywords are in `Writing`. Raises CkptError.
     """
-    from ckpt.commands.rewriting.stages import in_stages, with_kept_prefixes
+    from ckpt.commands.rewriting.stages import (
+        in_stages,
+        with_kept_codes,
+        with_kept_prefixes,
+    )
     from ckpt.commands.slim.slim import slim as job
 
     text_only(section=section, prefix=prefix, to=to)
@@ -103,6 +107,7 @@ def slim(
         )
         report = moved_report(in_stages(survey, stages), to, limits, options.format)
         report = with_kept_prefixes(report, limits)
+        report = with_kept_codes(report, limits)
         report = report._replace(left_out=with_own_option(report.left_out))
         if options.format is None:
             return report

@@ -5,6 +5,7 @@ alive.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from ckpt.commands.convert.plain import Plain
 from ckpt.commands.rewriting.names import not_selected
@@ -55,7 +56,7 @@ from ckpt.model.tensors import (
     tensor_ref,
     unexpanded_view,
 )
-from ckpt.model.text import show
+from ckpt.model.text import shell_word, show
 from ckpt.pickle.branches import Branches
 from ckpt.pickle.judge.imports import nodes_below
 from ckpt.pickle.judge.known import is_known
@@ -63,6 +64,8 @@ from ckpt.pickle.state_dict import without_tensors
 from ckpt.tree.find import find_nodes, tied_names
 from ckpt.tree.view import Known
 
+_MODELS = 4
+"""Models up to which an error names the options that keep all of them."""
 _VIEWS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3")
 _FROM_TYPE = ("_rebuild_from_type", "_rebuild_from_type_v2")
 
@@ -100,7 +103,8 @@ def _slim_weights(
     source = survey.checkpoint
     survey = with_ties(survey, limits)
     checkpoint = survey.checkpoint
-    chosen = survey.only_model(section)
+    with _naming_keep(survey):
+        chosen = survey.only_model(section)
     refuse_incomplete(checkpoint, chosen.name, "--section")
     kept = [_find_kept(checkpoint, name, limits) for name in keep]
     picked = set(map(id, chosen.selected(select, checkpoint.path)))
@@ -130,7 +134,14 @@ def _slim_weights(
         edited_checkpoint(checkpoint, root, limits, traits=traits, origin=None),
         copies=(),
     )
-    changes = _slim_changes(result, edit, chosen.name or "model")
+    # What is kept beside the model has tensors too, as a discriminator does.
+    of_tensors = [
+        name
+        for name, (path, _) in zip(keep, kept, strict=True)
+        if any(entry.path[: len(path)] == path for entry in checkpoint.tensors)
+    ]
+    label = ", ".join(dict.fromkeys([chosen.name or "model", *of_tensors]))
+    changes = _slim_changes(result, edit, label)
     leftovers = [row for row in rest_of(survey, chosen) if row.name not in keep]
     leftovers += not_selected(others)
     listed = {row.name for row in (*leftovers, *dropped)}
@@ -145,6 +156,20 @@ def _slim_weights(
             unchanged_bytes=True,
         )
     )
+
+
+@contextmanager
+def _naming_keep(survey: Survey) -> Iterator[None]:
+    """Name the options that keep all models in the error that there are several."""
+    try:
+        yield
+    except UsageError as error:
+        names = [shell_word(section.name) for section in survey.candidates]
+        if error.hint is not None and 1 < len(names) <= _MODELS and None not in names:
+            first, *others = names
+            keep = " ".join(f"--keep {name}" for name in others)
+            error.hint += f"; all: --section {first} {keep}"
+        raise
 
 
 def _with_kept(

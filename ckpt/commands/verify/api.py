@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import partial
 from importlib import import_module
@@ -14,11 +15,12 @@ from ckpt.model.errors import (
     LinkError,
     NotOpenedError,
     UnreadableError,
+    UnsupportedError,
     UsageError,
     about,
 )
 from ckpt.model.limits import Limits
-from ckpt.model.text import show
+from ckpt.model.text import counted_noun, show, show_literal
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.keywords import Path, Texts, globs_of, limits_only
 from ckpt.surface.api.opening import Input, at_hand, location_of, path_of
@@ -103,6 +105,7 @@ def verify(
         if not isinstance(error, UnreadableError) or isinstance(
             error, (LinkError, NotOpenedError)
         ):
+            _name_those_inside(error, path, limits, plugins=plugins)
             return job.unreadable_report(path, error.failure(path))
         plan = partial(_salvage_command, limits=limits)
         executor = None if quick else Local()
@@ -130,6 +133,31 @@ def verify(
         )
         left = (job.UNREAD,) if quick and rest.whole else ()
         return report._replace(hint=rest.hint, not_checked=left)
+
+
+def _name_those_inside(
+    error: CkptError, path: str, limits: Limits, *, plugins: bool
+) -> None:
+    """Say in the error about a folder how the checkpoints in it are checked. One call
+    gives the verdict on one checkpoint, and the command searches folders.
+    """
+    if not isinstance(error, UnsupportedError) or not os.path.isdir(path):
+        return
+    from ckpt.surface.api.walk import find_items_to_open
+
+    items = find_items_to_open([path], limits, plugins=plugins)
+    inside = [
+        item
+        for item in items
+        # One that one reader opens stands for itself.
+        if os.path.normpath(item.path) != os.path.normpath(path)
+        if item.error is None and item.skipped is None and not item.is_other
+    ]
+    if inside:
+        count = counted_noun(len(inside), "checkpoint")
+        error.problem = f"a folder with {count}, each of which has its own verdict"
+        listed = f"ckpt.ls({show_literal(repr(path))})"
+        error.hint = f"[ckpt.verify(row.path) for row in {listed}]"
 
 
 def _published(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from io import IOBase
 from os import PathLike
@@ -20,7 +20,7 @@ from ckpt.ext.adapters.plan import Options
 from ckpt.ext.adapters.reader import Adapter, read_adapter
 from ckpt.model.errors import CkptError, UsageError, about
 from ckpt.model.limits import Limits
-from ckpt.model.text import pasted_path
+from ckpt.model.text import pasted_path, shell_word
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
 from ckpt.surface.api.config_files import with_folder_hint
 from ckpt.surface.api.keywords import (
@@ -95,13 +95,31 @@ def merge(
         options = options._replace(plain=True)
     talk = Talk(options.tell)
     check_options(options, path_of(base), *map(path_of, given))
+    typed = _typed_words(
+        {
+            "weights": weights,
+            "scale": scale,
+            "packing": packing,
+            "exact": exact,
+            "sub": sub,
+            "include": include,
+            "exclude": exclude,
+            "section": section,
+            "drop_other": drop_other,
+            "format": format,
+            "shard_size": shard_size,
+            "with_config": with_config,
+            **{name: writing.get(name) for name in _TYPED_OF_WRITING},
+        },
+        options.out,
+    )
     with ExitStack() as stack:
         found: list[Adapter] = []
-        for one in given:
+        for number, one in enumerate(given):
             opened = stack.enter_context(
                 at_hand(one, options.limits, plugins=options.plugins)
             )
-            with about(opened.path), _swapped(base, opened.path, options):
+            with about(opened.path), _swapped(base, given, number, options, typed):
                 found.append(
                     read_adapter(opened.survey, options.limits, select=select or None)
                 )
@@ -160,20 +178,55 @@ def _has_tokenizer(path: str) -> bool:
     )
 
 
+_TYPED_OF_WRITING = ("force", "parents", "dry_run", "keep_damaged", "verify")
+"""The keywords of all commands that write which a command to paste repeats."""
+
+
+def _typed_words(keywords: Mapping[str, object], out: str | None) -> list[str]:
+    """Return the words of a command line for the keywords that were given, `-o OUT`
+    last.
+    """
+    words: list[str] = []
+    for name, value in keywords.items():
+        option = "--" + name.replace("_", "-")
+        if value is None or value is False:
+            continue
+        if value is True:
+            words.append(option)
+        elif name == "weights" and isinstance(value, Sequence):
+            words += [option, ",".join(f"{weight:g}" for weight in value)]
+        else:
+            # An option that can be repeated is one text in Python, or several.
+            for text in value if isinstance(value, (list, tuple)) else [value]:
+                words += [option, str(text)]
+    return words if out is None else [*words, "-o", out]
+
+
 @contextmanager
-def _swapped(base: Input, adapter: str, options: WriteOptions) -> Iterator[None]:
-    """Add to the error about an `adapter` that is none that the two are swapped, where
-    `base` is an adapter.
+def _swapped(
+    base: Input,
+    adapters: Sequence[Input],
+    number: int,
+    options: WriteOptions,
+    typed: Sequence[str],
+) -> Iterator[None]:
+    """Add to the error about the adapter at `number`, which is none, that it and the
+    base are swapped, where `base` is an adapter. The hint is a command with the
+    options that were `typed`.
     """
     try:
         yield
     except UsageError as error:
-        path = path_of(base)
-        words = [pasted_path(adapter), None if path is None else pasted_path(path)]
-        if error.hint is None and None not in words and _is_adapter(base, options):
-            out = None if options.out is None else pasted_path(options.out)
-            to = "" if out is None else f" -o {out}"
-            error.hint = f"the base comes first: ckpt merge {words[0]} {words[1]}{to}"
+        if error.hint is None and _is_adapter(base, options):
+            # Each adapter keeps its place, for a weight of its own may go with it.
+            places = [adapters[number], *adapters[:number], base]
+            places += adapters[number + 1 :]
+            paths = [path_of(place) for place in places]
+            pasted = [None if path is None else pasted_path(path) for path in paths]
+            words = [*pasted, *map(shell_word, typed)]
+            if None not in words:
+                command = " ".join(["ckpt merge", *map(str, words)])
+                error.hint = f"the base comes first: {command}"
         raise
 
 

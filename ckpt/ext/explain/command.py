@@ -164,8 +164,8 @@ def command(
     ):
         raise UsageError(
             (
-                "OLDER and PATH go with an error of DDP about gradients, and there are "
-                "no more than two"
+                f"one PATH is asked about this error, and {len(paths)} are named: a "
+                "second one, OLDER, goes with an error of DDP about gradients"
             ),
             path=older,
         )

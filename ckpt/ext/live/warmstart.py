@@ -101,9 +101,12 @@ def load(
                 "load that"
             )
             raise LossError(coverage.refusal, path=given.path, hint=hint)
-        raise LossError(
-            coverage.refusal, path=given.path, hint=_keyword_text(coverage.way)
-        )
+        problem = coverage.refusal
+        rest = [row.name for row in coverage.of("missing", "kept")]
+        # The command prints which are loaded, and here nothing else says it.
+        if rest and coverage.of("loaded", "cast", "sliced"):
+            problem += f"; not loaded: {_names_text(rest)}"
+        raise LossError(problem, path=given.path, hint=_keyword_text(coverage.way))
     if strict:
         _refuse_rest(coverage, given.path)
     rows = coverage.of("loaded", "cast", "sliced")

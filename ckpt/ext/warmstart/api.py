@@ -78,6 +78,12 @@ def warmstart(
     from ckpt.ext.warmstart.warmstart import Options
     from ckpt.ext.warmstart.warmstart import warmstart as job
 
+    if hasattr(into_model, "state_dict"):
+        raise TypeError(
+            "into_model= takes text, as train.py:build_model, not "
+            f"{type(into_model).__name__}: ckpt.open(PRETRAINED).load_into(model) "
+            "fills a live model"
+        )
     text_only(section=section, into_section=into_section, into_model=into_model)
     # For these two PRETRAINED is changed first, and then fits.
     resized = on_mismatch if on_mismatch in _RESIZED else None

@@ -46,7 +46,13 @@ from ckpt.model.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.model.places import Place
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage, Tensor, TensorRef, tensor_ref, unwrap_dtensor
-from ckpt.model.text import and_more, counted_noun, show, show_folded_names
+from ckpt.model.text import (
+    and_more,
+    counted_noun,
+    percent_text,
+    show,
+    show_folded_names,
+)
 from ckpt.tree.find import children_of, node_at
 from ckpt.tree.literals import brief_text
 
@@ -358,7 +364,9 @@ def _better_ways(
         other = pair_tensors(*sides, suggest=False, by_shape=True, layouts=True)
         found.append((_count_met(other, sides), ("--by-shape",)))
     found.sort(key=lambda row: -row[0])
-    yield from (way for met, way in found if met > loaded)
+    # A way that is refused in its turn, for it loads next to nothing, is none.
+    least = all_elements * LEAST if options.min_coverage is None else 0
+    yield from (way for met, way in found if met > loaded and met >= least)
 
 
 def _find_shift(names: Paired, sides: tuple[Alignment, Alignment]) -> Shift | None:
@@ -419,10 +427,13 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
             adapter_layers=lost,
         )
     if not coverage.of(*LOADED):
-        return coverage._replace(refusal="no tensor of PRETRAINED fits", way=way)
+        return coverage._replace(refusal="no pretrained tensor fits", way=way)
     if least is not None:
         few = coverage.share < least
-        why = f"less than --min-coverage {least:g} of the model"
+        why = (
+            f"{percent_text(*coverage.elements)} would be loaded, less than "
+            f"--min-coverage {least:g} of the model"
+        )
         return coverage._replace(refusal=why, way=way) if few else coverage
     if halves:
         why = "query, key and value are one tensor on one side, three on the other"
@@ -432,7 +443,10 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
             refusal="less than half of the model, and more would fit", way=way
         )
     if coverage.share < LEAST:
-        why = f"less than {LEAST:.0%} of the model"
+        why = (
+            f"{percent_text(*coverage.elements)} would be loaded, less than "
+            f"{100 * LEAST:g} % of the model"
+        )
         return coverage._replace(refusal=why, way=("--min-coverage", "0"))
     return coverage
 

@@ -117,18 +117,9 @@ class Ways:
         """From all models, or else from this section. A folder with nothing but a model
         and its config stays one.
         """
-        path = self._survey.path
-        if len(self._survey.sections) == len(
-            self._survey.candidates
-        ) == 1 and os.path.isdir(path):
-            from ckpt.surface.api.config_files import (
-                has_config,
-            )  # here: only a folder may have one
-
-            if has_config(path):
-                way = self._planned_way(("slim", "--strip", _WITH_CONFIG))
-            else:
-                way = Way(None)
+        is_model_alone = len(self._survey.sections) == len(self._survey.candidates) == 1
+        if is_model_alone and self._has_config():
+            way = self._planned_way(("slim", "--strip", _WITH_CONFIG))
             if way.command is not None:
                 return way
         whole = self._planned_way(("strip",))
@@ -138,25 +129,41 @@ class Ways:
         return self._planned_way(("strip", "--section", section))
 
     def _slim_commands(self) -> Iterator[tuple[str, ...]]:
+        """With the config, without which from_pretrained does not open the weights,
+        where a folder has one.
+        """
         if len(self._survey.candidates) < 2:
+            if self._has_config():
+                yield ("slim", _WITH_CONFIG)
             yield ("slim",)
 
     def _section_commands(self) -> Iterator[tuple[str, ...]]:
         models = self._survey.candidates
-        for section in models[:_SECTIONS] if len(models) > 1 else ():
+        if len(models) < 2:
+            return
+        if len(models) <= _SECTIONS:
+            # A generator and its discriminator: half of them is not the weights.
+            first, *others = models
+            keep = [word for other in others for word in ("--keep", other.name)]
+            yield ("slim", "--section", first.name, *keep)
+        for section in models[:_SECTIONS]:
             yield ("slim", "--section", section.name)
 
     def _dequantizing_commands(self) -> Iterator[tuple[str, ...]]:
         """With the config, which names the quantization, where a folder has one."""
-        path = self._survey.path
-        if os.path.isdir(path):
-            from ckpt.surface.api.config_files import (
-                has_config,
-            )  # here: only a folder may have one
-
-            if has_config(path):
-                yield ("convert", _DEQUANTIZE, _WITH_CONFIG)
+        if self._has_config():
+            yield ("convert", _DEQUANTIZE, _WITH_CONFIG)
         yield ("convert", _DEQUANTIZE)
+
+    def _has_config(self) -> bool:
+        """Tell whether the checkpoint is a folder of this machine with a config."""
+        path = self._survey.path
+        if not os.path.isdir(path):
+            return False
+        # Here: only a folder may have one.
+        from ckpt.surface.api.config_files import has_config
+
+        return has_config(path)
 
     def _plain_commands(self) -> Iterator[tuple[str, ...]]:
         if not self._survey.checkpoint.traits.names_are_code:
@@ -228,7 +235,11 @@ class Ways:
                 self._survey.path, SUFFIXES[f"convert {_COMPLETE}"], folder.suffixes
             )
         if _WITH_CONFIG in words:
-            suffix = f"convert {_DEQUANTIZE}" if _DEQUANTIZE in words else "strip"
+            suffix = words[0]
+            if _DEQUANTIZE in words:
+                suffix = f"convert {_DEQUANTIZE}"
+            elif "--strip" in words:
+                suffix = "strip"
             return path_beside(self._survey.path, SUFFIXES[suffix], ())
         if _DEQUANTIZE in words:
             suffix = SUFFIXES[f"convert {_DEQUANTIZE}"]
@@ -246,12 +257,21 @@ def _command_options(words: Sequence[str]) -> Sequence[str]:
     return words[1 : words.index("-o")] if "-o" in words else words[1:]
 
 
-def advise(error: CkptError, survey: Survey, limits: Limits) -> None:
+def advise(
+    error: CkptError, survey: Survey, limits: Limits, out: str | None = None
+) -> None:
     """Give an error the command that works instead, where it names one. Its own hint
     stays where none does.
+
+    `out` is where the user wants the result: the command writes there, if it can.
     """
-    if error.way is not None:
-        error.hint = Ways(survey, limits).way(error.way).text or error.hint
+    if error.way is None:
+        return
+    ways = Ways(survey, limits)
+    text = None
+    if out is not None and error.way[0] == "convert":
+        text = ways.way((*error.way, "-o", out)).text
+    error.hint = text or ways.way(error.way).text or error.hint
 
 
 def _lacks_bytes(checkpoint: Checkpoint) -> bool:

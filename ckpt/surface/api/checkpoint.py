@@ -175,7 +175,13 @@ class Shown(Mapping[str, R]):
         raise NotImplementedError
 
     def _sizes(self) -> str:
-        nbytes = sum(entry.tensor.nbytes for entry in self.checkpoint.tensors)
+        """The name of the file, and how many tensors of it these are with how many
+        bytes.
+        """
+        entries = self.checkpoint.tensors
+        if len(self) < len(entries):  # of a report, some were selected
+            entries = [entry for entry in entries if entry.name in self]
+        nbytes = sum(entry.tensor.nbytes for entry in entries)
         name = os.path.basename(os.path.abspath(self.path))
         return f"{show(name)}: {counted_noun(len(self), 'tensor')}, {size_text(nbytes)}"
 

@@ -92,9 +92,17 @@ def _nearest_name(name: str, names: Iterable[str]) -> str | None:
     ]
     if longer:
         return longer[0]
-    # Without endings, for `model.pt` may mean `model.pth`.
+    # Without endings, for `model.pt` may mean `model.pth`. Of files with one stem the
+    # ending that was typed is meant, else a checkpoint or a folder.
+    stem, _, ending = name.partition(".")
+
+    def rank(other: str) -> int:
+        own = other.partition(".")[2]
+        if own == ending:
+            return 0
+        return 1 if not own or other.endswith((*CHECKPOINTS, *PERHAPS)) else 2
+
     stems: dict[str, str] = {}
-    for other in names:
+    for other in sorted(names, key=rank):
         stems.setdefault(other.partition(".")[0], other)
-    stem = name.partition(".")[0]
     return stems.get(next(iter(get_close_matches(stem, stems, 1, ALIKE)), ""))

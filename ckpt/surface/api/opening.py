@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -60,8 +60,14 @@ def open(
         source = _source_of(path)
         handle = opened(Alone(source), Recipe(None, limits, partial, plugins))
     else:
+        way = ""
+        if isinstance(path, Mapping):
+            way = " (a state dict is a file after torch.save)"
+        elif hasattr(path, "state_dict"):
+            way = " (ckpt.snapshot writes a live model, load_into fills one)"
         raise TypeError(
-            f"one path, bytes or a binary file is taken here, not {type(path).__name__}"
+            "one path, bytes or a binary file is taken here, not "
+            f"{type(path).__name__}{way}"
         )
     return Checkpoint(handle, limits, plugins=plugins)
 

@@ -510,7 +510,7 @@ def _advised_partial(options: WriteOptions, plan: Callable[[], None]) -> Iterato
 
 
 @contextmanager
-def _advising_errors(survey: Survey, limits: Limits) -> Iterator[None]:
+def _advising_errors(survey: Survey, options: WriteOptions) -> Iterator[None]:
     """Give an error the command that works instead."""
     try:
         yield
@@ -520,8 +520,16 @@ def _advising_errors(survey: Survey, limits: Limits) -> Iterator[None]:
                 advise,
             )  # here: only an error pays for it
 
-            advise(error, survey, limits)
+            advise(error, survey, options.limits, _out_of_advice(options))
         raise
+
+
+def _out_of_advice(options: WriteOptions) -> str | None:
+    """Return where the command that works instead writes: the OUT of a command whose
+    result it makes, or None where it only prepares another one.
+    """
+    is_result = options.command.name in ("convert", "slim")
+    return options.out if is_result and not options.with_config else None
 
 
 class Talk:
@@ -628,7 +636,7 @@ def _rewrite_given(
         survey = Survey(chosen)
         mixed = survey.mixed
         talk.about(checkpoint.path, [] if mixed is None else [mixed.text])
-        with _advising_errors(survey, options.limits), _advised_partial(options, plan):
+        with _advising_errors(survey, options), _advised_partial(options, plan):
             return _rewrite_survey(checkpoint, survey, make, to, options, talk)
     finally:
         if not is_open:
@@ -648,11 +656,13 @@ def _refuse_own_metadata(checkpoint: Checkpoint, options: WriteOptions) -> None:
         elif options.command.name == "merge":  # adapters have transformers' names
             way = ("convert", "--recipe", "transformers", *way[1:])
         error = UsageError(
-            f"ckpt reads {checkpoint.traits.label} and does not write it",
+            f"ckpt {options.command.name} keeps the format, and ckpt does not write "
+            f"{checkpoint.traits.label}",
             path=checkpoint.path,
             way=way,
         )
-        advise(error, Survey(checkpoint), options.limits)
+        out = _out_of_advice(options)
+        advise(error, Survey(checkpoint), options.limits, out)
         raise error
 
 

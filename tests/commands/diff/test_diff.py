@@ -1490,3 +1490,28 @@ def test_training_under_another_dtype_names_the_option_that_shows_it(
     assert way not in said["cast"] and way not in said["half"]
     done = ckpt("diff", "base.pt", "tuned.pt", "--ignore-dtype", cwd=tmp_path)
     assert done.lines[-1] == "differ: 1 changed, 0 same"
+
+
+def test_a_cast_is_no_training(tmp_path: Path) -> None:
+    state = {
+        "norm.weight": torch.ones(8),
+        "norm.bias": torch.zeros(8),
+        "fc.weight": torch.randn(8, 8),
+        "fc.bias": torch.randn(8),
+    }
+    torch.save(state, tmp_path / "full.pt")
+    for name, dtype in (("half", torch.float16), ("bfloat", torch.bfloat16)):
+        cast = {key: value.to(dtype) for key, value in state.items()}
+        torch.save(cast, tmp_path / f"{name}.pt")
+    # A step moves more than a cast rounds, so what stayed is said.
+    tuned = {**state, "fc.weight": state["fc.weight"] + 0.1}
+    torch.save({key: value.half() for key, value in tuned.items()}, tmp_path / "t.pt")
+
+    for name in ("half", "bfloat"):
+        for paths in (("full.pt", f"{name}.pt"), (f"{name}.pt", "full.pt")):
+            done = ckpt("diff", *paths, "--ignore-dtype", cwd=tmp_path)
+            assert done.code == 1 and "differ: 2 changed, 2 same" in done.lines
+            assert "frozen" not in done.out.decode()
+            assert "unchanged parameters" not in done.lines
+    done = ckpt("diff", "full.pt", "t.pt", "--ignore-dtype", cwd=tmp_path)
+    assert any(line.startswith("! frozen  norm.{weight,bias}") for line in done.lines)

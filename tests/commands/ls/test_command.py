@@ -48,7 +48,7 @@ def test_a_folder(ckpt: Run, runs: Path) -> None:
         0,
         f"ckpt: {runs}/again: skipped: a link to a folder\n"
         "5 checkpoints, 215 KiB · 1 runs code · 3 with unused parameters: DDP stops "
-        f"unless they are frozen · 3 not looked at (--others) (ckpt lint {runs} "
+        f"unless they are frozen · 3 not looked at (--others) (code: ckpt lint {runs} "
         "--level error)\n",
     )
     assert done.stdout == (
@@ -220,7 +220,7 @@ def test_what_cannot_be_read(ckpt: Run, samples: Path) -> None:
     assert (done.returncode, skipped.returncode, skipped.stderr) == (2, 0, "")
     assert (
         done.stderr
-        == "0 checkpoints, 0 B · 4 unreadable (ckpt lint PATH... --level error)\n"
+        == "0 checkpoints, 0 B · 4 unreadable (unreadable: ckpt lint PATH... --level error)\n"
     )
     assert done.stdout == skipped.stdout
     rows = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}

@@ -164,7 +164,19 @@ def test_several_models(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="holds 2 models") as caught:
         slimmed(source, tmp_path / "b.pt")
-    assert caught.value.hint == "--section generator, or --section discriminator"
+    assert caught.value.hint == (
+        "--section generator, or --section discriminator; all: --section generator "
+        "--keep discriminator"
+    )
+    done = ckpt(
+        "slim",
+        source,
+        *("--section", "generator", "--keep", "discriminator"),
+        *("-o", tmp_path / "all.pt"),
+    )
+    assert done.lines[0].startswith("kept generator, discriminator   4 tensors")
+    both = torch.load(tmp_path / "all.pt")
+    assert difference({"generator": net, "discriminator": net}, both) is None
     slimmed(source, tmp_path / "b.pt", section="generator")
     assert difference(net, torch.load(tmp_path / "b.pt")) is None
 

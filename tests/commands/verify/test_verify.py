@@ -807,3 +807,27 @@ def test_a_record_that_does_not_match_its_checksum_has_a_way_out(
     assert list(torch.load(tmp_path / "a.whole.pth")) == ["a"]
     (tmp_path / "a.pth").write_bytes(data)
     assert "salvage" not in ckpt("verify", "a.pth", cwd=tmp_path).out.decode()
+
+
+def test_a_folder_of_checkpoints_says_how_each_is_checked(tmp_path: Path) -> None:
+    import ckpt as program
+
+    (tmp_path / "runs/deep").mkdir(parents=True)
+    torch.save({"w": torch.ones(4)}, tmp_path / "runs/a.pth")
+    torch.save({"w": torch.ones(4)}, tmp_path / "runs/deep/b.pth")
+    (tmp_path / "runs/notes.md").write_text("none")
+    for folder, count in (("runs", "2 checkpoints"), ("runs/deep", "1 checkpoint")):
+        path = str(tmp_path / folder)
+        error = program.verify(path).error
+        assert error is not None
+        assert (
+            error.message == f"a folder with {count}, each of which has its own verdict"
+        )
+        assert error.hint is not None
+        reports = eval(error.hint, {"ckpt": program})
+        assert {report.verdict for report in reports} == {"intact"}
+        assert len(reports) == int(count[0])
+    (tmp_path / "none").mkdir()
+    report = program.verify(tmp_path / "none")
+    assert report.error is not None
+    assert report.error.message == "a directory without a checkpoint"

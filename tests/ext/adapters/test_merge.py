@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -1269,6 +1270,20 @@ def test_what_is_swapped_or_missing_is_said(tmp_path: Path) -> None:
     assert swapped.endswith(
         "(the base comes first: ckpt merge base.safetensors lora -o out.safetensors)"
     )
+    # The command to paste has the options that were typed, and works.
+    (tmp_path / "model").mkdir()
+    loras.save_base(state, tmp_path / "model/model.safetensors")
+    (tmp_path / "model/config.json").write_text("{}")
+    words = ["--exact", "--with-config", "--parents"]
+    done = process.ckpt(
+        "merge", "lora", "model", *words, "-o", "new dir/out", cwd=tmp_path
+    )
+    said = done.err.decode().rpartition("the base comes first:")[2]
+    command = said.strip(" \n)")
+    assert shlex.split(command)[:4] == ["ckpt", "merge", "model", "lora"]
+    assert all(word in shlex.split(command) for word in (*words, "-o", "new dir/out"))
+    assert process.ckpt(*shlex.split(command)[1:], cwd=tmp_path).code == 0
+    assert (tmp_path / "new dir/out/config.json").exists()
     both = complaint("base.safetensors", "base.safetensors")
     assert both.startswith(none) and both.endswith("or their like")
     alone = complaint("lora")

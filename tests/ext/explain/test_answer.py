@@ -8,10 +8,13 @@ import argparse
 import json
 import shlex
 import shutil
+import sys
+import types
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import oracle
 import pytest
@@ -604,6 +607,25 @@ def test_a_text_without_an_error_is_called_none(tmp_path: Path) -> None:
         assert done.code == 0 and done.lines[0].startswith(begin), text
     done = ckpt("explain", "KeyError: 'lr'", "a.pth", cwd=tmp_path)
     assert "No error" not in done.lines[0]
+
+
+def test_a_class_of_another_module_is_named_as_the_file_has_it(tmp_path: Path) -> None:
+    # A script that is run and a script that is imported have one class by two names.
+    sources = types.ModuleType("make")
+    own = type("Net", (nn.Linear,), {"__module__": "make"})
+    sources.__dict__["Net"] = own
+    with mock.patch.dict(sys.modules, make=sources):
+        rewriting.saved({"model": own(2, 2)}, tmp_path / "a.pth")
+    for text in (
+        "Unsupported global: GLOBAL __main__.Net was not an allowed global",
+        "AttributeError: Can't get attribute 'Net' on <module '__main__' (built-in)>",
+    ):
+        done = ckpt("explain", text, "a.pth", cwd=tmp_path)
+        assert " ".join(done.lines[2:4]) == (
+            "The file names make.Net at model, and not __main__.Net: the message is "
+            "about another save."
+        )
+        assert "lay in the script" not in done.out.decode()
 
 
 def test_a_file_that_needs_other_code_has_the_title(tmp_path: Path) -> None:

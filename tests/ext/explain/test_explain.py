@@ -84,9 +84,11 @@ def test_bodies_hold_no_markup(page: Page) -> None:
             "DDP: parameters that received no gradient"
         )),
         ("Missing key(s) in state_dict", "Keys that do not match"),
+        # Nothing says that it was a load.
         ("CUDA out of memory. Tried to allocate 20.00 MiB", (
-            "Loading puts tensors on a GPU that is not there, or is full"
+            "The memory of a GPU is full"
         )),
+        ("loss is nan", "NaN or Inf among the numbers"),
         ("found at least two devices, cuda:0 and cpu", "Tensors on two devices"),
     ],
 )  # fmt: skip

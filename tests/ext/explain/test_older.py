@@ -433,7 +433,7 @@ def test_the_last_number_shows_that_nothing_was_frozen(tmp_path: Path) -> None:
     [
         (
             ["KeyError: 'x'", "old.pt", "new.pt"],
-            "OLDER and PATH go with an error of DDP about gradients",
+            "one PATH is asked about this error, and 2 are named: a second one, OLDER",
         ),
         (
             ["KeyError: 'x'", "--model", "nets.py:make"],

@@ -252,7 +252,7 @@ def test_what_writes_says_the_way_in_one_line(
             for word in words
         ]
     )
-    one_line(done, "ckpt reads GGUF and does not write it", "ckpt convert")
+    one_line(done, "keeps the format, and ckpt does not write GGUF", "ckpt convert")
     assert not list(tmp_path.glob("out*"))
 
 

@@ -1167,6 +1167,11 @@ def test_what_did_not_change_is_counted_among_the_parameters() -> None:
         == "1 of 3 parameters did not change (not sure that they are parameters)"
     )
     assert call(see, rows[1:], False) is None
+    # Of two boxes the second one counts others.
+    both = [{**rows[0], "role": "parameter", "alarms": True}, *rows[1:]]
+    both.append({**change("same"), "still": True})
+    assert call(see, both, True) == "1 of 4 parameters did not change"
+    assert call(see, both, False) == "1 more of 4 parameters did not change"
     rows[0]["alarms"] = True
     assert call(see, rows, True).startswith("1 of 3") and call(see, rows, False) is None
 

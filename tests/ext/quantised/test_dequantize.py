@@ -264,6 +264,28 @@ def test_the_command_says_what_became_of_what(ckpt: Run, tmp_path: Path) -> None
     assert "left out: quantization_config of config.json" in run.stdout
 
 
+@pytest.mark.parametrize("command", ["convert", "slim"])
+def test_weights_that_stay_quantised_are_said_with_the_option_that_helps(
+    ckpt: Run, tmp_path: Path, command: str
+) -> None:
+    torch.manual_seed(0)
+    tensors, _ = layers.gptq(group=32, is_symmetric=True)
+    saved(tmp_path / "model.safetensors", tensors)
+    fields = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "llama", "quantization_config": fields})
+    )
+    note = "left alone: 1 weight in GPTQ with scales: codes beside their scales"
+    way = "(--dequantize makes floats of them)"
+
+    run = ckpt(command, tmp_path, "-o", tmp_path / "w.safetensors")
+    assert run.returncode == 0
+    assert f"{note}  {way}" in run.stdout
+    run = ckpt(command, tmp_path, "--dequantize", "-o", tmp_path / "f.safetensors")
+    assert run.returncode == 0
+    assert note not in run.stdout
+
+
 MISFITS = {
     "zero points of floats": (
         lambda: layers.awq()[0] | {"qzeros": torch.zeros(4, 8)},

@@ -522,7 +522,7 @@ def test_it_never_goes_by_shape(tmp_path: Path) -> None:
         )
         (line,) = done.complaints
         assert line.startswith(
-            "ckpt: b.pth: no tensor of PRETRAINED fits: nothing was written (ckpt "
+            "ckpt: b.pth: no pretrained tensor fits: nothing was written (ckpt "
             "warmstart a.pth"
         )
         assert "--sub 's/^x\\./y./'" in line
@@ -754,7 +754,7 @@ def test_a_factory_that_gets_nothing(tmp_path: Path) -> None:
         )
         assert done.code == 1 and not (tmp_path / "c.pth").exists()
         assert done.complaints[-1].endswith(
-            "no tensor of PRETRAINED fits: nothing was written"
+            "no pretrained tensor fits: nothing was written"
         )
     done = ckpt(
         "warmstart", tmp_path / "b.pth", "--into-model", into, "-o", tmp_path / "c.pth"
@@ -902,3 +902,22 @@ def test_a_tied_model_ends_with_a_norm_that_is_no_head(tmp_path: Path) -> None:
     done = inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", cwd=tmp_path)
     assert "1 missing" in done.lines[0]
     assert "head" not in done.out.decode(), done
+
+
+def test_no_option_is_named_that_is_refused_in_its_turn(tmp_path: Path) -> None:
+    # One norm of a language model has the name and the shape of one in the target.
+    base = {f"model.layers.{i}.up.weight": torch.ones(64, 8) for i in range(6)}
+    base |= {"model.norm.weight": torch.ones(8)}
+    model = {f"lstm.weight_ih_l{i}": torch.ones(32, 8) for i in range(6)}
+    model |= {"norm.weight": torch.ones(8)}
+    torch.save(base, tmp_path / "base.pth")
+    torch.save(model, tmp_path / "model.pth")
+
+    done = ckpt(
+        "warmstart", "base.pth", "--into", "model.pth", "--dry-run", cwd=tmp_path
+    )
+
+    assert done.code == 1
+    assert done.complaints == [
+        "ckpt: model.pth: no pretrained tensor fits: nothing was written"
+    ]

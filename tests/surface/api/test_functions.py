@@ -540,6 +540,8 @@ def test_reports_are_short_to_look_at(tmp_path: Path) -> None:
                 ckpt.warmstart("compiled.pth", into="legacy.pth", dry_run=True).coverage
             ),
             repr(ckpt.open("llama_bf16.pth").values),
+            # What is selected is counted, in tensors and in bytes.
+            repr(ckpt.inspect("ddp_after.pth", include="*fc3.bias")),
         ]
     assert shown == [
         "<ckpt.StatsReport llama_bf16.pth: 57 tensors, 0 findings>",
@@ -553,6 +555,7 @@ def test_reports_are_short_to_look_at(tmp_path: Path) -> None:
         "<ckpt.RewriteReport strip ddp_after.pth → nothing written: 48 tensors>",
         "<ckpt.Coverage of compiled.pth: 9 of 9 tensors>",
         "<0 values>",
+        "<ckpt.InspectReport ddp_after.pth: 1 tensor, 40 B, 3 findings>",
     ]
 
 

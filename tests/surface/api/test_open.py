@@ -223,6 +223,16 @@ def test_another_type(wrong: Any, path: Path) -> None:
         )
 
 
+def test_a_live_state_names_the_way_into_a_file(path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=r"not OrderedDict \(a state dict is a file af"):
+        ckpt.diff(model.state_dict(), path)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"not Linear \(ckpt\.snapshot writes a live"):
+        ckpt.diff(model, path)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"not Linear: .*load_into\(model\) fills"):
+        ckpt.warmstart(path, into_model=model, dry_run=True)  # type: ignore[arg-type]
+
+
 def test_bytes_of_one_file_of_several(tmp_path: Path) -> None:
     index = shards({"a": torch.ones(1), "b": torch.ones(1)}, tmp_path)
     for take in (index.read_bytes(), io.BytesIO(index.read_bytes())):

@@ -220,10 +220,10 @@ def test_the_way_out_names_the_model(tmp_path: Path) -> None:
     put(tmp_path, pickled({"G": WEIGHTS, "D": {"c.weight": tensor()}, "x": RUNS}))
     check_error(
         ckpt("strip", "in.pth", "-o", "out.pth", cwd=tmp_path),
-        "ckpt slim in.pth --section g -o in.slim.pth)",
+        "ckpt slim in.pth --section g --keep d -o in.slim.pth)",
     )
     assert (
-        "ckpt slim in.pth --section G -o in.slim.pth\n"
+        "ckpt slim in.pth --section G --keep D -o in.slim.pth\n"
         in ckpt("inspect", "in.pth", cwd=tmp_path).out.decode()
     )
     assert (

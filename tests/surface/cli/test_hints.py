@@ -187,7 +187,7 @@ EXPECTED = {
     "lazy_only.pth": [],
     "gan.pth": [
         "ckpt strip gan.pth -o gan.stripped.pth",
-        "ckpt slim gan.pth --section G -o gan.slim.pth",
+        "ckpt slim gan.pth --section G --keep D -o gan.slim.pth",
     ],
     "gan_with_foreign.pth": [
         "ckpt convert gan_with_foreign.pth --plain -o gan_with_foreign.plain.pth"
@@ -313,9 +313,10 @@ def test_odd_sections_are_pasted(tmp_path: Path) -> None:
     )
     text = said("inspect", "a.pth", cwd=folder)
     check_results(check_commands(text, folder, tmp_path / "scratch"))
-    assert "ckpt slim a.pth --section 'my G' -o a.slim.pth" in commands_in(text)
+    both_models = "--section 'my G' --keep $'-D\\007'"
+    assert f"ckpt slim a.pth {both_models} -o a.slim.pth" in commands_in(text)
     error = said("slim", "a.pth", "-o", "b.pth", cwd=folder)
-    assert "(--section 'my G', or --section $'-D\\007')" in error
+    assert "(--section 'my G', or --section $'-D\\007'; all: --section 'my G' " in error
     for choice in ("'my G'", "$'-D\\007'"):
         assert (
             paste(
@@ -559,6 +560,40 @@ def test_a_target_of_several_models_names_its_own_option(tmp_path: Path) -> None
         "warmstart", "gan.pth", "--into", "given.pth", "-o", "out.pth", cwd=tmp_path
     )
     assert "(--section G, or --section D)" in error
+
+
+def test_a_mistyped_name_means_the_file_with_its_ending(tmp_path: Path) -> None:
+    for name in ("seg.html", "seg.json", "seg.png", "seg.pth", "lm.html", "lm.pt"):
+        (tmp_path / name).touch()
+    for typed, meant in (
+        ("segg.pth", "seg.pth"),
+        ("segg.png", "seg.png"),
+        ("segg.safetensors", "seg.pth"),
+        ("seg.pt", "seg.pth"),
+        ("lmm.pth", "lm.pt"),
+    ):
+        error = said("inspect", typed, cwd=tmp_path)
+        assert f"(did you mean {meant}?)" in error, typed
+
+
+def test_the_weights_of_a_folder_keep_their_config(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    safetensors.torch.save_file(shapes.state(), run / "model.safetensors")
+    torch.save(shapes.trained()[1].state_dict(), run / "optimizer.pt")
+    (run / "trainer_state.json").write_text('{"global_step": 3, "epoch": 1.0}')
+    (run / "config.json").write_text('{"model_type": "qwen2"}')
+    (run / "tokenizer.json").write_text("{}")
+    command = "ckpt slim run --with-config -o run.slim"
+    assert command in commands_in(said("inspect", "run", cwd=tmp_path))
+    assert ckpt(*command.split()[1:], cwd=tmp_path).code == 0
+    names = sorted(path.name for path in (tmp_path / "run.slim").iterdir())
+    assert names == ["config.json", "model.safetensors", "tokenizer.json"]
+    # Without a config there is one file.
+    (run / "config.json").unlink()
+    shutil.rmtree(tmp_path / "run.slim")
+    command = "ckpt slim run -o run.slim.safetensors"
+    assert command in commands_in(said("inspect", "run", cwd=tmp_path))
 
 
 def test_a_path_is_no_part_of_a_placeholder(tmp_path: Path) -> None:

@@ -136,14 +136,14 @@ def test_the_hint_behind_a_list_can_be_pasted(tmp_path: Path) -> None:
     save(tmp_path, "runs/a.pt")
     (tmp_path / "runs" / "b.pt").write_bytes(b"PK\x03\x04")
     assert (
-        "(ckpt lint runs --level error)"
+        "(unreadable: ckpt lint runs --level error)"
         in inside("ls", "runs", cwd=tmp_path).complaints[-1]
     )
     many = [str(number) for number in range(5)]
     for name in many:
         save(tmp_path, f"{name}/a.pt")
     assert (
-        "(ckpt lint PATH... --level error)"
+        "(unreadable: ckpt lint PATH... --level error)"
         in inside("ls", "runs", *many, cwd=tmp_path).complaints[-1]
     )
 

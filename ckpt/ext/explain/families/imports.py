@@ -108,10 +108,10 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
             )
         # Pickles inside of an archive may name it, and are not among the imports.
         if not rows and not inside:
-            yield Statement(
-                f"The file does not name {show(name, 120)}.",
-                refutes=is_refuted,
-            )
+            text = f"The file does not name {show(name, 120)}."
+            if name.rpartition(".")[0]:
+                text = _of_namesake(name, case) or text
+            yield Statement(text, refutes=is_refuted)
     for finding in inside:
         if finding.code == "pickles-inside":
             yield Statement(f"In this archive {finding.message}")
@@ -264,7 +264,12 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         return
     # __mp_main__ is the script in a process that multiprocessing has started.
     if found is None or found[1] in ("__main__", "__mp_main__"):
-        if found is not None:
+        # The file says where the class was, if it names the same one elsewhere.
+        named_elsewhere = any(
+            not rows_of(case.survey.checkpoint, name) and _of_namesake(name, case)
+            for name in message.names
+        )
+        if found is not None and not named_elsewhere:
             yield Statement(
                 "The class lay in the script that saved the file. Import it into the "
                 "script that loads before torch.load, by the same name."
@@ -317,6 +322,24 @@ def _kind_of_yolo(case: Case) -> str | None:
         row.name for row in case.survey.checkpoint.imports if row.module in _OF_YOLO
     }
     return next((kind for kind, own in _KINDS_OF_YOLO if own & names), None)
+
+
+def _of_namesake(name: str, case: Case) -> str | None:
+    """The sentence that the file names a class as the one of the message, in another
+    module, or None.
+
+    A class in the script itself is of __main__ in the run that saved, and of the module
+    where the script is imported.
+    """
+    last = name.rpartition(".")[2]
+    for row in case.survey.checkpoint.imports:
+        if row.name == last and row.group == "unknown":
+            at = f" at {places_text(row.where)}" if row.where else ""
+            return (
+                f"The file names {show(f'{row.module}.{row.name}', 120)}{at}, and not "
+                f"{show(name, 120)}: the message is about another save."
+            )
+    return None
 
 
 def _of_lacking_part(name: str, case: Case) -> Statement:

@@ -64,6 +64,8 @@ function still_part(rows, alarms) {
   if (!still.length) return null;
   const moved = rows.filter((row) => is_parameter(row) && row.status === "changed").length;
   const all = rows.filter((row) => row.still).length + moved;
+  // A second box counts what the first one has not.
+  const more_of = !alarms && rows.some((row) => row.still && row.alarms) ? " more of" : " of";
   const noun = still.every((row) => row.role === "parameter") ? "" : " (not sure that they are parameters)";
   const reasons = new Map();
   for (const row of still) {
@@ -74,7 +76,7 @@ function still_part(rows, alarms) {
   return el(
     "section",
     { class: alarms ? "still" : "still info", "aria-label": "Parameters that did not change" },
-    el("p", { class: "big" }, el("b", {}, whole(still.length)), ` of ${plural(all, "parameter")} did not change`, noun && el("span", { class: "soft" }, noun)),
+    el("p", { class: "big" }, el("b", {}, whole(still.length)), `${more_of} ${plural(all, "parameter")} did not change`, noun && el("span", { class: "soft" }, noun)),
     [...reasons].map(([reason, some]) => {
       const list = el("ul", { class: "names strong" });
       const more = unfolding(some, (row) => el("li", {}, name_of(row.name), " ", el("span", { class: "soft" }, shape_text((row.shape || [])[1]))), 12, list);
