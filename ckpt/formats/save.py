@@ -387,6 +387,7 @@ def check_structure(format: str, limits: Limits) -> Check:
         try:
             with open(path, limits, plugins=_is_of_others(format)) as written:
                 writer_of(format).compare(planned, written)
+                _refuse_other_code(planned, written)
         except (WriteError, LimitError):
             # They say already what differs, or which limit to raise.
             raise
@@ -394,6 +395,52 @@ def check_structure(format: str, limits: Limits) -> Check:
             raise difference_error(f"it cannot be read back, {error.problem}") from None
 
     return check
+
+
+_OF_CODE = ("code-inside", "unknown-operator", "file-code")
+"""The notices about code that loaders run or compile."""
+
+
+def _refuse_other_code(planned: Checkpoint, written: Checkpoint) -> None:
+    """Raise WriteError where loading a written file would run what loading its source
+    does not.
+
+    What is copied as it is was read once to judge it, and once more to write it. A
+    server may have answered otherwise by then.
+    """
+    is_copy = not planned.is_edited and planned.format == written.format
+    ours = _strange_calls(planned)
+    for name, calls in _strange_calls(written).items():
+        # What is no copy is written from memory, and may write a call in another way.
+        is_planned = ours.get(name) == calls if is_copy else name in ours
+        if not is_planned:
+            raise _other_code_error(f"it uses {show(name, 80)}")
+    for code in _OF_CODE:
+        told = {notice.message for notice in planned.account.noticed(code)}
+        found = {notice.message for notice in written.account.noticed(code)}
+        # An edit of the code may change the line that a notice quotes.
+        if found and not (found <= told if is_copy else told):
+            raise _other_code_error("its code runs something")
+
+
+def _other_code_error(what: str) -> WriteError:
+    """The error for a written file that runs what its source did not run."""
+    return WriteError(
+        f"the written file was not kept: {what}, which its source did not when it was "
+        "judged",
+        hint="did it change meanwhile?",
+    )
+
+
+def _strange_calls(checkpoint: Checkpoint) -> dict[str, tuple[str, ...]]:
+    """Return the names that loading a checkpoint imports and that ckpt does not know,
+    with their calls as text.
+    """
+    return {
+        f"{row.module}.{row.name}": row.calls
+        for row in checkpoint.imports
+        if row.group != "known"
+    }
 
 
 def _is_of_others(format: str) -> bool:
