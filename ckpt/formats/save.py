@@ -50,6 +50,7 @@ from ckpt.model.places import Checksum, Range
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor, blocks_in, parts_of
 from ckpt.model.text import and_more, pasted_path, show
+from ckpt.pickle.calls import names_and_calls
 from ckpt.tree.find import metadata_of
 
 SHARD_FORMAT = shards.FORMAT
@@ -413,6 +414,11 @@ def _refuse_other_code(planned: Checkpoint, written: Checkpoint) -> None:
     for name, calls in _strange_calls(written).items():
         # What is no copy is written from memory, and may write a call in another way.
         is_planned = ours.get(name) == calls if is_copy else name in ours
+        if not is_planned and not is_copy:
+            # An edit may have brought it from another file.
+            is_planned = any(
+                name == known.qualified for known in names_and_calls(planned.root)[0]
+            )
         if not is_planned:
             raise _other_code_error(f"it uses {show(name, 80)}")
     for code in _OF_CODE:
@@ -521,7 +527,8 @@ def save_shards(
     # Other names than those of the old shards: until the index takes its place, the old
     # set stays whole.
     names = shards.shard_names(stem, len(parts), old.taken)
-    targets = [to(name)._replace(like=index.replaced) for name in names]
+    like = _listed(index.replaced)
+    targets = [to(name)._replace(like=like) for name in names]
     drafts = [writer_of(SHARD_FORMAT).draft(part, limits) for part in parts]
     listing = shards.index_draft(parts, names)
     sources = checkpoint.all_sources()
@@ -639,7 +646,7 @@ def save_ranks(
             saved = save_checkpoint(
                 part,
                 # With the mode of what is replaced, which `place` does not see.
-                place._replace(like=to.replaced),
+                place._replace(like=_listed(to.replaced)),
                 ranks.format,
                 limits,
                 progress=progress,
@@ -671,6 +678,10 @@ def save_ranks(
         warnings=tuple(warnings),
         damaged=tuple(damaged),
     )
+
+
+def _listed(status: os.stat_result | None) -> tuple[os.stat_result, ...]:
+    return () if status is None else (status,)
 
 
 def is_source(checkpoint: Checkpoint, path: str) -> bool:

@@ -100,6 +100,7 @@ def recipe(
         for side in opened:
             # A file that changed while it was searched proves nothing.
             side.check_unchanged()
+        sources = [source for side in opened for source in side.all_sources()]
     report = RecipeReport(
         sides[0].path,
         sides[1].path,
@@ -115,7 +116,7 @@ def recipe(
     if parents:
         make_parents(place)
     data = recipe_text(made).encode()
-    with writing_file(place, len(data)) as sink:
+    with writing_file(place, len(data), sources=sources) as sink:
         sink.write(data)
     return report._replace(path=place.path)
 
