@@ -11,11 +11,11 @@ from struct import pack
 
 import pytest
 import torch
+from webs import served
 
 import ckpt
 from ckpt.ext.remote import source
 from ckpt.model.errors import CkptError
-from tests.lib.webs import Web, served
 
 ROOM = 400
 MARK = b"X" + pack("<I", ROOM) + b"x" * ROOM
@@ -65,7 +65,7 @@ class Liar(dict[str, bytes]):
         return self.evil if self.left < 0 else super().__getitem__(name)
 
     def get(self, name: str, default: bytes | None = None) -> bytes | None:  # type: ignore[override]
-        return self[name] if name in self else default
+        return super().get(name, default) and self[name]
 
 
 @pytest.mark.parametrize("is_legacy", [False, True], ids=["zip", "legacy"])
