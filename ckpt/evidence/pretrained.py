@@ -106,14 +106,13 @@ def foreign_code(checkpoint: Checkpoint) -> str | None:
     root = dict(children_of(checkpoint.root))
     index = root.get("model_index")
     for key, part in children_of(index):
+        # `_ignore_files` and the like are no parts.
+        if str(key).startswith("_"):
+            continue
         library = next((item for _, item in children_of(part)), None)
         if isinstance(library, str) and library not in _LIBRARIES:
             return str(key)
     waiting = [root.get("config"), root.get("adapter_config"), index]
-    # The parts of a pipeline have settings of their own.
-    waiting += [
-        dict(children_of(root.get(key))).get("config") for key, _ in children_of(index)
-    ]
     # No recursion: a document may be nested deep.
     while waiting:
         for key, value in children_of(waiting.pop()):
