@@ -50,7 +50,7 @@ from ckpt.model.places import Checksum, Range
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor, blocks_in, parts_of
 from ckpt.model.text import and_more, pasted_path, show
-from ckpt.pickle.calls import names_and_calls
+from ckpt.pickle.judge.imports import names_and_calls
 from ckpt.tree.find import metadata_of
 
 SHARD_FORMAT = shards.FORMAT

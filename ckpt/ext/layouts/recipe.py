@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 from ckpt.bytes.executor import current_executor
 from ckpt.bytes.location import with_home
+from ckpt.bytes.source import Source
 from ckpt.bytes.target import make_parents, target, writing_file
 from ckpt.commands.rewriting.report import with_ties
 from ckpt.ext.layouts.checking import check_recipe
@@ -100,7 +101,9 @@ def recipe(
         for side in opened:
             # A file that changed while it was searched proves nothing.
             side.check_unchanged()
-        sources = [source for side in opened for source in side.all_sources()]
+        sources: list[Source] = []
+        for side in opened:
+            sources += side.checkpoint.all_sources()
     report = RecipeReport(
         sides[0].path,
         sides[1].path,
