@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 
 from ckpt.bytes.executor import current_executor
 from ckpt.bytes.location import with_home
-from ckpt.bytes.source import Source
 from ckpt.bytes.target import make_parents, target, writing_file
 from ckpt.commands.rewriting.report import with_ties
 from ckpt.ext.layouts.checking import check_recipe
@@ -101,9 +100,6 @@ def recipe(
         for side in opened:
             # A file that changed while it was searched proves nothing.
             side.check_unchanged()
-        sources: list[Source] = []
-        for side in opened:
-            sources += side.checkpoint.all_sources()
     report = RecipeReport(
         sides[0].path,
         sides[1].path,
@@ -119,7 +115,7 @@ def recipe(
     if parents:
         make_parents(place)
     data = recipe_text(made).encode()
-    with writing_file(place, len(data), sources=sources) as sink:
+    with writing_file(place, len(data)) as sink:
         sink.write(data)
     return report._replace(path=place.path)
 

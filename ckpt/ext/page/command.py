@@ -105,8 +105,6 @@ class Page:
         self.is_stdout = out == "-"
         self._to = None if self.is_stdout else target.target(out, force=force)
         self._wrote = ""
-        self._drawn: dict[tuple[int, int, int], os.stat_result] = {}
-        """The files that it is drawn from: one of each mode, owner and group."""
 
     def drawn_from(self, checkpoint: Contents) -> None:
         """Refuse to replace a file of the checkpoint."""
@@ -117,26 +115,14 @@ class Page:
             and save.is_source(checkpoint, to.real)
         ):
             raise _is_source(to)
-        for source in checkpoint.all_sources():
-            self._note_status(source.status)
-
-    def _note_status(self, status: os.stat_result | None) -> None:
-        """Note a file: who may not read it may not read the page."""
-        if status is not None:
-            key = (status.st_mode, status.st_uid, status.st_gid)
-            self._drawn.setdefault(key, status)
 
     def drawn_from_document(self, path: str) -> None:
         """The same for a stored document."""
-        if self._to is None or is_url(path):
+        if self._to is None or self._to.replaced is None or is_url(path):
             return
-        status = os.stat(path)
         # By device and inode: the path may be spelled in another way.
-        if self._to.replaced is not None and os.path.samestat(
-            self._to.replaced, status
-        ):
+        if os.path.samestat(self._to.replaced, os.stat(path)):
             raise _is_source(self._to)
-        self._note_status(status)
 
     @contextmanager
     def told(self, path: str, schema: str) -> Iterator[None]:
@@ -168,8 +154,7 @@ class Page:
             return
         if self._to.warning is not None:
             output.write_talk(f"ckpt: {show(self._to.path, None)}: {self._to.warning}")
-        to = self._to._replace(like=tuple(self._drawn.values()))
-        with target.writing_file(to, len(data)) as sink:
+        with target.writing_file(self._to, len(data)) as sink:
             sink.write(data)
         for text in sink.warnings:
             output.write_talk(f"ckpt: {text}")

@@ -45,14 +45,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_recipe_of_a_private_file_is_private(folder: Path) -> None:
-    (folder / "meta.pth").chmod(0o600)
-    done = inside(
-        "recipe", "hf.safetensors", "meta.pth", "-o", "r.json", "--force", cwd=folder
-    )
-    assert done.code == 0 and (folder / "r.json").stat().st_mode & 0o077 == 0
-
-
 def test_the_answer_stands_in_the_first_line(folder: Path) -> None:
     done = inside("recipe", "hf.safetensors", "meta.pth", cwd=folder)
     assert (done.code, done.lines[0]) == (

@@ -49,23 +49,6 @@ def kinds(path: Path) -> list[str]:
     return [view["kind"] for view in drawn(path)["views"]]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("report", "train_cuda.pth", "-o"),
-        ("report", "train_cuda.pth", "legacy.pth", "-o"),
-        ("diff", "train_cuda.pth", "legacy.pth", "--html"),
-    ],
-)
-def test_a_page_of_a_private_file_is_private(
-    words: tuple[str, ...], folder: Path
-) -> None:
-    (folder / "train_cuda.pth").chmod(0o600)
-    done = ckpt(*words, "out.html", cwd=folder)
-    assert done.code in (0, 1)
-    assert stat.S_IMODE((folder / "out.html").stat().st_mode) == 0o600
-
-
 def test_one_file_is_a_checkpoint(folder: Path) -> None:
     done = ckpt("report", "train_cuda.pth", "-o", "out.html", cwd=folder)
 
