@@ -14,7 +14,6 @@ import torch
 from webs import served
 
 import ckpt
-from ckpt.ext.remote import source
 from ckpt.model.errors import CkptError
 
 ROOM = 400
@@ -68,10 +67,13 @@ class Liar(dict[str, bytes]):
         return super().get(name, default) and self[name]
 
 
+@pytest.mark.needs("remote")
 @pytest.mark.parametrize("is_legacy", [False, True], ids=["zip", "legacy"])
 def test_a_server_that_lies_after_the_judgement(
     is_legacy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from ckpt.ext.remote import source
+
     # As with a file of gigabytes: nothing that was read is kept.
     monkeypatch.setattr(source.kept._held, "most", 0)
     monkeypatch.setattr(source.kept._loose, "most", 0)
