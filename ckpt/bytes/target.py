@@ -75,9 +75,9 @@ class Target(NamedTuple):
     path: str
     real: str
     replaced: os.stat_result | None
-    like: os.stat_result | None = None
-    """Another file that it takes the place of: who may not read that one may not read
-    this one.
+    like: tuple[os.stat_result, ...] = ()
+    """Other files: who may not read one of them may not read this one. It takes their
+    place, or says what is in them.
     """
     etag: str | None = None
     """The ETag of the object that is there now, if an object is written and not
@@ -539,9 +539,9 @@ class FolderSink(Sink):
     @contextmanager
     def _opened(self, name: str) -> Iterator[Sink]:
         path = os.path.join(self.path, name)
-        fd = create_file(
-            path, Target(path, path, None, self._to.replaced), self._sources
-        )
+        replaced = self._to.replaced
+        like = () if replaced is None else (replaced,)
+        fd = create_file(path, Target(path, path, None, like), self._sources)
         try:
             sink = Sink(fd, path, progress=self._progress)
             sink.audit = self.audit
@@ -633,7 +633,11 @@ def writing_file(
             f"{sink.position} bytes were written, {size} were planned"
         )
         if to.replaced is not None:
-            keep_mode(fd, to.replaced)
+            narrowed = keep_mode(fd, to.replaced, _read_for(to, sources))
+            if narrowed is not None:
+                sink.warnings.append(
+                    f"its mode is {narrowed:o} now: its source is private"
+                )
         sink.sync()
 
     def put() -> list[str]:
@@ -672,8 +676,7 @@ def writing_folder(
         # A folder that replaces another gets its mode with its owner, when it is
         # complete. Until then nobody else looks into it.
         os.mkdir(sink.path, 0o777 if to.replaced is None else 0o700)
-        flags = os.O_RDONLY | os.O_DIRECTORY | NOFOLLOW | os.O_CLOEXEC
-        return os.open(sink.path, flags)
+        return os.open(sink.path, _FOLDER_FLAGS)
 
     def complete(fd: int) -> None:
         if to.replaced is not None:
@@ -749,7 +752,8 @@ def _placing_result(
     finally:
         problems: list[str] = []
         if is_folder and not (sink.is_placed or sink.is_kept):
-            removed_folder(sink.path)
+            # What has its name by now may be somebody else's.
+            removed_folder(sink.path, None if fd < 0 else os.fstat(fd))
         elif fd >= 0 and not is_folder and not sink.is_kept:
             problems += remove_file(sink.path)
         if fd >= 0:
@@ -762,33 +766,46 @@ def create_file(path: str, to: Target, sources: Sequence[Source]) -> int:
     """A new empty file that nobody can read who cannot read the sources or the file
     that is replaced.
     """
-    read = [source.status for source in sources if source.status is not None]
-    if to.like is not None:
-        read.append(to.like)
+    read = _read_for(to, sources)
     # Less the umask. A file that replaces another gets its mode with its owner, when it
     # is complete.
     mode = 0o666 if to.replaced is None else 0o600
-    if not all(status.st_mode & stat.S_IROTH for status in read):
-        mode &= ~0o006
-    if not all(status.st_mode & stat.S_IRGRP for status in read):
-        mode &= ~0o060
+    mode &= _mode_of_readers(read)
     # O_EXCL and no link followed: nobody can have put another file under this name.
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC
     fd = os.open(path, flags, mode)
     try:
         own = os.fstat(fd)
-        foreign = any(
-            status.st_gid != own.st_gid and not status.st_mode & stat.S_IROTH
-            for status in read
-        )
-        # Its group is not the one that may read the sources.
-        if foreign and own.st_mode & 0o070:
+        if _is_of_another_group(own.st_gid, read) and own.st_mode & 0o070:
             os.fchmod(fd, stat.S_IMODE(own.st_mode) & ~0o070)
     except OSError:
         remove_file(path)
         close_descriptor(fd)
         raise
     return fd
+
+
+def _read_for(to: Target, sources: Sequence[Source]) -> list[os.stat_result]:
+    """The files of which something stands in a target."""
+    read = [source.status for source in sources if source.status is not None]
+    return [*read, *to.like]
+
+
+def _mode_of_readers(read: Sequence[os.stat_result]) -> int:
+    """The bits of a mode that give nobody more than all of these files do."""
+    mode = 0o7777
+    if not all(status.st_mode & stat.S_IROTH for status in read):
+        mode &= ~0o006
+    if not all(status.st_mode & stat.S_IRGRP for status in read):
+        mode &= ~0o060
+    return mode
+
+
+def _is_of_another_group(group: int, read: Sequence[os.stat_result]) -> bool:
+    """Tell whether a group is not the one that may read all of these files."""
+    return any(
+        status.st_gid != group and not status.st_mode & stat.S_IROTH for status in read
+    )
 
 
 def remove_file(path: str) -> list[str]:
@@ -873,14 +890,23 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 """The errors of a file system that has no locks."""
 
 
-def keep_mode(fd: int, old: os.stat_result) -> None:
-    """Owner and mode of the file that is replaced. Where the group cannot be kept, the
-    new one gets no more than others.
+def keep_mode(
+    fd: int, old: os.stat_result, read: Sequence[os.stat_result] = ()
+) -> int | None:
+    """Give a file the owner and mode of the one that is replaced. Where the group
+    cannot be kept, the new one gets no more than others.
+
+    Nobody may read it who may not read all of the files `read`. Return its mode where
+    that made it another one.
     """
     mode = stat.S_IMODE(old.st_mode)
+    # The owner of what was there gets no file that they could not read.
+    is_readable = all(
+        status.st_mode & stat.S_IROTH or status.st_uid == old.st_uid for status in read
+    )
     # Only root may give a file away.
     with suppress(OSError):
-        os.fchown(fd, old.st_uid, old.st_gid)
+        os.fchown(fd, old.st_uid if is_readable else -1, old.st_gid)
     if os.fstat(fd).st_gid != old.st_gid:
         # The owner may give it to a group of theirs.
         with suppress(OSError):
@@ -888,8 +914,12 @@ def keep_mode(fd: int, old: os.stat_result) -> None:
         if os.fstat(fd).st_gid != old.st_gid:
             others_as_group = (mode & 0o007) << 3
             mode &= ~0o070 | others_as_group
+    narrowed = mode & _mode_of_readers(read)
+    if _is_of_another_group(os.fstat(fd).st_gid, read):
+        narrowed &= ~0o070
     # Last: changing the owner clears the bits of setuid and setgid.
-    os.fchmod(fd, mode)
+    os.fchmod(fd, narrowed)
+    return None if narrowed == mode else narrowed
 
 
 def sync_folder(folder: str) -> None:
@@ -964,15 +994,15 @@ def _removed_old(old: str, to: Target, belongs: Belongs) -> list[str]:
             ]
     except OSError as error:
         return [f"{show(old, None)} is left over: {write_failure_reason(error)}"]
-    return removed_folder(old)
+    return removed_folder(old, to.replaced)
 
 
-def removed_folder(path: str) -> list[str]:
-    """Remove a folder and its files. What failed, in a line; a folder that is gone
-    already is no failure.
+def removed_folder(path: str, status: os.stat_result | None) -> list[str]:
+    """Remove the folder with this status, and its files; without one only an empty
+    folder. What failed, in a line; a folder that is gone already is no failure.
     """
     try:
-        _remove_folder(path)
+        _remove_folder(path, status)
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -980,20 +1010,44 @@ def removed_folder(path: str) -> list[str]:
     except BaseException:
         # A signal that came just now: the folder must go before the process does.
         with suppress(OSError):
-            _remove_folder(path)
+            _remove_folder(path, status)
         raise
     return []
 
 
-def _remove_folder(path: str) -> None:
-    # `.metadata` comes first: without it, it is no checkpoint.
-    for name in sorted(os.listdir(path)):
-        inside = os.path.join(path, name)
-        if os.path.isdir(inside) and not os.path.islink(inside):
-            _remove_folder(inside)
-        else:
-            os.unlink(inside)
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | NOFOLLOW | os.O_CLOEXEC
+
+
+def _remove_folder(path: str, status: os.stat_result | None) -> None:
+    """Remove the folder with this status. Raises OSError, also where another one has
+    its name by now.
+    """
+    if status is not None:
+        # Through a descriptor: no link is followed, however quickly it comes.
+        fd = os.open(path, _FOLDER_FLAGS)
+        try:
+            if not os.path.samestat(os.fstat(fd), status):
+                raise OSError(errno.EBUSY, "another folder")
+            _empty_folder(fd)
+        finally:
+            os.close(fd)
     os.rmdir(path)
+
+
+def _empty_folder(folder: int) -> None:
+    """Remove all that lies in an open folder. Raises OSError."""
+    # `.metadata` comes first: without it, it is no checkpoint.
+    for name in sorted(os.listdir(folder)):
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            os.unlink(name, dir_fd=folder)
+            continue
+        fd = os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+        try:
+            _empty_folder(fd)
+        finally:
+            os.close(fd)
+        os.rmdir(name, dir_fd=folder)
 
 
 # --- what is left of other runs, and of what was replaced -----------------------------

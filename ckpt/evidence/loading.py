@@ -175,6 +175,15 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         is_wrapped = any(wrapped_names(part.names()) for part in models)
         if load.note or is_wrapped:
             return load
+        # Here: a file alone has no config.
+        from ckpt.evidence.pretrained import foreign_code
+
+        key = foreign_code(checkpoint)
+        if key is not None:
+            named = show(key, 60)
+            return load._replace(
+                note=f"the weights alone: a config names code, or other files ({named})"
+            )
         return load._replace(model=_pretrained_line(checkpoint))
     if checkpoint.traits.fills_a_state:
         return Load(
@@ -191,7 +200,6 @@ def _pretrained_line(checkpoint: Checkpoint) -> str | None:
     """Return the line that opens a folder as the model that its config.json names, or
     as an adapter; or None.
     """
-    # Here: a file alone has no config.
     from ckpt.evidence.pretrained import base_of_adapter, merged_parts, pretrained_class
 
     path = string_literal(_local_path(checkpoint.path))

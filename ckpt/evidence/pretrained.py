@@ -17,6 +17,30 @@ _WEIGHTS = {
     "diffusers": LazyPattern(r"diffusion_pytorch_model(?:\..+|-\d{5}-of-.+)"),
 }
 """Package -> the names of weights that its `from_pretrained` looks for."""
+_IMPLEMENTATION = LazyPattern(r"[a-z0-9_|]{1,60}")
+"""An implementation that a library has itself. `ORG/NAME` is fetched, and run."""
+_MEGATRON = "megatron.core"
+_FETCHED = (
+    "auto_map",
+    "custom_pipelines",
+    "prompt_tuning_init_state_dict_path",
+    "adapters",
+)
+"""Keys of documents that name code, or other files that a loader opens."""
+_PARTS = """
+alt_diffusion audio_diffusion audioldm audioldm2 blip_diffusion controlnet
+dance_diffusion ddim ddpm deepfloyd_if diffusers dit i2vgen_xl kandinsky kandinsky2_2
+kandinsky3 latent_diffusion latent_diffusion_uncond latte ltx ltx2 musicldm
+onnxruntime.training paint_by_example pixart_alpha pndm repaint sana score_sde_ve
+semantic_stable_diffusion shap_e spectrogram_diffusion stable_audio stable_cascade
+stable_diffusion stable_diffusion_safe stable_diffusion_xl stable_video_diffusion
+stochastic_karras_ve text_to_video_synthesis transformers unclip unidiffuser
+versatile_diffusion vq_diffusion wan wuerstchen
+"""
+_LIBRARIES = frozenset(_PARTS.split())
+"""The libraries of the parts of a pipeline. diffusers imported any other one by its
+name, up to 2026.
+"""
 _ADAPTER = LazyPattern(r"adapter_model\.(?:safetensors|bin)")
 
 
@@ -24,11 +48,12 @@ def pretrained_class(checkpoint: Checkpoint) -> str | None:
     """Return the class whose `from_pretrained` opens a folder, with its package:
     `transformers.LlamaForCausalLM`.
 
-    None where config.json was not written by the package, or names a class of the
-    author's own code (`auto_map`).
+    None where config.json was not written by the package, or names code.
     """
-    config = dict(children_of(dict(children_of(checkpoint.root)).get("config")))
-    if "auto_map" in config:
+    documents = dict(children_of(checkpoint.root))
+    config = dict(children_of(documents.get("config")))
+    # transformers loads the base that the settings of an adapter name, if it has PEFT.
+    if "adapter_config" in documents or foreign_code(checkpoint) is not None:
         return None
     for package, name, mark in (
         (
@@ -70,6 +95,47 @@ def base_of_adapter(checkpoint: Checkpoint) -> str | None:
         return None
     base = config.get("base_model_name_or_path")
     return base if isinstance(base, str) else ""
+
+
+def foreign_code(checkpoint: Checkpoint) -> str | None:
+    """Return the key by which a document of a folder has a loader import a module that
+    it names, fetch code, or open other files; or None.
+
+    What loaders do with these keys differs between their releases.
+    """
+    root = dict(children_of(checkpoint.root))
+    index = root.get("model_index")
+    for key, part in children_of(index):
+        # `_ignore_files` and the like are no parts.
+        if str(key).startswith("_"):
+            continue
+        library = next((item for _, item in children_of(part)), None)
+        if isinstance(library, str) and library not in _LIBRARIES:
+            return str(key)
+    waiting = [root.get("config"), root.get("adapter_config"), index]
+    # No recursion: a document may be nested deep.
+    while waiting:
+        for key, value in children_of(waiting.pop()):
+            if isinstance(key, str) and _names_code(key, value):
+                return key
+            waiting.append(value)
+    return None
+
+
+def _names_code(key: str, value: Node) -> bool:
+    """Tell whether a value of a document names code, or has a loader run some."""
+    if key.endswith("_implementation"):
+        words = [item for _, item in children_of(value)] or [value]
+        return not all(
+            word is None
+            or (isinstance(word, str) and _IMPLEMENTATION.fullmatch(word) is not None)
+            for word in words
+        )
+    if key == "megatron_core":
+        return value not in (None, _MEGATRON)
+    if key == "trust_remote_code":
+        return value not in (None, False)
+    return key in _FETCHED and value is not None
 
 
 def merged_parts(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
@@ -123,7 +189,7 @@ def pipeline_parts(checkpoint: Checkpoint) -> dict[str, str]:
 
 def pipeline_line(checkpoint: Checkpoint, path: str) -> str | None:
     """Return the line that opens a pipeline of diffusers, or None where its parts have
-    no variant in common.
+    no variant in common, or a document of it names code.
     """
     name = pipeline_class(checkpoint)
     found = [
@@ -131,6 +197,8 @@ def pipeline_line(checkpoint: Checkpoint, path: str) -> str | None:
     ]
     variants = {"" if match is None else match[1] for match in found}
     if name is None or len(variants) != 1:
+        return None
+    if foreign_code(checkpoint) is not None:
         return None
     (variant,) = variants
     return f"diffusers.{name}.from_pretrained({path}" + (

@@ -50,6 +50,7 @@ from ckpt.model.places import Checksum, Range
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor, blocks_in, parts_of
 from ckpt.model.text import and_more, pasted_path, show
+from ckpt.pickle.judge.imports import names_and_calls
 from ckpt.tree.find import metadata_of
 
 SHARD_FORMAT = shards.FORMAT
@@ -387,6 +388,7 @@ def check_structure(format: str, limits: Limits) -> Check:
         try:
             with open(path, limits, plugins=_is_of_others(format)) as written:
                 writer_of(format).compare(planned, written)
+                _refuse_other_code(planned, written)
         except (WriteError, LimitError):
             # They say already what differs, or which limit to raise.
             raise
@@ -394,6 +396,57 @@ def check_structure(format: str, limits: Limits) -> Check:
             raise difference_error(f"it cannot be read back, {error.problem}") from None
 
     return check
+
+
+_OF_CODE = ("code-inside", "unknown-operator", "file-code")
+"""The notices about code that loaders run or compile."""
+
+
+def _refuse_other_code(planned: Checkpoint, written: Checkpoint) -> None:
+    """Raise WriteError where loading a written file would run what loading its source
+    does not.
+
+    What is copied as it is was read once to judge it, and once more to write it. A
+    server may have answered otherwise by then.
+    """
+    is_copy = not planned.is_edited and planned.format == written.format
+    ours = _strange_calls(planned)
+    for name, calls in _strange_calls(written).items():
+        # What is no copy is written from memory, and may write a call in another way.
+        is_planned = ours.get(name) == calls if is_copy else name in ours
+        if not is_planned and not is_copy:
+            # An edit may have brought it from another file.
+            is_planned = any(
+                name == known.qualified for known in names_and_calls(planned.root)[0]
+            )
+        if not is_planned:
+            raise _other_code_error(f"it uses {show(name, 80)}")
+    for code in _OF_CODE:
+        told = {notice.message for notice in planned.account.noticed(code)}
+        found = {notice.message for notice in written.account.noticed(code)}
+        # An edit of the code may change the line that a notice quotes.
+        if found and not (found <= told if is_copy else told):
+            raise _other_code_error("its code runs something")
+
+
+def _other_code_error(what: str) -> WriteError:
+    """The error for a written file that runs what its source did not run."""
+    return WriteError(
+        f"the written file was not kept: {what}, which its source did not when it was "
+        "judged",
+        hint="did it change meanwhile?",
+    )
+
+
+def _strange_calls(checkpoint: Checkpoint) -> dict[str, tuple[str, ...]]:
+    """Return the names that loading a checkpoint imports and that ckpt does not know,
+    with their calls as text.
+    """
+    return {
+        f"{row.module}.{row.name}": row.calls
+        for row in checkpoint.imports
+        if row.group != "known"
+    }
 
 
 def _is_of_others(format: str) -> bool:
@@ -474,7 +527,8 @@ def save_shards(
     # Other names than those of the old shards: until the index takes its place, the old
     # set stays whole.
     names = shards.shard_names(stem, len(parts), old.taken)
-    targets = [to(name)._replace(like=index.replaced) for name in names]
+    like = _listed(index.replaced)
+    targets = [to(name)._replace(like=like) for name in names]
     drafts = [writer_of(SHARD_FORMAT).draft(part, limits) for part in parts]
     listing = shards.index_draft(parts, names)
     sources = checkpoint.all_sources()
@@ -592,7 +646,7 @@ def save_ranks(
             saved = save_checkpoint(
                 part,
                 # With the mode of what is replaced, which `place` does not see.
-                place._replace(like=to.replaced),
+                place._replace(like=_listed(to.replaced)),
                 ranks.format,
                 limits,
                 progress=progress,
@@ -624,6 +678,10 @@ def save_ranks(
         warnings=tuple(warnings),
         damaged=tuple(damaged),
     )
+
+
+def _listed(status: os.stat_result | None) -> tuple[os.stat_result, ...]:
+    return () if status is None else (status,)
 
 
 def is_source(checkpoint: Checkpoint, path: str) -> bool:

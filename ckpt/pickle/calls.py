@@ -161,9 +161,11 @@ class Code(NamedTuple):
     sets: tuple[str, ...] = ()
 
 
-def code_of(source: Checkpoint, result: Checkpoint) -> Code:
+def code_of(
+    source: Checkpoint, result: Checkpoint, *, keeps_program: bool = False
+) -> Code:
     """Return the effects of loading the pickle of `result`, which was made from
-    `source`.
+    `source`, and with `keeps_program` of the program beside it.
 
     An edit adds no names of its own. A result that takes values of another file is
     looked through, whatever either imports: what is harmless in each of them may be a
@@ -173,8 +175,9 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
     is_joined = result.is_edited and any(
         origin not in source.sources for origin in result.sources
     )
+    program = _effects_of_program(result) if keeps_program else Code()
     if not strange and not is_joined:
-        return Code()
+        return program
     rows: list[_Effect] = []
     if not result.is_edited:
         for row in strange:
@@ -192,8 +195,8 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
             )
             rows.append(effect)
     # Dicts without values: sets that keep their order.
-    runs: dict[str, None] = {}
-    other_calls: dict[str, None] = {}
+    runs = dict.fromkeys(program.runs)
+    other_calls = dict.fromkeys(program.calls)
     imports: dict[str, None] = {}
     sets: dict[str, None] = {}
     for effect in rows:
@@ -212,6 +215,20 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
             if not result.traits.names_are_code:
                 imports[text] = None
     return Code(tuple(runs), tuple(other_calls), tuple(imports), tuple(sets))
+
+
+_RUN, _CALLED = "DANGER: loading this file runs ", "torch.jit.load runs "
+_UNKNOWN = ", which ckpt does not know."
+
+
+def _effects_of_program(checkpoint: Checkpoint) -> Code:
+    """Return what the reader told of the code that a load of TorchScript runs."""
+    dangers = checkpoint.account.messages(("code-inside",))
+    unknown = checkpoint.account.messages(("unknown-operator",))
+    return Code(
+        tuple(text.removeprefix(_RUN).removesuffix(".") for text in dangers),
+        tuple(text.removeprefix(_CALLED).removesuffix(_UNKNOWN) for text in unknown),
+    )
 
 
 class _Effect(NamedTuple):

@@ -238,6 +238,51 @@ def test_a_folder_of_a_killed_run_is_named_and_one_in_use_is_not(
     assert io_target.left_over(str(out)) == [(str(left), 3)]
 
 
+@pytest.mark.parametrize("is_link", [True, False], ids=["link", "folder"])
+def test_what_took_the_name_of_a_temporary_folder_stays(
+    is_link: bool, tmp_path: Path
+) -> None:
+    """Where others may write too, they may rename what is not theirs."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "part1").write_bytes(b"years of work")
+    with (
+        pytest.raises(WriteError),
+        io_target.writing_folder(target(tmp_path / "out"), 3, belongs) as sink,
+    ):
+        os.rename(sink.path, tmp_path / "aside")
+        if is_link:
+            os.symlink(theirs, sink.path)
+        else:
+            os.rename(theirs, sink.path)
+        raise OSError(errno.EIO, "now it is removed")
+    kept = theirs if is_link else Path(sink.path)
+    assert (kept / "part1").read_bytes() == b"years of work"
+
+
+def test_a_link_that_comes_while_a_replaced_folder_is_removed_is_not_followed(
+    tmp_path: Path,
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "part1").write_bytes(b"years of work")
+    old = tmp_path / "old"
+    (old / "inner").mkdir(parents=True)
+    status = old.stat()
+    real = os.open
+
+    def swap(path: Any, *args: Any, **more: Any) -> int:
+        # Between the look at a folder and its opening.
+        if path == "inner":
+            os.rmdir(old / "inner")
+            os.symlink(theirs, old / "inner")
+        return real(path, *args, **more)
+
+    with mock.patch("os.open", swap):
+        problems = io_target.removed_folder(str(old), status)
+    assert len(problems) == 1 and (theirs / "part1").exists()
+
+
 def test_clones_and_links_hold_the_same_bytes(tmp_path: Path) -> None:
     path = tmp_path / "source"
     path.write_bytes(bytes(range(256)) * 1000)
@@ -303,7 +348,7 @@ def test_killed_at_every_event(force: bool, work: Path, killer: kills.Killer) ->
         assert len(left) <= 1
         for each in [*left, out]:
             if each.exists() and (each is not out or not force):
-                io_target.removed_folder(str(each))
+                io_target.removed_folder(str(each), each.stat())
     assert killed > 8
 
 

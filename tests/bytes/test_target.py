@@ -1022,6 +1022,32 @@ def test_a_file_is_never_wider_than_at_its_end(
     assert len(seen) > 2 and all(now & ~final == 0 for _, now, _ in seen)
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_what_replaces_a_file_is_as_private_as_its_source(
+    mode: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "in.pth").chmod(mode)
+    out = folder / "out.pth"
+    out.write_bytes(b"old")
+    out.chmod(0o644)
+
+    done = ckpt("rehome", "in.pth", "-o", "out.pth", "--force", cwd=folder)
+    assert done.code == 0 and f"its mode is {mode:o} now".encode() in done.err
+    assert stat.S_IMODE(out.stat().st_mode) == mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_who_owns_what_is_replaced_gets_no_private_source(folder: Path) -> None:
+    (folder / "in.pth").chmod(0o600)
+    out = folder / "out.pth"
+    out.write_bytes(b"old")
+    os.chown(out, 65534, 65533)
+
+    assert ckpt("rehome", "in.pth", "-o", "out.pth", "--force", cwd=folder).code == 0
+    status = out.stat()
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o600)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize("other", [0o640, 0o644])
 def test_the_group_of_a_copy_is_not_that_of_the_source(

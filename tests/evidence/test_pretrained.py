@@ -148,3 +148,84 @@ def test_the_base_of_an_adapter(
 ) -> None:
     an_adapter(tmp_path / "lora", config)
     assert line_of(tmp_path / "lora") == line
+
+
+LORA = {"peft_type": "LORA", "base_model_name_or_path": "base", "r": 2}
+
+
+def load_of(path: Path) -> tuple[str | None, str | None]:
+    """(the line that opens a folder as a model, the note about its weights)."""
+    document = json.loads(inside("inspect", path.name, "--json", cwd=path.parent).out)
+    assert document["load"].startswith("safetensors.torch.load_file")
+    return document["load_model"], document["load_note"]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"attn_implementation": "someone/kernel"},
+        {"attn_implementation": {"text_config": "someone/kernel"}},
+        {"_attn_implementation": "./kernel"},
+        {"experts_implementation": 3},
+        {"text_config": {"attn_implementation": "someone/kernel@main:attend"}},
+        {"backbone": "code", "backbone_kwargs": {"trust_remote_code": True}},
+        {"text_config": {"auto_map": {"AutoModel": "modeling.Net"}}},
+        {"auto_map": {"AutoModel": "modeling.Net"}},
+        {"parts": [{"trust_remote_code": 1}]},
+    ],
+)
+def test_a_config_that_names_code_gets_no_line(
+    odd: dict[str, Any], tmp_path: Path
+) -> None:
+    a_folder(tmp_path / "base", LLAMA | odd)
+    line, note = load_of(tmp_path / "base")
+    assert line is None and note is not None and "names code" in note
+    lines = inside("inspect", "base", cwd=tmp_path).lines
+    assert not any("from_pretrained" in line or "safe:" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "usual",
+    [
+        {"attn_implementation": "flash_attention_2"},
+        {"attn_implementation": None},
+        {"attn_implementation": {"": "sdpa", "vision_config": "eager"}},
+        {"_name_or_path": "meta-llama/Llama-2-7b"},
+        {"trust_remote_code": False},
+        {"id2label": {"0": "a/b"}},
+    ],
+)
+def test_what_configs_usually_say_is_no_code(
+    usual: dict[str, Any], tmp_path: Path
+) -> None:
+    a_folder(tmp_path / "base", LLAMA | usual)
+    line, note = load_of(tmp_path / "base")
+    assert line == 'transformers.LlamaForCausalLM.from_pretrained("base")'
+    assert note is None
+
+
+def test_an_adapter_that_names_code_gets_no_line(tmp_path: Path) -> None:
+    """PEFT imports `megatron_core`, and opens what XLoRA and prompts name."""
+    usual = {"megatron_config": None, "megatron_core": "megatron.core"}
+    for number, odd in enumerate(
+        (
+            usual,
+            {"megatron_config": {"a": 1}, "megatron_core": "evil"},
+            {"adapters": {"0": "../other"}},
+            {"prompt_tuning_init_state_dict_path": "prompt.bin"},
+            {"tokenizer_kwargs": {"trust_remote_code": True}},
+        )
+    ):
+        folder = tmp_path / f"adapter{number}"
+        a_folder(folder, {}, "adapter_model.safetensors")
+        (folder / "config.json").unlink()
+        (folder / "adapter_config.json").write_text(json.dumps(LORA | odd))
+        line, note = load_of(folder)
+        assert (line is not None) == (odd is usual) == (note is None), odd
+
+
+def test_a_model_beside_settings_of_an_adapter_gets_no_line(tmp_path: Path) -> None:
+    """transformers opens the base that they name, wherever it is."""
+    a_folder(tmp_path / "base", LLAMA)
+    (tmp_path / "base" / "adapter_config.json").write_text(json.dumps(LORA))
+    assert load_of(tmp_path / "base")[0] is None

@@ -349,7 +349,10 @@ def write_settings(
     if report.saved is None:
         return report
     data = settings.encode()
-    place = target(_config_path(report.saved.path), force=force)
+    path = report.saved.path
+    # Who may not read the weights may not read what they say of themselves.
+    weights = os.stat(path)
+    place = target(_config_path(path), force=force)._replace(like=(weights,))
     with writing_file(place, len(data)) as sink:
         sink.write(data)
     return report._replace(carried=(*report.carried, CONFIG))

@@ -109,14 +109,14 @@ def command(
             raise UsageError(
                 "--write-baseline needs a file to write", hint="--baseline FILE"
             )
-        # The baseline is written at the end, which the fence would forbid.
         known = baseline_at(baseline, is_new=True)
-    else:
-        fence_in(
-            names,
-            workers=reads_tensors or may_be_many(names, jobs),
-            own_code=live is not None,
-        )
+    fence_in(
+        names,
+        workers=reads_tensors or may_be_many(names, jobs),
+        own_code=live is not None,
+        # At the end, which the fence would forbid.
+        writing="--write-baseline" if write_baseline else None,
+    )
     with output.progress_meter("checking", "files") as progress:
         report = lint(
             names,

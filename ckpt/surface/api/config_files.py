@@ -12,9 +12,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ckpt import formats
 from ckpt.bytes import target
 from ckpt.bytes.far import is_url
-from ckpt.bytes.location import Location, locate, read_file
+from ckpt.bytes.location import Alone, Location, locate
+from ckpt.bytes.source import Given, read_limited
 from ckpt.commands.rewriting.report import (
     Change,
     ConfigValue,
@@ -24,7 +26,7 @@ from ckpt.commands.rewriting.report import (
 from ckpt.formats import save
 from ckpt.formats.format import CHECKPOINTS
 from ckpt.model.checkpoint import Checkpoint
-from ckpt.model.errors import UsageError
+from ckpt.model.errors import CkptError, UnsupportedError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, and_more, pasted_path, show
@@ -111,17 +113,42 @@ def config_files(
         hint = None if alone is None else f"-o {alone} writes the weights alone"
         raise UsageError(problem, path=show(path, None), hint=hint)
     files: list[ConfigFile] = []
+    code: list[Leftover] = []
     for name in names:
         # Read now, though written last: nothing is written where one of them lacks.
-        content = read_file(beside.child(name, "cache"), limits, name)
+        source = beside.child(name, "cache").open()
+        try:
+            content = read_limited(source, limits.index_bytes, "index-bytes", name)
+            like = () if source.status is None else (source.status,)
+        finally:
+            source.close()
+        if _runs_code(content, limits):
+            code.append(Leftover(name, "runs code, and is not carried along"))
+            continue
         to = target.target(os.path.join(folder, name), force=force, parents=True)
-        files.append(ConfigFile(name, content, to))
-    code = [
+        files.append(ConfigFile(name, content, to._replace(like=like)))
+    code += [
         Leftover(name, "code, which is not carried along")
         for name in every
         if name.endswith(".py")
     ]
     return files, code
+
+
+def _runs_code(content: bytes, limits: Limits) -> bool:
+    """Tell whether a file that is called a text or a table is a pickle that imports
+    what ckpt does not know, or a checkpoint that ckpt refuses.
+    """
+    if not content:
+        return False
+    try:
+        with formats.open(Alone(Given(content)), limits) as checkpoint:
+            return any(row.group != "known" for row in checkpoint.imports)
+    except UnsupportedError:
+        # Its bytes are those of no checkpoint.
+        return False
+    except CkptError:
+        return True
 
 
 def with_texts_left(report: RewriteReport, folder: Checkpoint) -> RewriteReport:

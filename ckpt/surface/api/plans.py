@@ -135,9 +135,11 @@ def _check_result(
 ) -> None:
     """Check the result of a plan. Raises CodeError, LossError, LimitError."""
     result = report.result
-    pickled = save.traits_of(format).is_pickle
+    traits = save.traits_of(format)
+    pickled = traits.is_pickle
+    effects = code_of(report.source, result, keeps_program=traits.names_are_code)
     # Without --keep-code the command refuses it.
-    if pickled and (runs := code_of(report.source, result).runs):
+    if pickled and (runs := effects.runs):
         raise CodeError(f"loading the result would run {runs[0]}")
     save.refuse_losses(result, format)
     # A plan of something plain has to load with weights_only.

@@ -709,14 +709,17 @@ def _rewrite_survey(
         _check_link(report, _result_format(report.result, to, options))
     # A pickle may run code where it is loaded; other formats cannot.
     if _is_pickle(report, to, options):
-        effects = code_of(report.source, report.result)
+        name = _result_format(report.result, to, options)
+        effects = code_of(
+            report.source,
+            report.result,
+            keeps_program=save.is_written(name) and save.traits_of(name).names_are_code,
+        )
         if effects.runs and not options.keep_code:
             raise _code_error(report, survey, limits, effects)
         if effects != Code() and to is not None and not options.dry_run:
             # Writing refuses them too, but after the warnings: a refusal is one line.
-            save.refuse_losses(
-                report.result, _result_format(report.result, to, options)
-            )
+            save.refuse_losses(report.result, name)
         _tell_code(report, effects, talk)
     # The files that go along are read before anything is written.
     carried: list[ConfigFile] = []

@@ -22,16 +22,18 @@ def fence_in(
     workers: bool,
     cluster: str | None = None,
     own_code: bool = False,
+    writing: str | None = None,
 ) -> None:
     """Give up for this process what reading never needs, before the first of the files
     is opened.
 
     `names` are all PATHs that are read. `workers` says that copies of this process may
     read some of them. With `own_code` the command runs code of the user, which may do
-    what it likes. CKPT_DEBUG says on stderr what is up.
+    what it likes. `writing` is an option with which it writes a file. CKPT_DEBUG says
+    on stderr what is up.
     """
     urls = [name for name in names if name is not None and is_url(name)]
-    missing = _reason_against(urls, cluster, own_code)
+    missing = _reason_against(urls, cluster, own_code, writing)
     if not missing:
         from ckpt.bytes.fence import raise_fence  # here: most commands have none
 
@@ -41,7 +43,9 @@ def fence_in(
         output.write_talk(f"ckpt: fence: {f'none: {missing}' if missing else fence}")
 
 
-def _reason_against(urls: Iterable[str], cluster: str | None, own_code: bool) -> str:
+def _reason_against(
+    urls: Iterable[str], cluster: str | None, own_code: bool, writing: str | None
+) -> str:
     """Return why there is no fence, or nothing."""
     if os.environ.get("CKPT_FENCE", "") == "0":
         return "CKPT_FENCE=0"
@@ -52,6 +56,8 @@ def _reason_against(urls: Iterable[str], cluster: str | None, own_code: bool) ->
         return "--cluster connects, and may start processes"
     if own_code:
         return "--model runs your own code"
+    if writing is not None:
+        return f"{writing} writes a file"
     if any(url.partition("://")[0].lower() not in _ASKED for url in urls):
         return "a tool may start to log in to the object store"
     return ""

@@ -5,6 +5,7 @@ command.
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import folders
@@ -624,3 +625,34 @@ def test_a_tokenizer_that_stays_behind_is_said(
         done.out.decode()
     )
     assert "config.json" in done.out.decode()
+
+
+class _Runs:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return eval, ("1",)
+
+
+@pytest.mark.parametrize("name", ["word.model", "vocab.txt", "README.md"])
+def test_a_pickle_that_is_called_a_text_is_not_carried_along(
+    name: str, tmp_path: Path
+) -> None:
+    base = a_base(tmp_path)
+    (base / name).write_bytes(pickle.dumps([_Runs()]))
+
+    done = inside("slim", "base", "--with-config", "-o", "release", cwd=tmp_path)
+    assert done.code == 0
+    assert f"left out: {name}: runs code, and is not carried along" in done.lines
+    assert not (tmp_path / "release" / name).exists()
+    assert (tmp_path / "release/tokenizer.model").exists()
+
+
+def test_a_private_config_stays_private(tmp_path: Path) -> None:
+    base = a_base(tmp_path)
+    (base / "config.json").chmod(0o600)
+
+    done = inside("slim", "base", "--with-config", "-o", "release", cwd=tmp_path)
+    assert done.code == 0
+    modes = {
+        path.name: path.stat().st_mode for path in (tmp_path / "release").iterdir()
+    }
+    assert modes["config.json"] & 0o077 == 0 and modes["tokenizer.json"] & 0o044

@@ -1324,6 +1324,21 @@ def test_a_pipeline_lacks_no_config_of_a_model(
     assert "Nothing is missing" not in inner.said
 
 
+@pytest.mark.parametrize(
+    "odd", [{"scheduler": ["evil", "X"]}, {"custom_pipelines": "someone/pipeline"}]
+)
+def test_a_pipeline_that_names_code_gets_no_line(
+    odd: dict[str, object], tmp_path: Path
+) -> None:
+    """Older diffusers import the library of a part by its name."""
+    folder = pipeline_folder(tmp_path / "m-v9")
+    path = folder / "model_index.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | odd))
+    text = "OSError: Error no file named config.json found in directory ./m-v9."
+    found = Answered(text, folder)
+    assert "Nothing is missing" in found.said and not found.commands
+
+
 def test_parts_of_several_variants_have_no_line_in_common(tmp_path: Path) -> None:
     folder = pipeline_folder(tmp_path / "m-v9")
     (folder / "vae" / "diffusion_pytorch_model.fp16.safetensors").rename(

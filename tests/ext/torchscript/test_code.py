@@ -124,3 +124,46 @@ def test_usual_programs_have_no_such_finding(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.pt"
         torch.jit.script(module).save(path)
         assert not found(path).keys() & {"runs-setstate", "file-code", "code-inside"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("rehome", "--to", "cpu"),
+        ("rehome", "--to", "cuda:0"),
+        ("salvage",),
+    ],
+)
+def test_code_that_loading_runs_is_not_passed_on_in_silence(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.pt"
+    torch.jit.script(Loaded()).save(path)
+    line = 'torch.save(self.weight, "rung")'
+    evil = changed(
+        path, "    weight = self.weight\n", f"    {line}\n    weight = self.weight\n"
+    )
+    words = (command[0], evil.name, *command[1:], "-o", "out.pt")
+
+    done = inside(*words, cwd=tmp_path)
+    said = done.err.decode()
+    assert done.code == 2 and "loading the result would run its __setstate__" in said
+    assert "(--keep-code writes it all the same)" in said
+    assert not (tmp_path / "out.pt").exists()
+
+    done = inside(*words, "--keep-code", cwd=tmp_path)
+    assert done.code == 0 and b"DANGER: loading the result runs its" in done.err
+    assert found(tmp_path / "out.pt").keys() & {"code-inside"}
+
+
+def test_an_operator_that_ckpt_does_not_know_is_named_by_writers(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.pt"
+    torch.jit.script(Loaded()).save(path)
+    line = "    _9 = ops.mine.deed(self.weight)"
+    odd = changed(path, "    self.training = ", f"{line}\n    self.training = ")
+    assert "unknown-operator" in found(odd)
+    done = inside("rehome", odd.name, "--to", "cuda:0", "-o", "out.pt", cwd=tmp_path)
+    assert done.code == 0 and b"loading the result calls ops.mine.deed" in done.err
+    assert b", which ckpt does not know" in done.err

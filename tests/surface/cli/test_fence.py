@@ -356,6 +356,13 @@ def test_none_for_code_of_the_user(tmp_path: Path) -> None:
     assert said == "none: --model runs your own code" and (tmp_path / "built").exists()
 
 
+def test_none_for_a_baseline_that_is_written(files: Path) -> None:
+    said = _fence(
+        "lint", ".", "--write-baseline", "--baseline", "known.json", cwd=files
+    )
+    assert said == "none: --write-baseline writes a file"
+
+
 def test_none_for_an_object_store() -> None:
     for command in FENCED:
         assert _fence(

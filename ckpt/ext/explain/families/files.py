@@ -11,6 +11,7 @@ from ckpt.bytes.location import path_beside
 from ckpt.evidence.loading import string_literal
 from ckpt.evidence.pretrained import (
     base_of_adapter,
+    foreign_code,
     merged_parts,
     pipeline_class,
     pipeline_line,
@@ -365,7 +366,8 @@ def _adapter_load_statements(case: Case) -> Iterator[Statement]:
     shapes = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
     # PEFT 0.2 wrote merged layers with tensors of other shapes, so a file with them
     # gets the plain line.
-    if base is None or merged_parts(shapes):
+    is_odd = merged_parts(shapes) or foreign_code(case.survey.checkpoint) is not None
+    if base is None or is_odd:
         yield from load_statements(case)
         return
     named = f" ({show(base, 80)})" if base else ""
