@@ -69,6 +69,7 @@ from ckpt.ext.explain.families.quoted import (
     of_recorded_path,
     of_unknown,
 )
+from ckpt.ext.explain.families.rates import of_rates
 from ckpt.ext.explain.families.servers import (
     MAGIC,
     NEEDS_VALUE,
@@ -112,6 +113,9 @@ def _look_at_words(text: str, case: Case) -> Answer:
     """Look at the file for an error without a page, and at the words that both have."""
     # The surest words come first: a path, a setting, a missing name, any name.
     looked = looked_at(case, text)
+    rates = tuple(of_rates(text, case))
+    if rates:
+        return Answer(case.survey.path, (*rates, *case.damage, *load_statements(case)))
     # A recorded path explains the error, so what the file is need not be told.
     rows = tuple(of_recorded_path(text, case))
     if rows:

@@ -716,7 +716,8 @@ class KeyLists:
             yield Statement(
                 "They are the head for a task, which the checkpoint of a base model "
                 "does not have: expected, where the model is to be trained for a new "
-                "task. Without training its answers are random."
+                "task. Without training its answers are random. strict=False loads the "
+                "rest."
                 if not heads
                 else "They are the head of this model, and the file has another one "
                 f"({and_more([show(name, 80) for name in heads], 3)}): expected, where "

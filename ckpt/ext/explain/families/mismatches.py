@@ -24,6 +24,7 @@ from ckpt.ext.explain.families.computed import (
     computed_shapes,
     swin_downsample,
 )
+from ckpt.ext.explain.families.flat import flat_statement, is_flat
 from ckpt.ext.explain.families.heads import HEAD_WORDS, is_head
 from ckpt.ext.explain.families.layers import (
     heads_statement,
@@ -61,10 +62,13 @@ _VOCABULARY = re.compile(
 )
 
 _TABLE = re.compile(
-    r"(?:^|[._])(?:embeddings?|embed|emb|codebook)(?:_[a-z]{1,3})?\d{0,3}\.weight$"
+    r"(?:^|[._])(?:embeddings?|embed|emb|codebook)(?:_[a-z]{1,3})?\d{0,3}"
+    r"(?:\.\d{1,4})?\.weight$"
     r"|_emb(?:edding)?\.weight$"
 )
-"""The name of a table of rows that a number chooses: of words, codes or classes."""
+"""The name of a table of rows that a number chooses: of words, codes, classes, pictures
+or cells.
+"""
 
 _POSITIONS = re.compile(
     r"(?:^|[._])(?:pos_embed|embed_positions|position_embeddings?|positional_embedding"
@@ -145,7 +149,9 @@ def mismatch_statements(
         return
     if same and not case.is_useless:
         # Each of these explains all shapes at once, so nothing is said beside them.
+        flat = flat_statement(same)
         told = [
+            *([] if flat is None else [flat]),
             *_of_quantizers(same, shapes),
             *merged_layers(message, shapes, case),
             *name_architectures(message, shapes),
@@ -263,6 +269,10 @@ def mismatch_statements(
         )
 
 
+_WITHOUT_DATA = (
+    " The model has none: it was built without the data, or without the list or the "
+    "number that stands for it."
+)
 _MOST_TABLES = 1
 """Sizes of tables that have a sentence of their own."""
 
@@ -453,9 +463,10 @@ def _shape_reasons(
         yield Statement(
             f"{counted_noun(len(listed), 'table')} have other numbers of rows in the "
             f"checkpoint and in the model: {and_more(listed, 4)}. A number of rows is "
-            "that of a vocabulary: symbols, words or names that were counted in the "
-            "data of the training. Take the vocabularies that were saved with it, for "
-            "those of other data give each row another meaning."
+            "counted in the data of a run (symbols, words or names of a vocabulary, "
+            "pictures, cells of a grid in a box), or follows from its settings. Take "
+            "the lists and the bounds that go with the checkpoint, for those of other "
+            "data give each row another meaning."
         )
         tables = set()
     for here, there in sorted(tables):
@@ -469,11 +480,12 @@ def _shape_reasons(
         named = and_more([show(name, 120) for name in same], 3)
         yield Statement(
             f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the "
-            f"checkpoint and {there[0]:,} in the model: a size that the settings of a "
-            "model give, as the number of its symbols, speakers or classes. Build it "
-            f"with {here[0]:,}: the settings, and the list of the symbols or names, "
-            "are those of the run that saved. A load of what fits leaves the whole "
-            "table untrained."
+            f"checkpoint and {there[0]:,} in the model: a size that the settings or "
+            "the data of a run give, as the number of its symbols, speakers, classes "
+            f"or pictures.{_WITHOUT_DATA if not there[0] else ''} Build it with "
+            f"{here[0]:,}: the settings, and the list of the symbols or names, are "
+            "those of the run that saved. A load of what fits leaves the whole table "
+            "untrained."
         )
     windows = [
         row
@@ -650,6 +662,9 @@ def _is_of_a_rank(rows: Sequence[Mismatch]) -> bool:
     """Tell whether all differ by the same number of ranks, along more than one
     dimension or in many layers.
     """
+    # FSDP divides its flat parameters, and tensor parallelism has none.
+    if any(is_flat(row.name) for row in rows):
+        return False
     counts = {_rank_count(row) for row in rows}
     if (
         len(counts) != 1
