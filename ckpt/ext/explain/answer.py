@@ -56,20 +56,22 @@ from ckpt.ext.explain.families.mapped import (
     of_no_maps,
 )
 from ckpt.ext.explain.families.paths import (
+    ABSENT_FILES,
     COUNTED,
     NOT_FOUND,
     lacking_in_folder,
+    of_absent_files,
     of_counted,
     of_path,
     written_by,
 )
+from ckpt.ext.explain.families.questions import of_questions
 from ckpt.ext.explain.families.quoted import (
     of_lacking,
     of_names,
     of_recorded_path,
     of_unknown,
 )
-from ckpt.ext.explain.families.rates import of_rates
 from ckpt.ext.explain.families.servers import (
     MAGIC,
     NEEDS_VALUE,
@@ -106,6 +108,11 @@ def answer(message: Message | None, case: Case, text: str = "") -> Answer:
     """
     if message is None or FAMILIES[message.kind].of_any:
         return answer_of_any(text, case) or _look_at_words(text, case)
+    # A page that was found by words alone is less sure than the words of a program.
+    if not message.text:
+        of_program = answer_of_any(text, case)
+        if of_program is not None:
+            return of_program
     return FAMILIES[message.kind].answer(message, case)
 
 
@@ -113,9 +120,9 @@ def _look_at_words(text: str, case: Case) -> Answer:
     """Look at the file for an error without a page, and at the words that both have."""
     # The surest words come first: a path, a setting, a missing name, any name.
     looked = looked_at(case, text)
-    rates = tuple(of_rates(text, case))
-    if rates:
-        return Answer(case.survey.path, (*rates, *case.damage, *load_statements(case)))
+    rows = tuple(of_questions(text, case))
+    if rows:
+        return Answer(case.survey.path, (*rows, *load_statements(case)))
     # A recorded path explains the error, so what the file is need not be told.
     rows = tuple(of_recorded_path(text, case))
     if rows:
@@ -140,6 +147,7 @@ _OF_ANY: tuple[
     (NOT_LOADED, of_parts),
     (NOT_FOUND, of_path),
     (COUNTED, of_counted),
+    (ABSENT_FILES, of_absent_files),
     (RESUMED, of_resumed),
     (NO_EPOCH, of_no_epoch),
     (BUS_ERROR, of_bus_error),

@@ -26,6 +26,12 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.ext.explain.families.computed import computed_buffers, tied_to_shared
+from ckpt.ext.explain.families.frames import (
+    empty_part,
+    is_option,
+    option_statements,
+    taken_keys,
+)
 from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.libraries import of_gguf_name
 from ckpt.ext.explain.families.loras import of_cut_name, of_older_names
@@ -274,8 +280,13 @@ def _answer_key(message: Message, case: Case) -> Answer:
     # but checkpoint contains only the model.`
     if "contains only the model" in message.text:
         return Answer(case.survey.path, tuple(_no_optimizer(case)))
-    rows = list(_of_root(name, case))
+    rows = list(empty_part(message.names, case)) or list(_of_root(name, case))
     return Answer(case.survey.path, tuple(rows)) if rows else looked_at(case)
+
+
+def _take_frames(message: Message, text: str, start: int) -> Message:
+    """The message, with the keys that its program takes before it."""
+    return message._replace(names=taken_keys(text, start))
 
 
 _OF_OPTIMIZERS = (
@@ -360,6 +371,14 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     row = of_gguf_name(name, found.string, case)
     if row is not None:
         yield row
+        yield from load_statements(case)
+        return
+    if is_option(name, found.string[: found.end()]) and case.optimizers:
+        yield from option_statements(name, case)
+        return
+    empty = list(empty_part(taken_keys(found.string, found.start()), case))
+    if empty:
+        yield from empty
         yield from load_statements(case)
         return
     yield from _of_root(name, case)
@@ -916,7 +935,12 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
     if _OPTIMIZER_WORD.search(name):
         yield from _where_optimizers_are(case)
     none = "" if has_places or name in keys else f", and none is {show(name, 80)}"
-    yield Statement(f"The keys of this file are {keys_text(case)}{none}.")
+    part = (
+        " The run saved no such state: leave its load out, and let it begin anew."
+        if none and _PART_WORD.search(name)
+        else ""
+    )
+    yield Statement(f"The keys of this file are {keys_text(case)}{none}.{part}")
     if _VITS.issubset(keys) and name in ("config", "weight", "f0", "version"):
         yield Statement(
             "A run of VITS, RVC or so-vits-svc goes on from such a file (the G_ and D_ "
@@ -955,6 +979,8 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         )
 
 
+_PART_WORD = re.compile(r"(?i)sched|(?:^|_)(?:grad_?)?scaler|(?:^|_)amp$|(?:^|_)rng")
+"""The names under which programs look for parts of a run that may begin anew."""
 _CONTAINER = re.compile(
     r"\w{0,40}(?:state|dict|model|weights?|params?|net|network|ema|module)\w{0,20}",
     re.IGNORECASE,
@@ -1511,7 +1537,8 @@ def of_attribute(found: re.Match[str], case: Case) -> Iterator[Statement]:
     # Read `'NoneType' object has no attribute 'bpe'`: the None may be a value of the
     # file.
     if found[1] == "NoneType":
-        yield from _of_nothing(found[2], case)
+        empty = list(empty_part(taken_keys(found.string, found.start()), case))
+        yield from empty or _of_nothing(found[2], case)
         return
     if found[1].rpartition(".")[2].lower() not in ("dict", "ordereddict"):
         return
@@ -1938,6 +1965,7 @@ FAMILIES = (
             ),
         ),
         _answer_key,
+        _take_frames,
     ),
     Family(
         "not-a-state-dict",

@@ -717,7 +717,7 @@ class KeyLists:
                 "They are the head for a task, which the checkpoint of a base model "
                 "does not have: expected, where the model is to be trained for a new "
                 "task. Without training its answers are random. strict=False loads the "
-                "rest."
+                f"rest.{_pretraining_text(self.here)}"
                 if not heads
                 else "They are the head of this model, and the file has another one "
                 f"({and_more([show(name, 80) for name in heads], 3)}): expected, where "
@@ -1001,10 +1001,12 @@ class KeyLists:
                 "predicts has no place for them, and loses nothing. strict=False "
                 "leaves them out."
             )
+        # torch before 0.4 names one key, so nothing is known of the others.
+        is_old = _OLD_LOAD.search(self.message.text) is not None
         # A whole module without a place is an option of the run, if all else fits.
         own = (
             []
-            if self.missing or self.message.mismatched
+            if self.missing or self.message.mismatched or is_old
             else own_parts(self.rest, self.shapes)
         )
         if "right format" in self.message.text:
@@ -1019,6 +1021,8 @@ class KeyLists:
         )
         if counted is not None:
             yield counted
+        elif self.rest and is_old and self.rest[0] == next(iter(self.shapes), None):
+            yield _first_statement(self.rest[0], self.shapes)
         elif self.rest and load is not None and _OLD_LOAD.search(self.message.text):
             yield Statement(
                 "torch before 0.4 stops at the first such key, so others may follow. "
@@ -1054,6 +1058,34 @@ class KeyLists:
             yield load_into_statement(
                 self.survey, "Load what fits, and see what does not:"
             )
+
+
+def _pretraining_text(here: Sequence[str]) -> str:
+    """The sentence on a file of a pretraining by masks, or an empty text."""
+    masks = [name for name in here if name.rpartition(".")[2] == "mask_token"]
+    if not masks:
+        return ""
+    return (
+        f" {show(masks[0], 80)} shows that the file is of a pretraining by masks: a "
+        "script takes it as weights to begin with (--finetune), and not as a run to "
+        "resume or to evaluate."
+    )
+
+
+def _first_statement(first: str, shapes: Mapping[str, object]) -> Statement:
+    """Say that the first key of a file has no place in a model, of which torch before
+    0.4 tells no more.
+    """
+    words = dict.fromkeys(name.partition(".")[0] for name in shapes)
+    return Statement(
+        f"{show(first, 100)} is the first of the {len(shapes):,} keys of this file, "
+        "and torch before 0.4 stops at the first key without a place: so none has "
+        "found one, and the model may have none of these names. They begin with "
+        f"{and_more([show(word, 40) for word in words], 8)}. Compare them with those "
+        "that the model asks for, as list(model.state_dict())[:8] shows them: where "
+        "the layers are the same, ckpt rename gives each its name, and strict=False "
+        "would load nothing of them, in silence."
+    )
 
 
 _IN_SEQUENCE = re.compile(r"^(.+)\.(\d{1,3})\.(?:weight|bias)$")

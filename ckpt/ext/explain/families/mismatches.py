@@ -54,6 +54,7 @@ from ckpt.ext.explain.families.verdicts import (
     vocabulary_statement,
 )
 from ckpt.ext.explain.message import Message, Mismatch
+from ckpt.ext.explain.origins import name_origin
 from ckpt.model.text import and_more, counted_noun, show
 
 _VOCABULARY = re.compile(
@@ -223,7 +224,7 @@ def mismatch_statements(
             by_settings.insert(0, heads)
         reasons = [
             *told_first,
-            *([] if is_whole else _shape_reasons(same, shapes, message)),
+            *([] if is_whole else _shape_reasons(same, shapes, message, case)),
             *by_settings,
             *_recorded_settings(message, case),
         ]
@@ -267,6 +268,30 @@ def mismatch_statements(
         yield load_into_statement(
             case.survey, "Load what fits, and keep the model's own values elsewhere:"
         )
+
+
+def _room_text(row: Mismatch, case: Case) -> str:
+    """The sentence on the room that a program makes for other tokens."""
+    # fairseq adds a token for each language of its settings, and has no way to make
+    # room.
+    languages = [
+        name
+        for name, node in case.finds_value(("langs",))
+        if isinstance(node, str) and node
+    ]
+    if languages:
+        shown = and_more([show(name, 60) for name in languages], 2)
+        return (
+            f" The file has its languages at {shown} (--langs), and the program adds a "
+            "token for each: build the model with the same list and dictionary."
+        )
+    origin = name_origin(case.survey) or ""
+    if "fairseq" in origin:
+        return " Take the dictionary of the run that saved (dict.txt)."
+    return (
+        f" In transformers model.resize_token_embeddings({row.checkpoint[0]}) before "
+        "the load makes room."
+    )
 
 
 _WITHOUT_DATA = (
@@ -321,7 +346,10 @@ def _recorded_settings(message: Message, case: Case) -> Iterator[Statement]:
 
 
 def _shape_reasons(
-    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]], message: Message
+    rows: Sequence[Mismatch],
+    shapes: dict[str, tuple[int, ...]],
+    message: Message,
+    case: Case,
 ) -> Iterator[Statement]:
     """The reasons that the shapes themselves show."""
     empty = [
@@ -376,9 +404,7 @@ def _shape_reasons(
         yield Statement(
             f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and "
             f"{row.model[0]:,} in the model: another tokenizer, dictionary or "
-            "config.json, or tokens that were added. In transformers "
-            f"model.resize_token_embeddings({row.checkpoint[0]}) before the load makes "
-            "room."
+            f"config.json, or tokens that were added.{_room_text(row, case)}"
         )
     vocabularies = {(row.checkpoint[:1], row.model[:1]) for row in words}
     tabled = [
