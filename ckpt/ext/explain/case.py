@@ -446,10 +446,36 @@ def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
             if section.kind == kind
         ]
         if found:
-            yield Statement(f"It holds {part}, in {and_more(found, 3)}.")
+            held = _unlike_averages(case) if kind == "ema" else ""
+            yield Statement(f"It holds {part}, in {and_more(found, 3)}.{held}")
         # A name that may mean the part forbids to say that the file lacks it.
         elif not any(words.search(name) for name in names):
             yield Statement(f"{_LACKS} {part}.{_without_text(kind, text)}")
+
+
+def _unlike_averages(case: Case) -> str:
+    """The sentence on averages whose names are not those of the weights, or an empty
+    text.
+    """
+    averages = [row for row in case.survey.sections if row.kind == "ema"]
+    models = [row for row in case.survey.models if row.kind == "model"]
+    if len(averages) != 1 or len(models) != 1:
+        return ""
+    theirs, ours = averages[0].names(), models[0].names()
+    own = [name for name in theirs if name not in set(ours)]
+    lost = [name for name in ours if name not in set(theirs)]
+    if not own and not lost:
+        return ""
+    return (
+        f" They have {len(theirs):,} names and the weights {len(ours):,}, of which "
+        f"{len(theirs) - len(own):,} are the same"
+        + (
+            f": {show(own[0], 80)} is none of the weights"
+            + (f", and {show(lost[0], 80)} none of the averages." if lost else ".")
+            if own
+            else f": {show(lost[0], 80)} is none of the averages."
+        )
+    )
 
 
 _LACKS = "It does not hold"

@@ -68,6 +68,24 @@ def is_option(name: str, text: str) -> bool:
     )
 
 
+_STATES = re.compile(r"(?:^|_)(?:state|states|group|groups|optim\w{0,10}|dict)$")
+"""The names of variables in which programs have the states of an optimizer."""
+
+
+def owner_of(name: str, text: str) -> str | None:
+    """The variable from which the last line of a program takes a name by a subscript,
+    or None.
+    """
+    pattern = rf"\b(\w{{1,80}})\[['\"]{re.escape(name)}['\"]\]"
+    found = re.findall(pattern, text[-_NEAR:])
+    return found[-1] if found else None
+
+
+def is_of_optimizer(owner: str) -> bool:
+    """Tell whether a variable may be the state of an optimizer, by its name."""
+    return _STATES.search(owner) is not None
+
+
 def option_statements(name: str, case: Case) -> Iterator[Statement]:
     """Say that the groups of an optimizer lack an option which the optimizer of the new
     run asks for.

@@ -767,7 +767,8 @@ class KeyLists:
                     "If the program loaded the whole file, and no part of it, all "
                     f"{len(self.shapes):,} tensors of the file have their place, for "
                     "the message names no unexpected key. Then they load so, and that "
-                    "part begins untrained:",
+                    "part stays as the model has it: untrained, if its code loads no "
+                    "weights of its own into it:",
                     (),
                     f"model.load_state_dict({load}, strict=False)",
                 )
@@ -959,8 +960,11 @@ class KeyLists:
         """Say how to load what fits."""
         load = self.survey.load.expression
         apart = None
+        # A model with other blocks is another one, which was said before.
+        is_deeper = any(True for _ in compare_depths(self.message, self.shapes))
         if (
             not self.present
+            and not is_deeper
             and not self.changed.text
             and not self.message.mismatched
             and not self.forms
@@ -980,9 +984,7 @@ class KeyLists:
             is_complete and load is not None and 2 * len(self.rest) < len(self.shapes)
         )
         # A model with fewer blocks loads so, and is another one.
-        is_complete = is_complete and not any(
-            True for _ in compare_depths(self.message, self.shapes)
-        )
+        is_complete = is_complete and not is_deeper
         # Without a trained scale the model would load, and give other results.
         scales = [] if self.missing else trained_scales(self.rest, self.shapes)
         needed = trained_scales_statement(scales, self.case) if scales else None
@@ -1054,6 +1056,7 @@ class KeyLists:
             and not self.respelled.partners
             and not self.message.mismatched
             and not self.case.is_useless
+            and not is_deeper
         ):
             yield load_into_statement(
                 self.survey, "Load what fits, and see what does not:"

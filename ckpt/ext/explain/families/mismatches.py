@@ -63,9 +63,9 @@ _VOCABULARY = re.compile(
 )
 
 _TABLE = re.compile(
-    r"(?:^|[._])(?:embeddings?|embed|emb|codebook)(?:_[a-z]{1,3})?\d{0,3}"
+    r"(?:^|[._])(?:embeddings?|embed|emb|ebd|codebook)(?:_[a-z]{1,3})?\d{0,3}"
     r"(?:\.\d{1,4})?\.weight$"
-    r"|_emb(?:edding)?\.weight$"
+    r"|_(?:emb(?:edding)?|ebd)\.weight$"
 )
 """The name of a table of rows that a number chooses: of words, codes, classes, pictures
 or cells.
@@ -258,6 +258,8 @@ def mismatch_statements(
     # Another network at one place, or other anchors, has to be built first.
     if _replaced_in(message, shapes) or anchors_statement(same) is not None:
         return
+    if any(_is_other_attention(row) for row in same):
+        return
     if shifted_statement(message) is not None or groups_statement(same) is not None:
         return
     if (
@@ -432,6 +434,14 @@ def _shape_reasons(
         if (row.checkpoint[:1], row.model[:1]) not in tables
         and is_head(row, rows, shapes)
     ]
+    # A size that is also one of inputs is a width of the network, and no classes.
+    inner = {
+        sizes
+        for row in rows
+        for sizes in zip(row.checkpoint[1:], row.model[1:], strict=False)
+        if sizes[0] != sizes[1]
+    }
+    heads = [row for row in heads if (row.checkpoint[0], row.model[0]) not in inner]
     # The outputs of inner layers are another width too.
     if wide:
         heads = [row for row in heads if HEAD_WORDS.search(row.name.rpartition(".")[0])]
@@ -538,6 +548,10 @@ def _shape_reasons(
             "(TensorFlow, JAX), or a Conv1D of GPT-2 stands where the model has a "
             "Linear."
         )
+    windows_of_bias = _bias_statement(rows)
+    if windows_of_bias is not None:
+        yield windows_of_bias
+        rows = [row for row in rows if not _BIAS_TABLE.search(row.name)]
     for row in [
         row
         for row in rows
@@ -554,6 +568,58 @@ def _shape_reasons(
             "load of what fits leaves them untrained."
         )
     yield from input_statements(rows, shapes)
+
+
+_BIAS_TABLE = re.compile(r"(?:^|[._])relative_position_bias_table$")
+"""The table of a Swin Transformer, with a row for each way from one place of a window
+to another one.
+"""
+
+
+def _bias_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say which windows the tables of relative positions are of, or return None."""
+    tables = [row for row in rows if _BIAS_TABLE.search(row.name)]
+    if not tables or any(
+        len(row.checkpoint) != 2 or len(row.model) != 2 for row in tables
+    ):
+        return None
+    row = tables[0]
+    here, there = _window_text(row.checkpoint[0]), _window_text(row.model[0])
+    if not here or not there:
+        return None
+    text = (
+        f"The tables of relative positions are of another window: {row.checkpoint[0]:,}"
+        f" rows in the checkpoint ({here}) and {row.model[0]:,} in the model ({there})."
+    )
+    if _is_other_attention(row):
+        return Statement(
+            f"{text} So the attention of the file goes along one dimension at a time "
+            "in another way than that of the model: they are two kinds of networks, "
+            "or two versions of one. Build the one that saved."
+        )
+    return Statement(
+        f"{text} Build the model with the window of the checkpoint (window_size), or "
+        "resize the tables, as the code of Swin for fine-tuning does. A load of what "
+        "fits leaves them untrained."
+    )
+
+
+def _is_other_attention(row: Mismatch) -> bool:
+    """Tell whether a table of relative positions is of a window in one dimension on one
+    side, and in two on the other one.
+    """
+    sides = [isqrt(shape[0]) ** 2 == shape[0] for shape in (row.checkpoint, row.model)]
+    return _BIAS_TABLE.search(row.name) is not None and sides[0] != sides[1]
+
+
+def _window_text(count: int) -> str:
+    """The window that has so many relative positions: 2w - 1 along each dimension.
+    Empty where there is none.
+    """
+    side = isqrt(count)
+    if side * side == count and side % 2:
+        return f"a window of {(side + 1) // 2} x {(side + 1) // 2}"
+    return f"a window of {(count + 1) // 2} in one dimension" if count % 2 else ""
 
 
 def _replaced_in(

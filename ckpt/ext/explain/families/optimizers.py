@@ -119,8 +119,9 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
     rows = list(_size_statements(pair, held))
     for section in case.optimizers:
         rows.append(Statement(_groups_text(section)))
-    # States without shapes, as those of SGD, tell nothing.
-    if not any(held.values()):
+    # Without a model in the file nothing says in which order its parameters stand.
+    has_model = any(match.models for match in case.survey.matches)
+    if not any(held.values()) or not has_model:
         return Answer(path, tuple(rows))
     rows.append(
         Statement(

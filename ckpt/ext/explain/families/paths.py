@@ -409,7 +409,11 @@ _LEAST_LISTED = 2
 
 def of_absent_files(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a program that lists the files which it does not find."""
-    row = _listed_in_folder(found.string[found.start() :], case.survey.path)
+    folder = case.survey.path
+    # A folder with one checkpoint is read as that file.
+    if case.is_folder and not is_url(folder) and os.path.isfile(folder):
+        folder = os.path.dirname(folder)
+    row = _listed_in_folder(found.string[found.start() :], folder)
     if row is not None:
         yield row
 
@@ -422,7 +426,11 @@ def _listed_in_folder(text: str, folder: str) -> Statement | None:
     named = list(dict.fromkeys(said))
     if len(named) < _LEAST_LISTED or is_url(folder) or not os.path.isdir(folder):
         return None
-    names = {name.rstrip("/") for name in locate(folder).names()}
+    listed = sorted(locate(folder).names())
+    names = {name for name in listed if not name.endswith("/")}
+    # A checkpoint of DeepSpeed has its files in a folder for each step.
+    for inner in [name for name in listed if name.endswith("/")][:_MOST_FOLDERS]:
+        names.update(locate(os.path.join(folder, inner)).names())
     absent = [name for name in named if name not in names]
     if not absent:
         return Statement(
@@ -431,20 +439,26 @@ def _listed_in_folder(text: str, folder: str) -> Statement | None:
         )
     kinds = {_NUMBERED.sub("", name) for name in absent}
     alike = sorted(name for name in names if _NUMBERED.sub("", name) in kinds)
-    counted = counted_noun(len(absent), "file")
-    verb = "is" if len(absent) == 1 else "are"
-    text = f"{counted} of the message {verb} not in this folder"
+    # Without a file of their kind it may be another folder than that of the message.
     if not alike:
-        return Statement(f"{text}, and it has none like them.", tuple(absent))
+        return None
     here = sorted(int(found[1]) for name in alike if (found := _NUMBERED.search(name)))
-    ranks = f" (of the ranks {here[0]} to {here[-1]})" if len(here) > 1 else ""
-    return Statement(
-        f"{text}, which has {len(alike):,} of their kind{ranks}. Each rank writes its "
-        "own file, and a run on several machines writes those of each machine to its "
-        "own disk: bring all of them into one folder, or save to a disk that all "
-        "machines share. Without them nothing brings these ranks back.",
-        tuple(absent),
+    numbers = f" (the numbers {here[0]} to {here[-1]})" if len(here) > 1 else ""
+    verb = "is" if len(absent) == 1 else "are"
+    text = (
+        f"{counted_noun(len(absent), 'file')} of the message {verb} not in this "
+        f"folder, which has {len(alike):,} of their kind{numbers}. "
     )
+    if "rank" in absent[0]:
+        text += (
+            "Each rank writes its own file, and a run on several machines writes those "
+            "of each machine to its own disk: bring all of them into one folder, or "
+            "save to a disk that all machines share. Without them nothing brings these "
+            "parts back."
+        )
+    else:
+        text += "Copy the others to it: the parts belong together."
+    return Statement(text, tuple(absent))
 
 
 def lacking_in_folder(text: str, folder: str) -> Statement | None:

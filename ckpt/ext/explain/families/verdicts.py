@@ -299,8 +299,9 @@ def apart_statement(
             "change what the trained ones around them get."
         )
     return Statement(
-        f"{text} What lacks begins untrained: expected for a new head or an adapter. "
-        "Else build the model as the run that saved did."
+        f"{text} What lacks stays as it was built: expected for a new head, for an "
+        "adapter, or for a part with weights of its own. Else build the model as the "
+        "run that saved did."
     )
 
 
