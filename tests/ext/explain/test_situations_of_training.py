@@ -718,3 +718,69 @@ def test_shards_that_were_not_copied(tmp_path: Path) -> None:
     )
     assert "2 files of the message are not in this folder" in found.said
     assert "Copy the others to it" in found.said and "rank" not in found.said
+
+
+# --- two forms of one model -----------------------------------------------------------
+
+
+def test_the_missing_keys_are_in_another_part(tmp_path: Path) -> None:
+    deployed = weights(conv1__weight=(2, 2), conv1__bias=(2,))
+    trained = weights(conv1__main_weight=(2, 2), conv1__align=(2,))
+    path = tmp_path / "led.pth"
+    torch.save({"params": trained, "params_deploy": deployed}, path)
+
+    found = Answered(refused(trained, deployed), path)
+
+    assert "All 2 missing keys are in params_deploy of this file" in found.said
+    model = nn.Module()
+    model.conv1 = nn.Linear(2, 2)
+    (line,) = found.commands
+    with folder_of(tmp_path):
+        exec(line, {"model": model, "torch": torch})
+    assert torch.equal(model.conv1.bias, torch.ones(2))
+
+    # A name that many parts have proves nothing.
+    one = {name: deployed[name] for name in ("conv1.bias",)}
+    found = Answered(refused(trained, one), path)
+    assert "in params_deploy of this file" not in found.said
+
+
+@pytest.mark.parametrize("value", [None, {}])
+def test_a_part_that_the_best_save_leaves_out(value: Any, tmp_path: Path) -> None:
+    path = tmp_path / "best.pth"
+    torch.save({"state_dict": network().state_dict(), "optimizer": value}, path)
+    found = Answered("Unable to load the optimizer from the checkpoint", path)
+    assert "does not hold the state of an optimizer: optimizer is there" in found.said
+    assert found.code == 0
+    found = Answered(
+        "    self.optimizer.load_state_dict(self.ckpt['optimizer'])\n"
+        "    saved_groups = state_dict['param_groups']\n"
+        "TypeError: 'NoneType' object is not subscriptable",
+        path,
+    )
+    assert "The program takes optimizer from the file" in found.said
+    assert found.loaded().keys() == network().state_dict().keys()
+
+
+def test_an_optimizer_without_a_group(tmp_path: Path) -> None:
+    optimizer = torch.optim.Adam(network().parameters())
+    hollow = {"state": {}, "param_groups": []}
+    path = checkpoint(tmp_path / "g.pt", optimizer, d_optim=hollow)
+    found = Answered(
+        "ValueError: loaded state dict contains a parameter group that doesn't match "
+        "the size of optimizer's group",
+        path,
+    )
+    assert "d_optim has no group of parameters." in found.said
+
+
+def test_modules_of_another_kind_are_no_depth(tmp_path: Path) -> None:
+    file = {f"loss.0.vgg.{number}.weight": torch.ones(2) for number in range(3)}
+    more = {
+        f"loss.1.dis.{number}.{last}": torch.ones(2)
+        for number in range(3)
+        for last in ("weight", "bias")
+    }
+    torch.save(file, tmp_path / "loss.pt")
+    found = Answered(refused(file, {**file, **more}), tmp_path / "loss.pt")
+    assert "depth differs" not in found.said

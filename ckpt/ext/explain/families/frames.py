@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
-from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.case import Case, Statement, is_hollow
 from ckpt.model.text import and_more, show
 from ckpt.tree.find import children_of
-from ckpt.tree.view import look
 
 _NEAR = 6_000
 """Characters before an error in which its traceback stands."""
@@ -44,13 +43,9 @@ def empty_part(keys: Sequence[str], case: Case) -> Iterator[Statement]:
         if key not in held:
             continue
         node = held[key]
-        seen = look(node)
-        if node is None:
-            what = "None"
-        elif seen.kind in ("mapping", "sequence") and not seen.children:
-            what = "empty"
-        else:
+        if not is_hollow(node):
             continue
+        what = "None" if node is None else "empty"
         yield Statement(
             f"The program takes {show(key, 80)} from the file, and {show(key, 80)} is "
             f"{what} there: the run that saved had nothing to put into it, or it was "

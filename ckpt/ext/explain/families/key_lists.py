@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from ckpt.evidence.loading import path_subscripts
 from ckpt.evidence.mapping import Match
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -248,6 +249,11 @@ class KeyLists:
             yield part
             self.is_told = True
             return
+        elsewhere = self._in_another_part()
+        if elsewhere is not None:
+            yield elsewhere
+            self.is_told = True
+            return
         of_adapter = list(adapter_statements(self.message, self.case))
         if of_adapter:
             yield from of_adapter
@@ -282,6 +288,34 @@ class KeyLists:
                 f"{_none_of_text(self.unexpected)} in this file. Is it the file that "
                 "was loaded?"
             )
+
+    def _in_another_part(self) -> Statement | None:
+        """Say that another part of the file has all missing keys, or return None."""
+        wanted = set(self.missing)
+        # A file has a few names, such as weight, in many parts.
+        if not self.here or len(wanted) < _LEAST_ELSEWHERE or wanted & set(self.shapes):
+            return None
+        parts = [
+            section
+            for section in self.survey.sections
+            if section.path != self.chosen.path
+            and section.kind in ("model", "ema", "other")
+            and wanted <= set(section.names())
+        ]
+        if len(parts) != 1:
+            return None
+        (part,) = parts
+        text = (
+            f"All {len(wanted):,} missing keys are in {show(part.name, 80)} of this "
+            f"file, and the program loaded {show(self.chosen.name, 80) or 'the root'}. "
+            "The file has the model in two forms: name that part to the program"
+        )
+        load, steps = self.survey.load.expression, path_subscripts(part.path)
+        # With several models in a file the line goes down to none of them.
+        if load is None or steps is None or len(self.survey.candidates) < _LEAST_PARTS:
+            return Statement(f"{text}.")
+        line = f"model.load_state_dict({load}{steps})"
+        return Statement(f"{text}, or load it so:", (), line)
 
     def pair_names(self) -> None:
         """Pair the names that the file has with those that the model lacks."""
@@ -1091,6 +1125,9 @@ def _first_statement(first: str, shapes: Mapping[str, object]) -> Statement:
     )
 
 
+_LEAST_ELSEWHERE = 2
+"""Missing keys that another part must have: one alone may be there by chance."""
+_LEAST_PARTS = 2
 _IN_SEQUENCE = re.compile(r"^(.+)\.(\d{1,3})\.(?:weight|bias)$")
 
 

@@ -78,6 +78,8 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
 def _groups_text(section: Section) -> str:
     sizes = [len(group.slots) for group in groups_of(section)]
     name = show(section.name, 80) or "The optimizer"
+    if not sizes:
+        return f"{name} has no group of parameters."
     if len(sizes) == 1:
         return f"{name} has one group of {counted_noun(sizes[0], 'parameter')}."
     listed_sizes = and_more([f"{size:,}" for size in sizes], 12)

@@ -409,11 +409,16 @@ _LEAST_LISTED = 2
 
 def of_absent_files(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a program that lists the files which it does not find."""
-    folder = case.survey.path
-    # A folder with one checkpoint is read as that file.
-    if case.is_folder and not is_url(folder) and os.path.isfile(folder):
-        folder = os.path.dirname(folder)
-    row = _listed_in_folder(found.string[found.start() :], folder)
+    text, folder = found.string[found.start() :], case.survey.path
+    # A folder with one checkpoint is read as that file. The message has its name.
+    if not is_url(folder) and os.path.isfile(folder):
+        around = os.path.dirname(os.path.abspath(folder))
+        parents = [
+            re.split(r"[\\/]", match[1])[:-1] for match in _LISTED.finditer(text)
+        ]
+        if any(parts[-1:] == [os.path.basename(around)] for parts in parents):
+            folder = around
+    row = _listed_in_folder(text, folder)
     if row is not None:
         yield row
 
