@@ -120,9 +120,6 @@ def _look_at_words(text: str, case: Case) -> Answer:
     """Look at the file for an error without a page, and at the words that both have."""
     # The surest words come first: a path, a setting, a missing name, any name.
     looked = looked_at(case, text)
-    rows = tuple(of_questions(text, case))
-    if rows:
-        return Answer(case.survey.path, (*rows, *load_statements(case)))
     # A recorded path explains the error, so what the file is need not be told.
     rows = tuple(of_recorded_path(text, case))
     if rows:
@@ -131,6 +128,9 @@ def _look_at_words(text: str, case: Case) -> Answer:
     if rows:
         told = [row for row in looked.statements if not row.text.startswith(NOTHING)]
         return Answer(case.survey.path, (*rows, *told))
+    rows = tuple(of_questions(text, case))
+    if rows:
+        return Answer(case.survey.path, (*rows, *load_statements(case)))
     rows = tuple(of_names(text, case))
     is_told = len(rows) > 1  # more than where the name stands
     return looked._replace(
