@@ -138,6 +138,19 @@ def test_plain_names_are_no_wrapper_and_no_norm_has_no_statistics(
     assert "prefix of a wrapper" not in found.said
 
 
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_loss_that_jumps_asks_for_the_optimizer(
+    has_state: bool, tmp_path: Path
+) -> None:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters())
+    parts = {"optimizer": optimizer.state_dict()} if has_state else {}
+    torch.save({"model": model.state_dict(), **parts}, tmp_path / "a.pth")
+    found = Answered("the loss jumps after I resume the training", tmp_path / "a.pth")
+    assert ("has the state of an optimizer, in optimizer" in found.said) is has_state
+    assert ("holds no optimizer" in found.said) is not has_state
+
+
 def test_load_from_checkpoint_gives_a_new_model(tmp_path: Path) -> None:
     torch.save(
         {"state_dict": network().state_dict(), "pytorch-lightning_version": "1.9.0"},
@@ -333,6 +346,15 @@ def test_a_scheduler_that_was_not_saved_begins_anew(tmp_path: Path) -> None:
     assert "saved no such state" not in found.said
 
 
+def test_weights_at_another_key_have_the_prefix_of_a_wrapper(tmp_path: Path) -> None:
+    wrapped = nn.DataParallel(network()).state_dict()
+    torch.save({"epoch": 1, "state_dict": wrapped}, tmp_path / "a.pth")
+    found = Answered("KeyError: 'model'", tmp_path / "a.pth")
+    assert "The weights are in state_dict. Their names begin with module." in found.said
+    torch.save({"epoch": 1, "state_dict": network().state_dict()}, tmp_path / "b.pth")
+    assert "prefix" not in Answered("KeyError: 'model'", tmp_path / "b.pth").said
+
+
 def test_averages_stand_for_what_lacks(tmp_path: Path) -> None:
     torch.save({"g_ema": network().state_dict(), "lat": 1}, tmp_path / "a.pt")
     found = Answered("KeyError: 'g'", tmp_path / "a.pt")
@@ -512,6 +534,15 @@ def test_tables_of_a_window_follow_from_no_image(tmp_path: Path) -> None:
     model = {**file, name: torch.ones(1, 31, 31, 2)}
     found = Answered(refused(file, model), tmp_path / "a.pth")
     assert "another size of window" in found.said and "image" not in found.said
+
+
+def test_positions_and_patches_give_the_size_of_the_image(tmp_path: Path) -> None:
+    patches = {"patch_embed.proj.weight": torch.ones(8, 3, 14, 14)}
+    file = {"pos_embed": torch.ones(1, 1370, 8), **patches}
+    torch.save(file, tmp_path / "dinov2.pth")
+    model = {"pos_embed": torch.ones(1, 257, 8), **patches}
+    found = Answered(refused(file, model), tmp_path / "dinov2.pth")
+    assert "images of 518 x 518 and of 224 x 224" in found.said
 
 
 def test_a_vocabulary_of_fairseq_has_languages(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ckpt.bytes.location import locate
 from ckpt.evidence.loading import string_literal
 from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
+from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import (
     Answer,
     Case,
@@ -1068,7 +1069,15 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
                 "program builds?"
             )
         held = and_more([show(model, 80) for model in models], 3)
-        yield Statement(f"The weights are in {held}{begins or '.'}")
+        wrapped = len(models) == 1 and wrapped_names(case.survey.candidates[0].names())
+        prefix = wrapped[0].partition(".")[0] if wrapped else ""
+        wrapper = (
+            f" Their names begin with {show(prefix, 40)}., the prefix of a wrapper, "
+            "which a model without it does not have: ckpt strip takes it off."
+            if wrapped and not begins
+            else ""
+        )
+        yield Statement(f"The weights are in {held}{begins or '.'}{wrapper}")
     elif _OF_RESULTS.issubset(keys):
         yield Statement(
             "These are the results of an evaluation, and no weights of a model: "

@@ -563,9 +563,9 @@ def _shape_reasons(
             for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
         )
         yield Statement(
-            f"Position embeddings differ: {counts}. Build the model with the image "
-            "size, or the greatest length, of the checkpoint, or interpolate them. A "
-            "load of what fits leaves them untrained."
+            f"Position embeddings differ: {counts}.{_image_text(row, shapes)} Build "
+            "the model with the image size, or the greatest length, of the checkpoint, "
+            "or interpolate them. A load of what fits leaves them untrained."
         )
     yield from input_statements(rows, shapes)
 
@@ -711,12 +711,45 @@ def _positions_text(shape: Sequence[int]) -> str:
     """The number of positions of an embedding, and the square of patches that it is:
     `257 (16 x 16 and 1 more)`.
     """
+    count, side = _count_positions(shape), _grid_side(shape)
+    if not side:
+        return f"{count:,}"
+    more = count - side * side
+    return f"{count:,} ({side} x {side}{f' and {more} more' if more else ''})"
+
+
+_PATCHES = re.compile(r"(?:^|\.)patch_embed(?:ding)?s?\.(?:proj|projection)\.weight$")
+
+
+def _image_text(row: Mismatch, shapes: dict[str, tuple[int, ...]]) -> str:
+    """The sentence on the sizes of images that two grids of patches have, or an empty
+    text.
+    """
+    sides = [_grid_side(shape) for shape in (row.checkpoint, row.model)]
+    kernels = {
+        shape[-1]
+        for name, shape in shapes.items()
+        if _PATCHES.search(name) and len(shape) == 4 and shape[2] == shape[3]
+    }
+    # With patches of two sizes nothing says which grid is meant.
+    if not all(sides) or len(kernels) != 1:
+        return ""
+    (patch,) = kernels
+    here, there = (side * patch for side in sides)
+    return (
+        f" With the patches of this file, of {patch} x {patch}, these are images of "
+        f"{here} x {here} and of {there} x {there}."
+    )
+
+
+def _grid_side(shape: Sequence[int]) -> int:
+    """The side of the square of patches that some positions are, or 0."""
     count = _count_positions(shape)
     for more in (0, 1, 2, 5):
         side = isqrt(max(0, count - more))
         if side > 2 and side * side == count - more:
-            return f"{count:,} ({side} x {side}{f' and {more} more' if more else ''})"
-    return f"{count:,}"
+            return side
+    return 0
 
 
 def _count_positions(shape: Sequence[int]) -> int:

@@ -83,7 +83,25 @@ _LOADED = re.compile(
     r"(?i)\b(?:re-?)?load(?:s|ed|ing)?\b|load_(?:state_dict|from_checkpoint|model)"
     r"|\bresum\w{1,4}"
 )
+_RESUMES = re.compile(r"(?i)\bresum\w{1,4}|\bcontinu\w{1,4} (?:the )?train")
 _CLASS_METHOD = "load_from_checkpoint"
+
+
+def _of_resumed_state(case: Case) -> Statement:
+    """Say whether a file has the state of an optimizer, without which a run that goes
+    on gets worse for some steps.
+    """
+    labels = [show(section.name, 60) or "the root" for section in case.optimizers]
+    if not labels:
+        return Statement(
+            "This file holds no optimizer. A run that goes on from it begins its "
+            "moments and its learning rate anew, and its loss rises for some steps."
+        )
+    return Statement(
+        f"This file has the state of an optimizer, in {and_more(labels, 3)}. A run "
+        "that goes on without it, as where the program loads the model alone, begins "
+        "its moments and its learning rate anew, and its loss rises for some steps."
+    )
 
 
 def _of_results(text: str, case: Case) -> Iterator[Statement]:
@@ -99,6 +117,8 @@ def _of_results(text: str, case: Case) -> Iterator[Statement]:
             "new model with the weights and returns it, and the object on which it is "
             "called keeps its own: model = Net.load_from_checkpoint(path)."
         )
+    if _RESUMES.search(text) is not None:
+        yield _of_resumed_state(case)
     chosen = case.survey.candidates[0]
     names = chosen.names()
     norms = [name for name in names if name.endswith("running_mean")]
