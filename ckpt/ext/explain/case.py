@@ -473,9 +473,7 @@ def is_hollow(node: Node) -> bool:
 
 
 def _unlike_averages(case: Case) -> str:
-    """The sentence on averages whose names are not those of the weights, or an empty
-    text.
-    """
+    """The sentence on averages with other names than the weights, or an empty text."""
     averages = [row for row in case.survey.sections if row.kind == "ema"]
     models = [row for row in case.survey.models if row.kind == "model"]
     if len(averages) != 1 or len(models) != 1:

@@ -24,7 +24,7 @@ _WAYS = (
 
 
 def is_flat(name: str) -> bool:
-    """Tell whether a name is that of a flat parameter."""
+    """Tell whether a name belongs to a flat parameter."""
     return _FLAT.search(name) is not None
 
 
@@ -82,9 +82,9 @@ def flat_state_statement(
     case: Case, sizes: Sequence[int], names: Iterable[str]
 ) -> Statement | None:
     """Say that a step stopped at the state of a flat parameter, where a file has flat
-    parameters and one of two sizes is that of such a state, or return None.
+    parameters and such a state has one of two sizes, or return None.
 
-    `names` are those of the tensors whose states have the first size.
+    `names` are the tensors whose states have the first size.
     """
     flat = [name for name in names if is_flat(name)]
     if not flat or len(sizes) != 2:
