@@ -56,13 +56,16 @@ from ckpt.ext.explain.families.mapped import (
     of_no_maps,
 )
 from ckpt.ext.explain.families.paths import (
+    ABSENT_FILES,
     COUNTED,
     NOT_FOUND,
     lacking_in_folder,
+    of_absent_files,
     of_counted,
     of_path,
     written_by,
 )
+from ckpt.ext.explain.families.questions import of_questions
 from ckpt.ext.explain.families.quoted import (
     of_lacking,
     of_names,
@@ -105,6 +108,11 @@ def answer(message: Message | None, case: Case, text: str = "") -> Answer:
     """
     if message is None or FAMILIES[message.kind].of_any:
         return answer_of_any(text, case) or _look_at_words(text, case)
+    # A page that was found by words alone is less sure than the words of a program.
+    if not message.text:
+        of_program = answer_of_any(text, case)
+        if of_program is not None:
+            return of_program
     return FAMILIES[message.kind].answer(message, case)
 
 
@@ -120,6 +128,9 @@ def _look_at_words(text: str, case: Case) -> Answer:
     if rows:
         told = [row for row in looked.statements if not row.text.startswith(NOTHING)]
         return Answer(case.survey.path, (*rows, *told))
+    rows = tuple(of_questions(text, case))
+    if rows:
+        return Answer(case.survey.path, (*rows, *load_statements(case)))
     rows = tuple(of_names(text, case))
     is_told = len(rows) > 1  # more than where the name stands
     return looked._replace(
@@ -136,6 +147,7 @@ _OF_ANY: tuple[
     (NOT_LOADED, of_parts),
     (NOT_FOUND, of_path),
     (COUNTED, of_counted),
+    (ABSENT_FILES, of_absent_files),
     (RESUMED, of_resumed),
     (NO_EPOCH, of_no_epoch),
     (BUS_ERROR, of_bus_error),

@@ -19,8 +19,10 @@ from ckpt.evidence.weights import valueless
 from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.findings import LEVELS, Finding, Level, Plan, Way
 from ckpt.model.names import Globs
+from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, and_more, counted_noun, show
+from ckpt.tree.find import children_of
 from ckpt.tree.view import look
 
 
@@ -446,10 +448,51 @@ def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
             if section.kind == kind
         ]
         if found:
-            yield Statement(f"It holds {part}, in {and_more(found, 3)}.")
+            held = _unlike_averages(case) if kind == "ema" else ""
+            yield Statement(f"It holds {part}, in {and_more(found, 3)}.{held}")
+        elif hollow := [
+            str(key)
+            for key, child in children_of(case.survey.checkpoint.root)
+            if words.search(str(key)) and is_hollow(child)
+        ]:
+            shown = and_more([show(key, 60) for key in hollow], 3)
+            yield Statement(
+                f"{_LACKS} {part}: {shown} {be_verb(hollow)} there with nothing in "
+                "it. A save that is meant to be used, as the best one, leaves it out. "
+                "Go on from the last save of the run, or from the weights alone."
+            )
         # A name that may mean the part forbids to say that the file lacks it.
         elif not any(words.search(name) for name in names):
             yield Statement(f"{_LACKS} {part}.{_without_text(kind, text)}")
+
+
+def is_hollow(node: Node) -> bool:
+    """Tell whether a part is None, or a dict or a list without anything in it."""
+    seen = look(node)
+    return node is None or (seen.kind in ("mapping", "sequence") and not seen.children)
+
+
+def _unlike_averages(case: Case) -> str:
+    """The sentence on averages with other names than the weights, or an empty text."""
+    averages = [row for row in case.survey.sections if row.kind == "ema"]
+    models = [row for row in case.survey.models if row.kind == "model"]
+    if len(averages) != 1 or len(models) != 1:
+        return ""
+    theirs, ours = averages[0].names(), models[0].names()
+    own = [name for name in theirs if name not in set(ours)]
+    lost = [name for name in ours if name not in set(theirs)]
+    if not own and not lost:
+        return ""
+    return (
+        f" They have {len(theirs):,} names and the weights {len(ours):,}, of which "
+        f"{len(theirs) - len(own):,} are the same"
+        + (
+            f": {show(own[0], 80)} is none of the weights"
+            + (f", and {show(lost[0], 80)} none of the averages." if lost else ".")
+            if own
+            else f": {show(lost[0], 80)} is none of the averages."
+        )
+    )
 
 
 _LACKS = "It does not hold"

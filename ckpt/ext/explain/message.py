@@ -48,6 +48,10 @@ class Message(NamedTuple):
     """The task of the class of transformers that was built:
     `ForSequenceClassification`.
     """
+    owner: str | None = None
+    """The variable from which a program takes a key that it lacks, where that is no
+    state of an optimizer.
+    """
 
     @property
     def fields(self) -> dict[str, str]:

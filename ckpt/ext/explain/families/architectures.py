@@ -316,7 +316,12 @@ def compare_depths(
         is_more = held == set(range(len(held))) and numbers == set(
             range(len(held), max(numbers) + 1)
         )
-        if held and place not in left_over and is_more:
+        if (
+            held
+            and place not in left_over
+            and is_more
+            and _are_of_a_kind(place, message.missing, shapes)
+        ):
             differing[place] = (len(held), max(numbers) + 1)
     for place, numbers in left_over.items():
         held = here.get(place, set())
@@ -346,6 +351,23 @@ def compare_depths(
         "of the checkpoint: the blocks that the checkpoint lacks would stay untrained, "
         "and those that the model lacks would be lost."
     )
+
+
+def _are_of_a_kind(
+    place: str, absent: Sequence[str], names: Mapping[str, object]
+) -> bool:
+    """Tell whether the blocks that lack in a list have a name in common with those that
+    are there: else they are modules of other kinds.
+    """
+    ours = {_within_block(name) for name in names if _block_list(name) == place}
+    theirs = {_within_block(name) for name in absent if _block_list(name) == place}
+    return bool(ours & theirs)
+
+
+def _within_block(name: str) -> str:
+    """The rest of a name behind the number of its block."""
+    block = _BLOCK.match(name)
+    return name if block is None else name[block.end(2) :]
 
 
 def _block_numbers(

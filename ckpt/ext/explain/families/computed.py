@@ -68,11 +68,16 @@ def computed_shapes(
     names = computed_buffers([row.name for row in rows])
     if not names:
         return
+    # Tables of relative positions follow from the window of a Swin Transformer alone.
+    is_of_window = all(
+        name.rpartition(".")[2].startswith("relative_") for name in names
+    )
+    source = "its window" if is_of_window else "its input"
+    other = "window" if is_of_window else "image, or of the patches of its training"
     text = (
         f"{counted_noun(len(names), 'tensor')} of another shape "
-        f"{_no_weights_text(names)} from the size of its input when it is built. The "
-        "checkpoint was made for another size of image, or of the patches of its "
-        "training."
+        f"{_no_weights_text(names)} from the size of {source} when it is built. The "
+        f"checkpoint was made for another size of {other}."
     )
     load = case.survey.load.expression
     # The line leaves out these buffers alone, so any other difference would stop it.

@@ -13,6 +13,7 @@ from ckpt.bytes.location import locate
 from ckpt.evidence.loading import string_literal
 from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
+from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import (
     Answer,
     Case,
@@ -26,6 +27,14 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.ext.explain.families.computed import computed_buffers, tied_to_shared
+from ckpt.ext.explain.families.frames import (
+    empty_part,
+    is_of_optimizer,
+    is_option,
+    option_statements,
+    owner_of,
+    taken_keys,
+)
 from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.libraries import of_gguf_name
 from ckpt.ext.explain.families.loras import of_cut_name, of_older_names
@@ -274,8 +283,24 @@ def _answer_key(message: Message, case: Case) -> Answer:
     # but checkpoint contains only the model.`
     if "contains only the model" in message.text:
         return Answer(case.survey.path, tuple(_no_optimizer(case)))
-    rows = list(_of_root(name, case))
+    rows = list(empty_part(message.names, case)) or list(
+        _of_root(name, case)
+        if message.owner is None
+        else _of_other_owner(name, message.owner, case)
+    )
     return Answer(case.survey.path, tuple(rows)) if rows else looked_at(case)
+
+
+def _take_frames(message: Message, text: str, start: int) -> Message:
+    """The message, with the keys that its program takes before it, and the variable
+    from which it takes the one that lacks.
+    """
+    found = _KEY.search(text, start)
+    owner = None if found is None else owner_of(found[1], text[:start])
+    return message._replace(
+        names=taken_keys(text, start),
+        owner=None if owner is None or is_of_optimizer(owner) else owner,
+    )
 
 
 _OF_OPTIMIZERS = (
@@ -360,6 +385,14 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     row = of_gguf_name(name, found.string, case)
     if row is not None:
         yield row
+        yield from load_statements(case)
+        return
+    if is_option(name, found.string[: found.end()]) and case.optimizers:
+        yield from option_statements(name, case)
+        return
+    empty = list(empty_part(taken_keys(found.string, found.start()), case))
+    if empty:
+        yield from empty
         yield from load_statements(case)
         return
     yield from _of_root(name, case)
@@ -459,7 +492,10 @@ def _first_rates(case: Case) -> Iterator[Statement]:
         )
 
 
-_ASKED = {"lr_lambdas": "LambdaLR", "_schedulers": "SequentialLR or ChainedScheduler"}
+_ASKED = {
+    "lr_lambdas": "LambdaLR or MultiplicativeLR",
+    "_schedulers": "SequentialLR or ChainedScheduler",
+}
 """Keys that load_state_dict of a scheduler asks for -> the class."""
 _SCHEDULERS = {
     "T_max": "CosineAnnealingLR",
@@ -467,8 +503,10 @@ _SCHEDULERS = {
     "step_size": "StepLR",
     "total_steps": "OneCycleLR",
     "patience": "ReduceLROnPlateau",
-    "lr_lambdas": "LambdaLR",
-    "_schedulers": "SequentialLR",
+    "max_lrs": "CyclicLR",
+    "lr_lambdas": "LambdaLR or MultiplicativeLR",
+    "_milestones": "SequentialLR",
+    "_schedulers": "ChainedScheduler",
     "milestones": "MultiStepLR",
     "total_iters": "LinearLR, ConstantLR or PolynomialLR",
     # Keep it last: StepLR and MultiStepLR have a gamma too.
@@ -513,8 +551,34 @@ def _states_of_schedulers(case: Case) -> Iterator[tuple[str, set[str]]]:
         keys.setdefault(tuple(row.path), set()).update(str(key) for key in row.keys)
     for path, held in keys.items():
         # Every scheduler of torch but ChainedScheduler keeps last_epoch in its state.
-        if "last_epoch" in held:
+        # The states inside of another scheduler are parts of it.
+        is_state = "last_epoch" in held or "_schedulers" in held
+        if is_state and "_schedulers" not in path:
             yield ".".join(map(str, path)), held
+
+
+def _of_other_owner(name: str, owner: str, case: Case) -> Iterator[Statement]:
+    """Say why a program does not find a name in a variable that is no state of an
+    optimizer.
+    """
+    # accelerate gathers there what it found in the file of random states.
+    if owner == "override_attributes" and case.is_folder:
+        yield Statement(
+            f"accelerate takes {show(name, 60)} from random_states_0.pkl of this "
+            "folder, and leaves it out without an error where that file has none, or "
+            "where it could not load the file (“Could not load random states” stands "
+            "above then). Another version of accelerate saved it: load with that one. "
+            "The weights and the optimizer are in files of their own, and load without "
+            "it."
+        )
+        yield from load_statements(case)
+        return
+    # The names of optimizers' fields tell nothing of another dict.
+    if name in _OF_OPTIMIZERS and name not in root_keys(case):
+        yield from _of_keys(name, case, has_places=False)
+        yield from load_statements(case)
+        return
+    yield from _of_root(name, case)
 
 
 def _of_root(name: str, case: Case) -> Iterator[Statement]:
@@ -893,8 +957,20 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
         if is_last_word
         else "the whole file is the state dict"
     )
+    if _HOOKED.search(name):
+        yield from _of_hook(name, case)
+        return
+    words = first_words(case.survey)
+    begins = (
+        f" Its names begin with {and_more([show(word, 40) for word in words], 5)}. "
+        "Are they those of the whole model that the program builds? Weights of a part, "
+        "as a backbone, belong to the option for that part, and not to the one for a "
+        "checkpoint of the run."
+        if name in _MODEL_KEYS and len(words) > 1
+        else ""
+    )
     yield Statement(
-        f"This file holds weights alone, by their names at its root: {what}."
+        f"This file holds weights alone, by their names at its root: {what}.{begins}"
     )
     if name in ("params", "params_ema", "params-ema"):
         yield Statement(
@@ -910,13 +986,59 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
         )
 
 
+_HOOKED = re.compile(r"\.\w{1,40}_(?:orig|u|v|g)$")
+"""The names that spectral_norm and weight_norm of torch keep for a weight."""
+
+
+def _of_hook(name: str, case: Case) -> Iterator[Statement]:
+    """Answer the hook of spectral_norm, which asks for its names also with
+    strict=False.
+    """
+    layer = name.rpartition(".")[0]
+    held = [
+        other
+        for section in case.survey.candidates
+        for other in section.names()
+        if other.startswith(f"{layer}.")
+    ]
+    has = (
+        f"it has {and_more([show(other, 80) for other in held], 3)} of that layer"
+        if held
+        else f"it has nothing of {show(layer, 80)}"
+    )
+    text = (
+        f"This file has no {show(name, 100)}: {has}. In older versions of torch the "
+        "hook of spectral_norm asks for it whenever a state dict is loaded, with "
+        "strict=False too."
+    )
+    load = case.survey.load.expression
+    if load is None or len(case.survey.candidates) != 1:
+        yield Statement(text)
+        return
+    yield Statement(
+        f"{text} What the file lacks can come from the model itself:",
+        (),
+        f"model.load_state_dict({{**model.state_dict(), **{load}}}, strict=False)",
+    )
+
+
 def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
     """Say which keys the file has at its root, and where its weights are."""
     keys = root_keys(case)
     if _OPTIMIZER_WORD.search(name):
         yield from _where_optimizers_are(case)
     none = "" if has_places or name in keys else f", and none is {show(name, 80)}"
-    yield Statement(f"The keys of this file are {keys_text(case)}{none}.")
+    averages = [key for key in keys if key in (f"{name}_ema", f"ema_{name}")]
+    part = (
+        f" {show(averages[0], 60)} has the running averages of {show(name, 60)}, by "
+        "its name: to use the model take these. A training that goes on wants both, "
+        "with the state of its optimizers."
+        if averages
+        else " The run saved no such state: leave its load out, and let it begin anew."
+        if none and _PART_WORD.search(name)
+        else ""
+    )
+    yield Statement(f"The keys of this file are {keys_text(case)}{none}.{part}")
     if _VITS.issubset(keys) and name in ("config", "weight", "f0", "version"):
         yield Statement(
             "A run of VITS, RVC or so-vits-svc goes on from such a file (the G_ and D_ "
@@ -947,7 +1069,15 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
                 "program builds?"
             )
         held = and_more([show(model, 80) for model in models], 3)
-        yield Statement(f"The weights are in {held}{begins or '.'}")
+        wrapped = len(models) == 1 and wrapped_names(case.survey.candidates[0].names())
+        prefix = wrapped[0].partition(".")[0] if wrapped else ""
+        wrapper = (
+            f" Their names begin with {show(prefix, 40)}., the prefix of a wrapper, "
+            "which a model without it does not have: ckpt strip takes it off."
+            if wrapped and not begins
+            else ""
+        )
+        yield Statement(f"The weights are in {held}{begins or '.'}{wrapper}")
     elif _OF_RESULTS.issubset(keys):
         yield Statement(
             "These are the results of an evaluation, and no weights of a model: "
@@ -955,6 +1085,8 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         )
 
 
+_PART_WORD = re.compile(r"(?i)sched|(?:^|_)(?:grad_?)?scaler|(?:^|_)amp$|(?:^|_)rng")
+"""The names under which programs look for parts of a run that may begin anew."""
 _CONTAINER = re.compile(
     r"\w{0,40}(?:state|dict|model|weights?|params?|net|network|ema|module)\w{0,20}",
     re.IGNORECASE,
@@ -1511,7 +1643,8 @@ def of_attribute(found: re.Match[str], case: Case) -> Iterator[Statement]:
     # Read `'NoneType' object has no attribute 'bpe'`: the None may be a value of the
     # file.
     if found[1] == "NoneType":
-        yield from _of_nothing(found[2], case)
+        empty = list(empty_part(taken_keys(found.string, found.start()), case))
+        yield from empty or _of_nothing(found[2], case)
         return
     if found[1].rpartition(".")[2].lower() not in ("dict", "ordereddict"):
         return
@@ -1938,6 +2071,7 @@ FAMILIES = (
             ),
         ),
         _answer_key,
+        _take_frames,
     ),
     Family(
         "not-a-state-dict",

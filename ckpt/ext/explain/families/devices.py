@@ -35,6 +35,8 @@ _STEP = re.compile(
 _NEAR = 6_000
 """Characters before an error in which its traceback stands."""
 _OPTIMIZER = "optimizer.step"
+_GOES_ON = "resume"
+_RESUMES = re.compile(r"(?i)\bresum(?:e[sd]?|ing)\b|--resume|\bcontinu(?:e|ing) train")
 _LOADING = re.compile(
     r"torch\.load\(|torch/serialization\.py|load_state_dict|restore_location"
     r"|load_checkpoint"
@@ -118,7 +120,10 @@ def _take_replicas(message: Message, text: str, start: int) -> Message:
     of one.
     """
     near = text[max(0, start - _NEAR) : start + _NEAR]
-    return message._replace(names=(_OPTIMIZER,)) if _STEP.search(near) else message
+    if _STEP.search(near):
+        return message._replace(names=(_OPTIMIZER,))
+    # Without a traceback the words of who asks may say that a run goes on.
+    return message._replace(names=(_GOES_ON,)) if _RESUMES.search(near) else message
 
 
 def _answer_replicas(message: Message, case: Case) -> Iterator[Statement]:
@@ -149,6 +154,16 @@ def _answer_replicas(message: Message, case: Case) -> Iterator[Statement]:
             "the parameters. Move the model to its device first, build the optimizer "
             "from it, and then load the state: load_state_dict moves it."
         )
+    if _GOES_ON in message.names and case.optimizers and not is_replicated(message):
+        labels = [show(section.name, 60) or "the root" for section in case.optimizers]
+        yield Statement(
+            f"The text speaks of a run that goes on, and this file has the state of an "
+            f"optimizer ({and_more(labels, 3)}). If its step stopped, the model was "
+            "moved after the optimizer had been built or loaded, so the state stayed "
+            "on the other device. Move the model to its device first, build the "
+            "optimizer from it, and then load the state: load_state_dict moves it."
+        )
+        return
     # .to() does not reach a module in a plain list, which explains the error by itself.
     yield from finding_statements(case.found("list-modules"))
     if case.found("list-modules") or case.survey.checkpoint.traits.names_are_code:

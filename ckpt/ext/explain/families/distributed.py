@@ -439,9 +439,9 @@ def _option_statements(
     if not lost:
         return
     fields = list(dict.fromkeys(name.rpartition(".")[2] for name in lost))
+    # A tuple is flattened to its items, as betas[0]: the option is betas.
     held = sorted(
-        {name.rpartition(".")[2] for name in names if _OF_GROUP.search(name)}
-        | {
+        {
             name.rpartition(".")[2].rstrip("]0123456789[")
             for name in names
             if _OF_GROUP.search(name)

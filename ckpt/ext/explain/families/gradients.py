@@ -52,6 +52,8 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
     names = _own_names(message.names, survey)
     if names:
         rows.append(Statement("DDP names the parameters itself.", tuple(names)))
+    if names and numbers is None:
+        rows += _state_statements(names, survey)
     if numbers is None:
         if not names:
             rows.append(
@@ -107,6 +109,38 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
             numbers, case, is_guess=is_guess, has_older=case.older is not None
         )
     return Answer(survey.path, tuple(rows), numbering=found_numbers)
+
+
+def _state_statements(names: Sequence[str], survey: Survey) -> Iterator[Statement]:
+    """Say which of some parameters have a state in the optimizer of the file, which
+    tells whether they ever had a gradient.
+    """
+    stepped: dict[str, bool] = {}
+    for match in survey.matches:
+        for slot, index in zip(match.slots, match.indices, strict=True):
+            if index is not None and slot.keeps_state:
+                stepped[survey.checkpoint.tensors[index].name] = slot.has_state
+    known = [name for name in names if name in stepped]
+    had = tuple(name for name in known if stepped[name])
+    # With names that no optimizer of the file has, nothing is known of the others.
+    if not known or len(known) < len(names):
+        return
+    if len(had) == len(names):
+        yield Statement(
+            "The optimizer of this file has a state for each of them, so they had a "
+            "gradient in an earlier step: forward did not take this branch in the step "
+            "that stopped. Layers that are dropped at random (layerdrop) and branches "
+            "that depend on the data do so. Set find_unused_parameters=True, or let "
+            "each step use them."
+        )
+    elif had:
+        yield Statement(
+            f"The optimizer of this file has a state for {len(had):,} of them, which "
+            "had a gradient in an earlier step. The others never had one.",
+            tuple(name for name in names if not stepped[name]),
+        )
+    else:
+        yield Statement(f"Never a gradient: {UNUSED[:1].lower()}{UNUSED[1:]}")
 
 
 def _unchanged_statements(older: Older, *, fits: bool) -> Iterator[Statement]:

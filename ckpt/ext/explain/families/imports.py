@@ -76,6 +76,16 @@ def rows_of(checkpoint: Checkpoint, name: str) -> list[Import]:
     ]
 
 
+_DIGITS = re.compile(r"_(?=[a-f]{0,12}\d)[0-9a-f]{6,40}$")
+"""The digits at the end of a name that a program has made up."""
+
+
+def _is_made(module: str, case: Case) -> bool:
+    """Tell whether a module has one class of its own name, with digits at its end."""
+    rows = rows_of(case.survey.checkpoint, module)
+    return _DIGITS.search(module) is not None and {row.name for row in rows} == {module}
+
+
 def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
     survey = case.survey
     if survey.checkpoint.traits.names_are_code and any(
@@ -255,6 +265,14 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         # Python names a part only where it has found the package.
         if "." in lacking[1]:
             yield _of_lacking_part(lacking[1], case)
+            return
+        if _is_made(lacking[1], case):
+            yield Statement(
+                f"The module has the name of its only class, {show(lacking[1], 120)}, "
+                "with digits at its end. As a rule such a class was made while the "
+                "program ran (jittable() of torch_geometric), and no package has it. "
+                "Build the model anew with its program, and load the weights into it."
+            )
             return
         yield Statement(
             f"The program loads it where {show(lacking[1], 120)} can be imported: in "

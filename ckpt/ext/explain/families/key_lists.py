@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from ckpt.evidence.loading import path_subscripts
 from ckpt.evidence.mapping import Match
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -248,6 +249,11 @@ class KeyLists:
             yield part
             self.is_told = True
             return
+        elsewhere = self._in_another_part()
+        if elsewhere is not None:
+            yield elsewhere
+            self.is_told = True
+            return
         of_adapter = list(adapter_statements(self.message, self.case))
         if of_adapter:
             yield from of_adapter
@@ -282,6 +288,34 @@ class KeyLists:
                 f"{_none_of_text(self.unexpected)} in this file. Is it the file that "
                 "was loaded?"
             )
+
+    def _in_another_part(self) -> Statement | None:
+        """Say that another part of the file has all missing keys, or return None."""
+        wanted = set(self.missing)
+        # A file has a few names, such as weight, in many parts.
+        if not self.here or len(wanted) < _LEAST_ELSEWHERE or wanted & set(self.shapes):
+            return None
+        parts = [
+            section
+            for section in self.survey.sections
+            if section.path != self.chosen.path
+            and section.kind in ("model", "ema", "other")
+            and wanted <= set(section.names())
+        ]
+        if len(parts) != 1:
+            return None
+        (part,) = parts
+        text = (
+            f"All {len(wanted):,} missing keys are in {show(part.name, 80)} of this "
+            f"file, and the program loaded {show(self.chosen.name, 80) or 'the root'}. "
+            "The file has the model in two forms: name that part to the program"
+        )
+        load, steps = self.survey.load.expression, path_subscripts(part.path)
+        # With several models in a file the line goes down to none of them.
+        if load is None or steps is None or len(self.survey.candidates) < _LEAST_PARTS:
+            return Statement(f"{text}.")
+        line = f"model.load_state_dict({load}{steps})"
+        return Statement(f"{text}, or load it so:", (), line)
 
     def pair_names(self) -> None:
         """Pair the names that the file has with those that the model lacks."""
@@ -716,7 +750,8 @@ class KeyLists:
             yield Statement(
                 "They are the head for a task, which the checkpoint of a base model "
                 "does not have: expected, where the model is to be trained for a new "
-                "task. Without training its answers are random."
+                "task. Without training its answers are random. strict=False loads the "
+                f"rest.{_pretraining_text(self.here)}"
                 if not heads
                 else "They are the head of this model, and the file has another one "
                 f"({and_more([show(name, 80) for name in heads], 3)}): expected, where "
@@ -766,7 +801,8 @@ class KeyLists:
                     "If the program loaded the whole file, and no part of it, all "
                     f"{len(self.shapes):,} tensors of the file have their place, for "
                     "the message names no unexpected key. Then they load so, and that "
-                    "part begins untrained:",
+                    "part stays as the model has it: untrained, if its code loads no "
+                    "weights of its own into it:",
                     (),
                     f"model.load_state_dict({load}, strict=False)",
                 )
@@ -958,8 +994,11 @@ class KeyLists:
         """Say how to load what fits."""
         load = self.survey.load.expression
         apart = None
+        # A model with other blocks is another one, which was said before.
+        is_deeper = any(True for _ in compare_depths(self.message, self.shapes))
         if (
             not self.present
+            and not is_deeper
             and not self.changed.text
             and not self.message.mismatched
             and not self.forms
@@ -979,9 +1018,7 @@ class KeyLists:
             is_complete and load is not None and 2 * len(self.rest) < len(self.shapes)
         )
         # A model with fewer blocks loads so, and is another one.
-        is_complete = is_complete and not any(
-            True for _ in compare_depths(self.message, self.shapes)
-        )
+        is_complete = is_complete and not is_deeper
         # Without a trained scale the model would load, and give other results.
         scales = [] if self.missing else trained_scales(self.rest, self.shapes)
         needed = trained_scales_statement(scales, self.case) if scales else None
@@ -1000,10 +1037,12 @@ class KeyLists:
                 "predicts has no place for them, and loses nothing. strict=False "
                 "leaves them out."
             )
+        # torch before 0.4 names one key, so nothing is known of the others.
+        is_old = _OLD_LOAD.search(self.message.text) is not None
         # A whole module without a place is an option of the run, if all else fits.
         own = (
             []
-            if self.missing or self.message.mismatched
+            if self.missing or self.message.mismatched or is_old
             else own_parts(self.rest, self.shapes)
         )
         if "right format" in self.message.text:
@@ -1018,6 +1057,8 @@ class KeyLists:
         )
         if counted is not None:
             yield counted
+        elif self.rest and is_old and self.rest[0] == next(iter(self.shapes), None):
+            yield _first_statement(self.rest[0], self.shapes)
         elif self.rest and load is not None and _OLD_LOAD.search(self.message.text):
             yield Statement(
                 "torch before 0.4 stops at the first such key, so others may follow. "
@@ -1049,12 +1090,44 @@ class KeyLists:
             and not self.respelled.partners
             and not self.message.mismatched
             and not self.case.is_useless
+            and not is_deeper
         ):
             yield load_into_statement(
                 self.survey, "Load what fits, and see what does not:"
             )
 
 
+def _pretraining_text(here: Sequence[str]) -> str:
+    """The sentence on a file of a pretraining by masks, or an empty text."""
+    masks = [name for name in here if name.rpartition(".")[2] == "mask_token"]
+    if not masks:
+        return ""
+    return (
+        f" {show(masks[0], 80)} shows that the file is of a pretraining by masks: a "
+        "script takes it as weights to begin with (--finetune), and not as a run to "
+        "resume or to evaluate."
+    )
+
+
+def _first_statement(first: str, shapes: Mapping[str, object]) -> Statement:
+    """Say that the first key of a file has no place in a model, of which torch before
+    0.4 tells no more.
+    """
+    words = dict.fromkeys(name.partition(".")[0] for name in shapes)
+    return Statement(
+        f"{show(first, 100)} is the first of the {len(shapes):,} keys of this file, "
+        "and torch before 0.4 stops at the first key without a place: so none has "
+        "found one, and the model may have none of these names. They begin with "
+        f"{and_more([show(word, 40) for word in words], 8)}. Compare them with those "
+        "that the model asks for, as list(model.state_dict())[:8] shows them: where "
+        "the layers are the same, ckpt rename gives each its name, and strict=False "
+        "would load nothing of them, in silence."
+    )
+
+
+_LEAST_ELSEWHERE = 2
+"""Missing keys that another part must have: one alone may be there by chance."""
+_LEAST_PARTS = 2
 _IN_SEQUENCE = re.compile(r"^(.+)\.(\d{1,3})\.(?:weight|bias)$")
 
 

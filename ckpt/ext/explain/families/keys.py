@@ -122,7 +122,9 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     path = case.survey.path
     # Lines of detectron2 may compare two layers whose names only end alike.
     names = {name: () for part in case.survey.candidates for name in part.names()}
-    compared = list(ends_statement(message, names))
+    # The names of a copy that failed are no pairs.
+    is_copy = COPIED.search(message.text) is not None
+    compared = [] if is_copy else list(ends_statement(message, names))
     if compared and not (message.missing or message.mismatched):
         return Answer(path, tuple(compared))
     if not (message.missing or message.unexpected or message.mismatched):

@@ -24,6 +24,7 @@ from ckpt.ext.explain.families.computed import (
     computed_shapes,
     swin_downsample,
 )
+from ckpt.ext.explain.families.flat import flat_statement, is_flat
 from ckpt.ext.explain.families.heads import HEAD_WORDS, is_head
 from ckpt.ext.explain.families.layers import (
     heads_statement,
@@ -53,6 +54,7 @@ from ckpt.ext.explain.families.verdicts import (
     vocabulary_statement,
 )
 from ckpt.ext.explain.message import Message, Mismatch
+from ckpt.ext.explain.origins import name_origin
 from ckpt.model.text import and_more, counted_noun, show
 
 _VOCABULARY = re.compile(
@@ -61,10 +63,13 @@ _VOCABULARY = re.compile(
 )
 
 _TABLE = re.compile(
-    r"(?:^|[._])(?:embeddings?|embed|emb|codebook)(?:_[a-z]{1,3})?\d{0,3}\.weight$"
-    r"|_emb(?:edding)?\.weight$"
+    r"(?:^|[._])(?:embeddings?|embed|emb|ebd|codebook)(?:_[a-z]{1,3})?\d{0,3}"
+    r"(?:\.\d{1,4})?\.weight$"
+    r"|_(?:emb(?:edding)?|ebd)\.weight$"
 )
-"""The name of a table of rows that a number chooses: of words, codes or classes."""
+"""The name of a table of rows that a number chooses: of words, codes, classes, pictures
+or cells.
+"""
 
 _POSITIONS = re.compile(
     r"(?:^|[._])(?:pos_embed|embed_positions|position_embeddings?|positional_embedding"
@@ -145,7 +150,9 @@ def mismatch_statements(
         return
     if same and not case.is_useless:
         # Each of these explains all shapes at once, so nothing is said beside them.
+        flat = flat_statement(same)
         told = [
+            *([] if flat is None else [flat]),
             *_of_quantizers(same, shapes),
             *merged_layers(message, shapes, case),
             *name_architectures(message, shapes),
@@ -217,7 +224,7 @@ def mismatch_statements(
             by_settings.insert(0, heads)
         reasons = [
             *told_first,
-            *([] if is_whole else _shape_reasons(same, shapes, message)),
+            *([] if is_whole else _shape_reasons(same, shapes, message, case)),
             *by_settings,
             *_recorded_settings(message, case),
         ]
@@ -251,6 +258,8 @@ def mismatch_statements(
     # Another network at one place, or other anchors, has to be built first.
     if _replaced_in(message, shapes) or anchors_statement(same) is not None:
         return
+    if any(_is_other_attention(row) for row in same):
+        return
     if shifted_statement(message) is not None or groups_statement(same) is not None:
         return
     if (
@@ -263,6 +272,34 @@ def mismatch_statements(
         )
 
 
+def _room_text(row: Mismatch, case: Case) -> str:
+    """The sentence on the room that a program makes for other tokens."""
+    # fairseq adds a token for each language of its settings, and has no way to make
+    # room.
+    languages = [
+        name
+        for name, node in case.finds_value(("langs",))
+        if isinstance(node, str) and node
+    ]
+    if languages:
+        shown = and_more([show(name, 60) for name in languages], 2)
+        return (
+            f" The file has its languages at {shown} (--langs), and the program adds a "
+            "token for each: build the model with the same list and dictionary."
+        )
+    origin = name_origin(case.survey) or ""
+    if "fairseq" in origin:
+        return " Take the dictionary of the run that saved (dict.txt)."
+    return (
+        f" In transformers model.resize_token_embeddings({row.checkpoint[0]}) before "
+        "the load makes room."
+    )
+
+
+_WITHOUT_DATA = (
+    " The model has none: it was built without the data, or without the list or the "
+    "number that stands for it."
+)
 _MOST_TABLES = 1
 """Sizes of tables that have a sentence of their own."""
 
@@ -311,7 +348,10 @@ def _recorded_settings(message: Message, case: Case) -> Iterator[Statement]:
 
 
 def _shape_reasons(
-    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]], message: Message
+    rows: Sequence[Mismatch],
+    shapes: dict[str, tuple[int, ...]],
+    message: Message,
+    case: Case,
 ) -> Iterator[Statement]:
     """The reasons that the shapes themselves show."""
     empty = [
@@ -366,9 +406,7 @@ def _shape_reasons(
         yield Statement(
             f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and "
             f"{row.model[0]:,} in the model: another tokenizer, dictionary or "
-            "config.json, or tokens that were added. In transformers "
-            f"model.resize_token_embeddings({row.checkpoint[0]}) before the load makes "
-            "room."
+            f"config.json, or tokens that were added.{_room_text(row, case)}"
         )
     vocabularies = {(row.checkpoint[:1], row.model[:1]) for row in words}
     tabled = [
@@ -396,6 +434,14 @@ def _shape_reasons(
         if (row.checkpoint[:1], row.model[:1]) not in tables
         and is_head(row, rows, shapes)
     ]
+    # A size that is also one of inputs is a width of the network, and no classes.
+    inner = {
+        sizes
+        for row in rows
+        for sizes in zip(row.checkpoint[1:], row.model[1:], strict=False)
+        if sizes[0] != sizes[1]
+    }
+    heads = [row for row in heads if (row.checkpoint[0], row.model[0]) not in inner]
     # The outputs of inner layers are another width too.
     if wide:
         heads = [row for row in heads if HEAD_WORDS.search(row.name.rpartition(".")[0])]
@@ -453,9 +499,10 @@ def _shape_reasons(
         yield Statement(
             f"{counted_noun(len(listed), 'table')} have other numbers of rows in the "
             f"checkpoint and in the model: {and_more(listed, 4)}. A number of rows is "
-            "that of a vocabulary: symbols, words or names that were counted in the "
-            "data of the training. Take the vocabularies that were saved with it, for "
-            "those of other data give each row another meaning."
+            "counted in the data of a run (symbols, words or names of a vocabulary, "
+            "pictures, cells of a grid in a box), or follows from its settings. Take "
+            "the lists and the bounds that go with the checkpoint, for those of other "
+            "data give each row another meaning."
         )
         tables = set()
     for here, there in sorted(tables):
@@ -469,11 +516,12 @@ def _shape_reasons(
         named = and_more([show(name, 120) for name in same], 3)
         yield Statement(
             f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the "
-            f"checkpoint and {there[0]:,} in the model: a size that the settings of a "
-            "model give, as the number of its symbols, speakers or classes. Build it "
-            f"with {here[0]:,}: the settings, and the list of the symbols or names, "
-            "are those of the run that saved. A load of what fits leaves the whole "
-            "table untrained."
+            f"checkpoint and {there[0]:,} in the model: a size that the settings or "
+            "the data of a run give, as the number of its symbols, speakers, classes "
+            f"or pictures.{_WITHOUT_DATA if not there[0] else ''} Build it with "
+            f"{here[0]:,}: the settings, and the list of the symbols or names, are "
+            "those of the run that saved. A load of what fits leaves the whole table "
+            "untrained."
         )
     windows = [
         row
@@ -500,6 +548,10 @@ def _shape_reasons(
             "(TensorFlow, JAX), or a Conv1D of GPT-2 stands where the model has a "
             "Linear."
         )
+    windows_of_bias = _bias_statement(rows)
+    if windows_of_bias is not None:
+        yield windows_of_bias
+        rows = [row for row in rows if not _BIAS_TABLE.search(row.name)]
     for row in [
         row
         for row in rows
@@ -511,11 +563,63 @@ def _shape_reasons(
             for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
         )
         yield Statement(
-            f"Position embeddings differ: {counts}. Build the model with the image "
-            "size, or the greatest length, of the checkpoint, or interpolate them. A "
-            "load of what fits leaves them untrained."
+            f"Position embeddings differ: {counts}.{_image_text(row, shapes)} Build "
+            "the model with the image size, or the greatest length, of the checkpoint, "
+            "or interpolate them. A load of what fits leaves them untrained."
         )
     yield from input_statements(rows, shapes)
+
+
+_BIAS_TABLE = re.compile(r"(?:^|[._])relative_position_bias_table$")
+"""The table of a Swin Transformer, with a row for each way from one place of a window
+to another one.
+"""
+
+
+def _bias_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say which windows the tables of relative positions are of, or return None."""
+    tables = [row for row in rows if _BIAS_TABLE.search(row.name)]
+    if not tables or any(
+        len(row.checkpoint) != 2 or len(row.model) != 2 for row in tables
+    ):
+        return None
+    row = tables[0]
+    here, there = _window_text(row.checkpoint[0]), _window_text(row.model[0])
+    if not here or not there:
+        return None
+    text = (
+        f"The tables of relative positions are of another window: {row.checkpoint[0]:,}"
+        f" rows in the checkpoint ({here}) and {row.model[0]:,} in the model ({there})."
+    )
+    if _is_other_attention(row):
+        return Statement(
+            f"{text} So the attention of the file goes along one dimension at a time "
+            "in another way than that of the model: they are two kinds of networks, "
+            "or two versions of one. Build the one that saved."
+        )
+    return Statement(
+        f"{text} Build the model with the window of the checkpoint (window_size), or "
+        "resize the tables, as the code of Swin for fine-tuning does. A load of what "
+        "fits leaves them untrained."
+    )
+
+
+def _is_other_attention(row: Mismatch) -> bool:
+    """Tell whether a table of relative positions is of a window in one dimension on one
+    side, and in two on the other one.
+    """
+    sides = [isqrt(shape[0]) ** 2 == shape[0] for shape in (row.checkpoint, row.model)]
+    return _BIAS_TABLE.search(row.name) is not None and sides[0] != sides[1]
+
+
+def _window_text(count: int) -> str:
+    """The window that has so many relative positions: 2w - 1 along each dimension.
+    Empty where there is none.
+    """
+    side = isqrt(count)
+    if side * side == count and side % 2:
+        return f"a window of {(side + 1) // 2} x {(side + 1) // 2}"
+    return f"a window of {(count + 1) // 2} in one dimension" if count % 2 else ""
 
 
 def _replaced_in(
@@ -607,12 +711,45 @@ def _positions_text(shape: Sequence[int]) -> str:
     """The number of positions of an embedding, and the square of patches that it is:
     `257 (16 x 16 and 1 more)`.
     """
+    count, side = _count_positions(shape), _grid_side(shape)
+    if not side:
+        return f"{count:,}"
+    more = count - side * side
+    return f"{count:,} ({side} x {side}{f' and {more} more' if more else ''})"
+
+
+_PATCHES = re.compile(r"(?:^|\.)patch_embed(?:ding)?s?\.(?:proj|projection)\.weight$")
+
+
+def _image_text(row: Mismatch, shapes: dict[str, tuple[int, ...]]) -> str:
+    """The sentence on the sizes of images that two grids of patches have, or an empty
+    text.
+    """
+    sides = [_grid_side(shape) for shape in (row.checkpoint, row.model)]
+    kernels = {
+        shape[-1]
+        for name, shape in shapes.items()
+        if _PATCHES.search(name) and len(shape) == 4 and shape[2] == shape[3]
+    }
+    # With patches of two sizes nothing says which grid is meant.
+    if not all(sides) or len(kernels) != 1:
+        return ""
+    (patch,) = kernels
+    here, there = (side * patch for side in sides)
+    return (
+        f" With the patches of this file, of {patch} x {patch}, these are images of "
+        f"{here} x {here} and of {there} x {there}."
+    )
+
+
+def _grid_side(shape: Sequence[int]) -> int:
+    """The side of the square of patches that some positions are, or 0."""
     count = _count_positions(shape)
     for more in (0, 1, 2, 5):
         side = isqrt(max(0, count - more))
         if side > 2 and side * side == count - more:
-            return f"{count:,} ({side} x {side}{f' and {more} more' if more else ''})"
-    return f"{count:,}"
+            return side
+    return 0
 
 
 def _count_positions(shape: Sequence[int]) -> int:
@@ -650,6 +787,9 @@ def _is_of_a_rank(rows: Sequence[Mismatch]) -> bool:
     """Tell whether all differ by the same number of ranks, along more than one
     dimension or in many layers.
     """
+    # FSDP divides its flat parameters, and tensor parallelism has none.
+    if any(is_flat(row.name) for row in rows):
+        return False
     counts = {_rank_count(row) for row in rows}
     if (
         len(counts) != 1

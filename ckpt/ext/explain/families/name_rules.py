@@ -121,7 +121,9 @@ def without_beginning(
         (
             f"The other {counted_noun(len(others), 'key')} of this file "
             f"{'belongs' if len(others) == 1 else 'belong'} to the rest of its model. "
-            "So the part loads alone:"
+            "To load the whole, give it to the whole model, and not to this part "
+            "(OpenMMLab: load_from, and not pretrained or init_cfg). The part loads "
+            "alone so:"
         ),
         (),
         taken_part(load, beginning),

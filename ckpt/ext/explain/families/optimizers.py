@@ -5,7 +5,7 @@ device.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpt.evidence.matching import groups_of
 from ckpt.evidence.optimizers import optimizer_facts
@@ -18,6 +18,7 @@ from ckpt.ext.explain.case import (
     finding_statements,
     looked_at,
 )
+from ckpt.ext.explain.families.flat import flat_state_statement
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show
@@ -77,13 +78,25 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
 def _groups_text(section: Section) -> str:
     sizes = [len(group.slots) for group in groups_of(section)]
     name = show(section.name, 80) or "The optimizer"
+    if not sizes:
+        return f"{name} has no group of parameters."
     if len(sizes) == 1:
         return f"{name} has one group of {counted_noun(sizes[0], 'parameter')}."
     listed_sizes = and_more([f"{size:,}" for size in sizes], 12)
-    return (
+    text = (
         f"{name} has {len(sizes):,} groups of {listed_sizes} parameters, "
         f"{sum(sizes):,} in all."
     )
+    empty = [f"{number:,}" for number, size in enumerate(sizes) if not size]
+    if empty:
+        one = len(empty) == 1
+        text += (
+            f" Group{'' if one else 's'} {and_more(empty, 12)}, counted from 0, "
+            f"{'is' if one else 'are'} empty: the run gave no parameter there. A "
+            "generator that was used up gives none (filter, model.parameters() kept "
+            "in a variable), and neither does a filter of layers that are all frozen."
+        )
+    return text
 
 
 def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
@@ -99,23 +112,78 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
     # Any sum of two tensors may raise this, so without an optimizer it says nothing.
     if sizes is None or not case.optimizers:
         return looked_at(case)
-    rows = [
-        Statement(
-            "If the step of an optimizer stopped, its state is that of other "
-            "parameters: the optimizer got them in another order, or a layer has "
-            "another size. load_state_dict compares counts alone, and no shapes."
-        )
-    ]
+    pair = (int(sizes[1]), int(sizes[2]))
+    held = _states_of_sizes(case, pair)
+    for here, there in (pair, pair[::-1]):
+        flat = flat_state_statement(case, (here, there), held[here])
+        if flat is not None:
+            return Answer(path, (flat,))
+    rows = list(_size_statements(pair, held))
     for section in case.optimizers:
         rows.append(Statement(_groups_text(section)))
+    # Without a model in the file nothing says in which order its parameters stand.
+    has_model = any(match.models for match in case.survey.matches)
+    if not any(held.values()) or not has_model:
+        return Answer(path, tuple(rows))
     rows.append(
         Statement(
-            "The shapes of this file do not tell which: the states fit the order of "
-            "the model's parameters. Compare with the order in which the new run hands "
-            "its parameters over."
+            "In this file the states fit the order of the model's parameters. Compare "
+            "with the order in which the new run hands its parameters over, and with "
+            "their shapes there."
         )
     )
     return Answer(path, tuple(rows))
+
+
+def _states_of_sizes(case: Case, sizes: Sequence[int]) -> dict[int, list[str]]:
+    """The parameters whose states have a dimension of each size, by their names or
+    numbers.
+    """
+    names: dict[str, list[str]] = {}
+    for match in case.survey.matches:
+        tensors = case.survey.checkpoint.tensors
+        names[match.optimizer.name] = [
+            f"parameter {number:,}" if index is None else tensors[index].name
+            for number, index in enumerate(match.indices)
+        ]
+    held: dict[int, list[str]] = {size: [] for size in sizes}
+    for section in case.optimizers:
+        slots = [slot for group in groups_of(section) for slot in group.slots]
+        known = names.get(section.name, [])
+        for number, slot in enumerate(slots):
+            own = slot.name or f"parameter {number:,}"
+            label = known[number] if number < len(known) else own
+            for size in held:
+                if slot.shape is not None and size in slot.shape:
+                    held[size].append(label)
+    return held
+
+
+def _size_statements(
+    pair: tuple[int, int], held: dict[int, list[str]]
+) -> Iterator[Statement]:
+    """Say which states of a file have the two sizes of an error."""
+    found = [size for size in dict.fromkeys(pair) if held[size]]
+    if not found:
+        yield Statement(
+            f"No state of an optimizer in this file has a dimension of {pair[0]:,} or "
+            f"{pair[1]:,}. If the step of an optimizer stopped, it had the state of "
+            "another file. Otherwise the forward or the loss stopped, and no state of "
+            "an optimizer is the cause."
+        )
+        return
+    for size in found:
+        names = held[size]
+        yield Statement(
+            f"{counted_noun(len(names), 'state')} of the optimizer in this file "
+            f"{'has' if len(names) == 1 else 'have'} a dimension of {size:,}: those of "
+            f"{and_more([show(name, 100) for name in names], 3)}."
+        )
+    yield Statement(
+        "If the step of an optimizer stopped, it got the state of another parameter: "
+        "the new run hands its parameters over in another order, or a layer has "
+        "another size there. load_state_dict compares counts alone, and no shapes."
+    )
 
 
 def _answer_capturable(message: Message, case: Case) -> Iterator[Statement]:

@@ -44,6 +44,7 @@ def settle_rules(rules: Match, here: Sequence[str], missing: Sequence[str]) -> S
     """Take off a mapping what its words do not prove: a number for a named layer, and
     the head of another task; and count again where numbers begin elsewhere.
     """
+    rules = _without_pooled_norms(rules)
     # The rules of a dialect come from the tables of packages, and need no proof.
     if not rules.renames or any(rule.kind == "dialect" for rule in rules.renames):
         return Settled(rules)
@@ -52,6 +53,27 @@ def settle_rules(rules: Match, here: Sequence[str], missing: Sequence[str]) -> S
         return Settled(shifted)
     rules = _without_numbers(rules, here, missing)
     return _without_heads(_sharpen_start(rules), here)
+
+
+_POOLED = ("fc_norm", "norm")
+"""The norm behind the mean of all tokens in timm and its kin, and the one before it."""
+
+
+def _without_pooled_norms(rules: Match) -> Match:
+    """Take off a rule that makes the norm of the tokens the norm of their mean: they
+    stand at two places of a network, and fine-tuning begins the second anew.
+    """
+    pooled, plain = _POOLED
+    wrong = [rule for rule in rules.renames if (rule.one, rule.two) == (plain, pooled)]
+    if not wrong:
+        return rules
+    left = {
+        new: old
+        for new, old in rules.partners.items()
+        if new.split(".")[-2:-1] != [pooled] or old.split(".")[-2:-1] != [plain]
+    }
+    kept = tuple(rule for rule in rules.renames if rule not in wrong)
+    return Match(left, kept) if left and kept else Match({})
 
 
 def _sharpen_start(rules: Match) -> Match:

@@ -394,6 +394,78 @@ def _answer_lacking_file(
     yield from _use_of(name, case)
 
 
+_LISTED = re.compile(
+    r"['\"]([^'\"\n]{1,1000}\.(?:pt|pth|bin|ckpt|safetensors|distcp))['\"]"
+)
+ABSENT_FILES = re.compile(
+    r"(?i)\b(?:missing|not found|absent|do not exist|could not find)\b[^\n'\"]{0,80}"
+    rf"{_LISTED.pattern}, ?['\"]"
+)
+"""The words of programs that list files which they do not find."""
+_NUMBERED = re.compile(r"(?:rank|shard|part)[_-]?(\d{1,6})")
+_LEAST_LISTED = 2
+"""Files that a message lists: one alone is a path that was not found."""
+
+
+def of_absent_files(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a program that lists the files which it does not find."""
+    text, folder = found.string[found.start() :], case.survey.path
+    # A folder with one checkpoint is read as that file. The message has its name.
+    if not is_url(folder) and os.path.isfile(folder):
+        around = os.path.dirname(os.path.abspath(folder))
+        parents = [
+            re.split(r"[\\/]", match[1])[:-1] for match in _LISTED.finditer(text)
+        ]
+        if any(parts[-1:] == [os.path.basename(around)] for parts in parents):
+            folder = around
+    row = _listed_in_folder(text, folder)
+    if row is not None:
+        yield row
+
+
+def _listed_in_folder(text: str, folder: str) -> Statement | None:
+    """Say which files that a message lists a folder lacks, and which ranks its files
+    are of, or return None.
+    """
+    said = [re.split(r"[\\/]", match[1])[-1] for match in _LISTED.finditer(text)]
+    named = list(dict.fromkeys(said))
+    if len(named) < _LEAST_LISTED or is_url(folder) or not os.path.isdir(folder):
+        return None
+    listed = sorted(locate(folder).names())
+    names = {name for name in listed if not name.endswith("/")}
+    # A checkpoint of DeepSpeed has its files in a folder for each step.
+    for inner in [name for name in listed if name.endswith("/")][:_MOST_FOLDERS]:
+        names.update(locate(os.path.join(folder, inner)).names())
+    absent = [name for name in named if name not in names]
+    if not absent:
+        return Statement(
+            f"The {counted_noun(len(named), 'file')} of the message are in this "
+            "folder: the program looked in another one, or before they were there."
+        )
+    kinds = {_NUMBERED.sub("", name) for name in absent}
+    alike = sorted(name for name in names if _NUMBERED.sub("", name) in kinds)
+    # Without a file of their kind it may be another folder than that of the message.
+    if not alike:
+        return None
+    here = sorted(int(found[1]) for name in alike if (found := _NUMBERED.search(name)))
+    numbers = f" (the numbers {here[0]} to {here[-1]})" if len(here) > 1 else ""
+    verb = "is" if len(absent) == 1 else "are"
+    text = (
+        f"{counted_noun(len(absent), 'file')} of the message {verb} not in this "
+        f"folder, which has {len(alike):,} of their kind{numbers}. "
+    )
+    if "rank" in absent[0]:
+        text += (
+            "Each rank writes its own file, and a run on several machines writes those "
+            "of each machine to its own disk: bring all of them into one folder, or "
+            "save to a disk that all machines share. Without them nothing brings these "
+            "parts back."
+        )
+    else:
+        text += "Copy the others to it: the parts belong together."
+    return Statement(text, tuple(absent))
+
+
 def lacking_in_folder(text: str, folder: str) -> Statement | None:
     """Say that a folder of several files lacks the one that a program looked for in it,
     or return None.

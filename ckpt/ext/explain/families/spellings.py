@@ -218,7 +218,9 @@ def averages_statement(found: Sequence[str]) -> Statement:
         f"{counted_noun(len(found), 'key')} of this file {be_verb(found)} running "
         f"averages of its weights ({_AVERAGED}…, of the EMA hook of mmcv and mmdet). A "
         "model without that hook has no place for them and loses nothing else: the "
-        "load has the weights, and not their averages."
+        "load has the weights, and not their averages. A run that goes on with the "
+        "hook gives this file to the hook, too: its option resume_from "
+        "(custom_hooks.N.resume_from, N being its place in that list)."
     )
 
 

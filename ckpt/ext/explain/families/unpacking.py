@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement, keys_text, load_statements, root_keys
+from ckpt.ext.explain.families.frames import empty_part, taken_keys
 from ckpt.model.text import counted_noun, show
 from ckpt.tree.view import look
 
@@ -108,6 +109,12 @@ def of_subscript(found: re.Match[str], case: Case) -> Iterator[Statement]:
     one.
     """
     root = look(case.survey.checkpoint.root)
+    if found[1] == "NoneType":
+        empty = list(empty_part(taken_keys(found.string, found.start()), case))
+        yield from empty
+        if empty:
+            yield from load_statements(case)
+        return
     if found[1] is not None:
         if (
             case.has_module

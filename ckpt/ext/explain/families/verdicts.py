@@ -299,8 +299,9 @@ def apart_statement(
             "change what the trained ones around them get."
         )
     return Statement(
-        f"{text} What lacks begins untrained: expected for a new head or an adapter. "
-        "Else build the model as the run that saved did."
+        f"{text} What lacks stays as it was built: expected for a new head, for an "
+        "adapter, or for a part with weights of its own. Else build the model as the "
+        "run that saved did."
     )
 
 
@@ -513,6 +514,9 @@ def inputs_statement(message: Message) -> Statement | None:
         if variant is not None:
             return variant
     shown = and_more([_sizes_text(row, 1, "takes") for row in inner], 2)
+    # Two layers of one block have its inner width between them.
+    if outer and _is_inner(message.mismatched, outer):
+        return None
     if outer:
         weights = [row for row in outer if len(row.model) == 2] or outer
         gives = and_more([_sizes_text(row, 0, "gives") for row in weights], 2)
@@ -530,6 +534,21 @@ def inputs_statement(message: Message) -> Statement | None:
         "conditions, the size of an embedding or of a picture). Build the model with "
         "the settings and the version of the run that saved; a load of what fits "
         "leaves these layers untrained."
+    )
+
+
+def _is_inner(rows: Sequence[Mismatch], outer: Sequence[Mismatch]) -> bool:
+    """Tell whether each layer that gives other outputs stands in one module with a
+    later one that takes other inputs: fc1 and fc2 of a block.
+    """
+    given: dict[str, int] = {}
+    taken: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        module = ".".join(row.name.split(".")[:-2])
+        (given if row in outer else taken).setdefault(module, number)
+    # Outputs that go into a model again leave its last layer and enter its first one.
+    return given.keys() == taken.keys() and all(
+        number < taken[module] for module, number in given.items()
     )
 
 

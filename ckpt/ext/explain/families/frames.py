@@ -1,0 +1,131 @@
+"""The lines of a program in a traceback: the keys that it takes from a checkpoint, and
+the options that it takes from the groups of an optimizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ckpt.evidence.optimizers import optimizer_facts
+from ckpt.evidence.sections import Section
+from ckpt.ext.explain.case import Case, Statement, is_hollow
+from ckpt.model.text import and_more, show
+from ckpt.tree.find import children_of
+
+_NEAR = 6_000
+"""Characters before an error in which its traceback stands."""
+# checkpoint["optimizer"], ckpt.get('ema', None)
+_TAKEN = re.compile(r"(?:\[|\.get\(|\.pop\()['\"]([\w.-]{1,200})['\"]")
+_MOST = 24
+# group["radam_buffer"], self.param_groups[0]['lr']
+_OPTION = (
+    r"\b(?:param_)?groups?(?:\[\d{{1,4}}\])?"
+    r"(?:\[|\.get\()['\"]{name}['\"]"
+)
+
+
+def taken_keys(text: str, end: int) -> tuple[str, ...]:
+    """The keys that the lines of a program take before an error, the last ones first,
+    each once.
+    """
+    near = text[max(0, end - _NEAR) : end]
+    keys = [match[1] for match in _TAKEN.finditer(near)]
+    return tuple(dict.fromkeys(reversed(keys)))[:_MOST]
+
+
+def empty_part(keys: Sequence[str], case: Case) -> Iterator[Statement]:
+    """Say that a part which a program takes from the file is there and has nothing in
+    it. The first of the keys that says something ends.
+    """
+    held = {str(key): child for key, child in children_of(case.survey.checkpoint.root)}
+    for key in keys:
+        if key not in held:
+            continue
+        node = held[key]
+        if not is_hollow(node):
+            continue
+        what = "None" if node is None else "empty"
+        yield Statement(
+            f"The program takes {show(key, 80)} from the file, and {show(key, 80)} is "
+            f"{what} there: the run that saved had nothing to put into it, or it was "
+            "taken out before the file was handed on. Leave its load out, and let that "
+            "part begin anew, or take a save that has it. Options that load the "
+            "weights alone (load_from, --finetune, in the place of --resume) do so."
+        )
+        return
+
+
+def is_option(name: str, text: str) -> bool:
+    """Tell whether a line of a program takes a name from the groups of an optimizer."""
+    return (
+        re.search(_OPTION.format(name=re.escape(name)), text[-2 * _NEAR :]) is not None
+    )
+
+
+_STATES = re.compile(r"(?:^|_)(?:state|states|group|groups|optim\w{0,10}|dict)$")
+"""The names of variables in which programs have the states of an optimizer."""
+
+
+def owner_of(name: str, text: str) -> str | None:
+    """The variable from which the last line of a program takes a name by a subscript,
+    or None.
+    """
+    pattern = rf"\b(\w{{1,80}})\[['\"]{re.escape(name)}['\"]\]"
+    found = re.findall(pattern, text[-_NEAR:])
+    return found[-1] if found else None
+
+
+def is_of_optimizer(owner: str) -> bool:
+    """Tell whether a variable may be the state of an optimizer, by its name."""
+    return _STATES.search(owner) is not None
+
+
+def option_statements(name: str, case: Case) -> Iterator[Statement]:
+    """Say that the groups of an optimizer lack an option which the optimizer of the new
+    run asks for.
+    """
+    for section in case.optimizers:
+        fields = _group_fields(section)
+        facts = optimizer_facts(section)
+        if not fields or facts is None:
+            continue
+        label = show(section.name, 80) or "The optimizer"
+        shown = show(name, 60)
+        if name in fields:
+            yield Statement(
+                f"The groups of {label} have {shown}: another file was loaded."
+            )
+            continue
+        family = f" ({facts.family})" if facts.family else ""
+        is_plain = name.isidentifier()
+        yield Statement(
+            f"The program takes {shown} from the groups of its optimizer. The groups "
+            f"of {label} in this file{family} have none: theirs are "
+            f"{and_more(sorted(fields), 14)}. load_state_dict puts the groups of the "
+            "file in the place of the new ones, so what the file lacks is gone then. "
+            "Another optimizer saved it, or another version of it. Begin the optimizer "
+            "anew, and load the model alone."
+            + (
+                f" Or, where {shown} is an option of the same optimizer, put it back "
+                "after that load:"
+                if is_plain
+                else ""
+            ),
+            (),
+            "for group in optimizer.param_groups: "
+            f'group.setdefault("{name}", optimizer.defaults["{name}"])'
+            if is_plain
+            else None,
+        )
+
+
+def _group_fields(section: Section) -> set[str]:
+    """The options of the first groups of an optimizer."""
+    groups = dict(children_of(section.node)).get("param_groups")
+    fields = {
+        str(key)
+        for _, group in children_of(groups)[:2]
+        for key, _ in children_of(group)
+    }
+    return fields - {"params"}

@@ -1,0 +1,160 @@
+"""Questions without an error: a learning rate that a run lost when it went on, a model
+that is worse after a load.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.evidence.loading import path_subscripts
+from ckpt.evidence.optimizers import optimizer_facts
+from ckpt.evidence.wrappers import wrapped_names
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.beginnings import load_into_statement
+from ckpt.model.text import and_more, counted_noun, show
+
+_RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")
+_GOES_ON = re.compile(
+    r"(?i)\b(?:resum\w{1,4}|re-?start\w{0,3}|re-?load\w{0,3}|load(?:s|ed|ing)?"
+    r"|checkpoints?|continu\w{1,4}|re-?set\w{0,4})\b"
+)
+_ERROR = re.compile(r"\b\w*(?:Error|Exception)\b|Traceback")
+_LONGEST = 2_000
+"""Letters of a question. A log has more, and names learning rates everywhere."""
+
+
+def of_questions(text: str, case: Case) -> Iterator[Statement]:
+    """Answer a question without an error: about a learning rate, or about a model that
+    is worse after a load.
+    """
+    # With an error the question is another one.
+    if len(text) > _LONGEST or _ERROR.search(text) is not None:
+        return
+    rows = list(_of_rates(text, case))
+    yield from rows or _of_results(text, case)
+
+
+def _of_rates(text: str, case: Case) -> Iterator[Statement]:
+    """Say which learning rates a file has, and what a load does with them, where a
+    question is about the learning rate of a run that goes on.
+    """
+    if _RATE.search(text) is None or _GOES_ON.search(text) is None:
+        return
+    for section in case.optimizers:
+        facts = optimizer_facts(section)
+        if facts is None or not facts.rates:
+            continue
+        steps = path_subscripts(section.path)
+        label = show(section.name, 80) or "The root of this file"
+        rates = and_more([f"{rate:g}" for rate in facts.rates], 4)
+        first = {
+            f"{node:g}"
+            for name, node in case.finds_value(("initial_lr",))
+            if isinstance(node, (int, float))
+            and (not section.name or name.startswith(f"{section.name}."))
+        }
+        begun = f" (initial_lr {and_more(sorted(first), 4)})" if first else ""
+        yield Statement(
+            f"{label} has the learning rate {rates}{begun}. Only load_state_dict of "
+            "the optimizer brings it into a new run, and it replaces the rate that the "
+            "run was started with. A run that should keep its own rate sets it behind "
+            "that load, or loads the model alone. A scheduler that is built behind it "
+            "may set the rate anew: build it first, and load its state too. What the "
+            "program has to call, once, before the training goes on:",
+            (),
+            None if steps is None else f"optimizer.load_state_dict(checkpoint{steps})",
+        )
+    if not case.optimizers:
+        yield Statement(
+            "This file holds no optimizer, so it has no learning rate: a run that goes "
+            "on from it begins with the rate of its own settings."
+        )
+
+
+_RESULTS = re.compile(
+    r"(?i)\b(?:accurac(?:y|ies)|results?|predictions?|outputs?|performances?|metrics?"
+    r"|scores?|loss(?:es)?|mAP|weights?|parameters?|model|it)\b[^\n]{0,200}?"
+    r"\b(?:drop\w{0,5}|differ\w{0,8}|worse|bad|poor|random|lower|initial|untrained"
+    r"|degrad\w{0,6}|decreas\w{0,4}|inconsisten\w{0,5}|changed?|(?:not |un)changed"
+    r"|(?:not )?(?:the )?same|not work\w{0,4}|not match\w{0,4}|jump\w{0,3})\b"
+)
+_LOADED = re.compile(
+    r"(?i)\b(?:re-?)?load(?:s|ed|ing)?\b|load_(?:state_dict|from_checkpoint|model)"
+    r"|\bresum\w{1,4}"
+)
+_RESUMES = re.compile(r"(?i)\bresum\w{1,4}|\bcontinu\w{1,4} (?:the )?train")
+_CLASS_METHOD = "load_from_checkpoint"
+
+
+def _of_resumed_state(case: Case) -> Statement:
+    """Say whether a file has the state of an optimizer, without which a run that goes
+    on gets worse for some steps.
+    """
+    labels = [show(section.name, 60) or "the root" for section in case.optimizers]
+    if not labels:
+        return Statement(
+            "This file holds no optimizer. A run that goes on from it begins its "
+            "moments and its learning rate anew, and its loss rises for some steps."
+        )
+    return Statement(
+        f"This file has the state of an optimizer, in {and_more(labels, 3)}. A run "
+        "that goes on without it, as where the program loads the model alone, begins "
+        "its moments and its learning rate anew, and its loss rises for some steps."
+    )
+
+
+def _of_results(text: str, case: Case) -> Iterator[Statement]:
+    """Say what of a file can make a model worse after a load that raised nothing."""
+    if _RESULTS.search(text) is None or _LOADED.search(text) is None:
+        return
+    if not case.survey.candidates:
+        return
+    yield from case.damage
+    if _CLASS_METHOD in text:
+        yield Statement(
+            "load_from_checkpoint of Lightning is a method of the class. It builds a "
+            "new model with the weights and returns it, and the object on which it is "
+            "called keeps its own: model = Net.load_from_checkpoint(path)."
+        )
+    if _RESUMES.search(text) is not None:
+        yield _of_resumed_state(case)
+    chosen = case.survey.candidates[0]
+    names = chosen.names()
+    norms = [name for name in names if name.endswith("running_mean")]
+    if norms:
+        layers = [show(name.rpartition(".")[0], 60) for name in norms]
+        yield Statement(
+            "This file has the running statistics of "
+            f"{counted_noun(len(norms), 'norm')} ({and_more(layers, 3)}). Only a model "
+            "in eval() uses them: call model.eval() after the load, on the very model "
+            "that was loaded. In train() the results follow from the batch, and each "
+            "batch changes the statistics."
+        )
+    else:
+        yield Statement(
+            "This file has no running statistics of norms. Dropout has no weights, so "
+            "no file shows it: call model.eval() after the load, on the very model "
+            "that was loaded."
+        )
+    if wrapped_names(names):
+        yield Statement(
+            "Its names have the prefix of a wrapper. With strict=False a model without "
+            "it takes none of them, and torch says so in its result alone."
+        )
+    averages = [
+        show(section.name, 80)
+        for section in case.survey.sections
+        if section.kind == "ema" and section.name
+    ]
+    if averages and chosen.name not in averages:
+        yield Statement(
+            f"It has averaged weights beside the others, in {and_more(averages, 3)}. A "
+            "run that validates with them gets its good results from these."
+        )
+    yield load_into_statement(
+        case.survey,
+        "This load pairs the names and says what it leaves out. Where it takes all, "
+        "the weights are not the cause, and the data are next: the order of the "
+        "classes or of the vocabulary, and how the inputs are scaled.",
+    )
