@@ -368,7 +368,7 @@ class StorageFolder:
 
     @property
     def is_deflated(self) -> bool:
-        """Whether a storage that was named is compressed in the file."""
+        """True where a storage that was named is compressed in the file."""
         return self._deflated > 0
 
     def mapping_notices(self) -> list[Notice]:

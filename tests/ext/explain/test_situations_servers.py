@@ -5,7 +5,6 @@ a setting or names that they do not take.
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -239,21 +238,6 @@ def test_an_object_in_the_place_of_a_path(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "a.pt")
     assert "an object of Linear" in found.said
     assert "w" in found.loaded()
-
-
-def test_an_archive_without_its_version(tmp_path: Path) -> None:
-    torch.save({"w": torch.ones(2)}, tmp_path / "whole.pt")
-    with (
-        zipfile.ZipFile(tmp_path / "whole.pt") as whole,
-        zipfile.ZipFile(tmp_path / "a.pt", "w") as less,
-    ):
-        for name in whole.namelist():
-            if not name.endswith("/version"):
-                less.writestr(name, whole.read(name))
-    text = raised(lambda: torch.load(tmp_path / "a.pt"))
-    found = Answered(text, tmp_path / "a.pt")
-    assert "Written anew it has that record" in found.said
-    assert torch.load(found.run("ckpt slim"))["w"].sum() == 2
 
 
 # --- files that are another thing -----------------------------------------------------

@@ -566,7 +566,7 @@ def _of_other_owner(name: str, owner: str, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"accelerate takes {show(name, 60)} from random_states_0.pkl of this "
             "folder, and leaves it out without an error where that file has none, or "
-            "where it could not load the file (“Could not load random states” stands "
+            'where it could not load the file ("Could not load random states" stands '
             "above then). Another version of accelerate saved it: load with that one. "
             "The weights and the optimizer are in files of their own, and load without "
             "it."

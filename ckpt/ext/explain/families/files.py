@@ -147,6 +147,12 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
                 f"This one is {label}, and loads so:"
             ),
         )
+    if "without the record" in (case.survey.checkpoint.not_loadable or ""):
+        yield Statement(
+            "torch.save writes that record, so another program packed the archive "
+            "anew, or left it out. A copy that ckpt writes has it, with the values as "
+            "they are."
+        )
     if is_of_torch and case.survey.checkpoint.not_loadable is None:
         yield Statement(
             "If its loader reads it now, the copy that failed was another one, or was "
