@@ -348,8 +348,10 @@ class Upload:
         # A signal came before it began.
         if self._thread is None or self._thread.ident is None:
             return
-        while not self._ended:
-            self._ended = not self._told.get()
+        # The thread itself is waited for: a signal may have come right after `_told`
+        # gave its last word, which is lost then.
+        self._thread.join()
+        self._ended = True
 
 
 class ObjectSink(Sink):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -182,6 +183,41 @@ def test_stopped_before_it_began() -> None:
     upload = Upload(Kept(), URL)
     upload.stop()
     assert upload.etag is None
+
+
+class _Interrupted:
+    """A queue whose last word is lost to a signal that comes right after it."""
+
+    def __init__(self) -> None:
+        self._words: SimpleQueue[bool] = SimpleQueue()
+        self._is_lost = False
+
+    def put(self, word: bool) -> None:
+        self._words.put(word)
+
+    def get(self) -> bool:
+        if self._is_lost:
+            return self._words.get_nowait()  # an error, in the place of a wait
+        word = self._words.get()
+        if not word:
+            self._is_lost = True
+            raise KeyboardInterrupt
+        return word
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_stopped_by_a_signal_right_after_the_end(is_whole: bool) -> None:
+    store = Kept()
+    upload = Upload(store, URL)
+    upload._told = _Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        if is_whole:
+            upload.whole(DATA[:64], create=True)
+        else:
+            upload.start(64)
+            upload.finish()
+    upload.stop()
+    assert upload.etag is not None and not upload._thread.is_alive()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("size", [50, 500])
