@@ -807,6 +807,11 @@ def _run_opcodes(
                     raw, pos = _python2_string(op, data, pos, offset)
                     push(_make_bytestring(raw, out))
                     memory -= getsizeof(stack[-1])
+                elif op == READONLY_BUFFER:
+                    # Python stops where the last value has no buffer.
+                    has_buffer = isinstance(stack[-1], (bytes, bytearray, Opaque))
+                    kind = OddPickleError if has_buffer else MachineError
+                    raise kind("ckpt does not read opcode READONLY_BUFFER", offset)
                 else:
                     value, pos = _read_literal(op, data, pos, offset)
                     push(value)
@@ -1165,8 +1170,7 @@ def _read_literal(
         return (bytearray(raw) if op == BYTEARRAY8 else bytes(raw)), end
     if op not in (INT, LONG, FLOAT, UNICODE):
         name = NAMES.get(op)
-        error = OddPickleError if op == READONLY_BUFFER else MachineError
-        raise error(
+        raise MachineError(
             f"ckpt does not read opcode {name}"
             if name
             else f"unknown opcode 0x{op:02x}",

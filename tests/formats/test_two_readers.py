@@ -37,11 +37,14 @@ from process import TIMEOUT, ckpt
 from safetensors.numpy import load_file, save_file
 
 import ckpt as api
+from ckpt.bytes.source import Memory
 from ckpt.commands.inspect.inspect import inspect
 from ckpt.evidence.survey import Survey
 from ckpt.formats import open
+from ckpt.formats.common.early import OPCODES, is_pickle_too
 from ckpt.formats.common.stream import MAGIC
 from ckpt.model.errors import CkptError
+from ckpt.model.limits import Limits
 
 pytestmark = oracle.QUIET
 
@@ -1158,3 +1161,45 @@ def test_a_header_whose_length_is_an_opcode_of_a_text_is_no_pickle(
     (tmp_path / "b.safetensors").write_bytes(data[:33] + call + data[33 + len(call) :])
     with pytest.raises(CkptError, match="two files in one"):
         api.open(tmp_path / "b.safetensors")
+
+
+@pytest.mark.parametrize("length", [8784, 38952, 38992, 39040, 39048])
+@pytest.mark.parametrize("count", [4, 2**19])
+def test_a_header_whose_length_begins_a_broken_pickle(
+    length: int, count: int, tmp_path: Path
+) -> None:
+    """To a pickle 8,784 is a persistent id whose line does not end, and 39,048 a bool
+    that is taken for a buffer: Python stops at once.
+    """
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(padded_header(length, bytes(4 * count)))
+    with pytest.raises((pickle.UnpicklingError, TypeError, ValueError)):
+        pickle.loads(path.read_bytes())
+
+    with api.open(path) as opened:
+        assert list(opened) == ["layer.weight"]
+
+
+def test_no_length_of_a_header_is_a_pickle() -> None:
+    """A length of the library is a multiple of 8, and most headers have less than 64
+    KiB.
+    """
+    values = Random(7).randbytes(48)
+    lengths = [row for row in range(96, 1 << 16, 8) if row & 0xFF in (*OPCODES, 0x80)]
+    found = []
+    for length in lengths:
+        data = padded_header(length, values)
+        if is_pickle_too(data[:4096], Memory(data), Limits()):
+            found.append(length)
+    assert len(lengths) > 1_000 and not found
+
+
+def padded_header(length: int, values: bytes) -> bytes:
+    """Return a safetensors file with a header of so many bytes."""
+    row = {
+        "dtype": "F32",
+        "shape": [len(values) // 4],
+        "data_offsets": [0, len(values)],
+    }
+    header = json.dumps({"layer.weight": row}, separators=(",", ":")).encode()
+    return length.to_bytes(8, "little") + header.ljust(length) + values

@@ -91,6 +91,9 @@ def _goes_on(source: Source, limits: Limits) -> bool:
             length = _line_at(source, end)
         else:
             length = skipped_bytes(data, offset)
+        if length is None and position + LOOKED >= source.size:
+            # Nothing comes behind what was read, so the opcode never ends.
+            return False
         if length is None:
             before = data[:offset]
             position = end
@@ -181,8 +184,8 @@ def look_at_bytes(data: bytes, size: int, limits: Limits) -> Look:
 
 _SHORT = b"U\0"
 """An empty text, in the place of one that is passed over."""
-_LINES = (b"S", b"V")
-"""Opcodes of a text up to the end of its line."""
+_LINES = (b"S", b"V", b"P")
+"""Opcodes of a text, or of a persistent id, up to the end of its line."""
 
 
 def _look_once(data: bytes, size: int, limits: Limits) -> tuple[bool | None, int, bool]:
