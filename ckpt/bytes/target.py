@@ -752,7 +752,7 @@ def _placing_result(
     finally:
         problems: list[str] = []
         if is_folder and not (sink.is_placed or sink.is_kept):
-            # What has its name by now may be somebody else's.
+            # A folder that has its name by now may be somebody else's.
             removed_folder(sink.path, None if fd < 0 else os.fstat(fd))
         elif fd >= 0 and not is_folder and not sink.is_kept:
             problems += remove_file(sink.path)

@@ -412,7 +412,7 @@ def _refuse_other_code(planned: Checkpoint, written: Checkpoint) -> None:
     is_copy = not planned.is_edited and planned.format == written.format
     ours = _strange_calls(planned)
     for name, calls in _strange_calls(written).items():
-        # What is no copy is written from memory, and may write a call in another way.
+        # A file that is no copy comes from memory, and may have a call in other words.
         is_planned = ours.get(name) == calls if is_copy else name in ours
         if not is_planned and not is_copy:
             # An edit may have brought it from another file.

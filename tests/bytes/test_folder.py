@@ -242,7 +242,7 @@ def test_a_folder_of_a_killed_run_is_named_and_one_in_use_is_not(
 def test_what_took_the_name_of_a_temporary_folder_stays(
     is_link: bool, tmp_path: Path
 ) -> None:
-    """Where others may write too, they may rename what is not theirs."""
+    """If others may write too, they may rename folders that are not theirs."""
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "part1").write_bytes(b"years of work")

@@ -244,8 +244,8 @@ def terminal(
 
 
 def read_terminal(fd: int, wait: Callable[[], int]) -> tuple[bytes, int]:
-    """What was written to a terminal, whose own end is `fd`, and what `wait` returns
-    once the process that writes to it has ended. Closes `fd`.
+    """Return the bytes that were written to a terminal, whose own end is `fd`, and the
+    result of `wait` once the process that writes to it has ended. Closes `fd`.
     """
     seen = _read_to_close(fd)
     ended = wait()

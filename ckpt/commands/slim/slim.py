@@ -134,7 +134,7 @@ def _slim_weights(
         edited_checkpoint(checkpoint, root, limits, traits=traits, origin=None),
         copies=(),
     )
-    # What is kept beside the model has tensors too, as a discriminator does.
+    # Parts that are kept beside the model have tensors too, as a discriminator does.
     of_tensors = [
         name
         for name, (path, _) in zip(keep, kept, strict=True)

@@ -350,7 +350,7 @@ def write_settings(
         return report
     data = settings.encode()
     path = report.saved.path
-    # Who may not read the weights may not read what they say of themselves.
+    # Nobody may read the settings of weights that he may not read.
     weights = os.stat(path)
     place = target(_config_path(path), force=force)._replace(like=(weights,))
     with writing_file(place, len(data)) as sink:

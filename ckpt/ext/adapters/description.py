@@ -16,7 +16,7 @@ from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, counted_noun, show, show_folded_names
-from ckpt.surface.api.advice import advise
+from ckpt.surface.api.advice import add_way_out
 
 
 class Fit(NamedTuple):
@@ -215,7 +215,7 @@ def _fit_to_base(adapter: Adapter, base: Survey, limits: Limits) -> Fit:
         )
     except CkptError as error:
         say_of_merge(error)
-        advise(error, base, limits)
+        add_way_out(error, base, limits)
         return Fit(base.path, error.said_of(base.path), 0)
     packings = [packing for packing, _ in plans if packing]
     return Fit(base.path, None, len(plans[0][1].targets), tuple(packings))

@@ -18,7 +18,7 @@ from ckpt.ext.adapters.merge import say_of_merge
 from ckpt.ext.adapters.reader import read_adapter, refuse_damage
 from ckpt.model.errors import CkptError, about
 from ckpt.model.limits import Limits
-from ckpt.surface.api.advice import advise
+from ckpt.surface.api.advice import add_way_out
 from ckpt.surface.api.opening import Input, at_hand, path_of
 
 
@@ -46,7 +46,7 @@ def explained_by(
             return check_merge(report, found)
         except CkptError as error:
             say_of_merge(error)
-            advise(error, Survey(report.before), limits)
+            add_way_out(error, Survey(report.before), limits)
             raise
 
 

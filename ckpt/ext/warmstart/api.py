@@ -208,12 +208,12 @@ def _python_lines(
     that leads around.
     """
     from ckpt.ext.warmstart.code import code_lines
-    from ckpt.surface.api.advice import advise
+    from ckpt.surface.api.advice import add_way_out
 
     try:
         return code_lines(coverage, given, wanted, request)
     except UnsupportedError as error:  # its way leads around PRETRAINED, not TARGET
-        advise(error, given, limits)
+        add_way_out(error, given, limits)
         error.way = None
         raise
 

@@ -257,7 +257,7 @@ def _command_options(words: Sequence[str]) -> Sequence[str]:
     return words[1 : words.index("-o")] if "-o" in words else words[1:]
 
 
-def advise(
+def add_way_out(
     error: CkptError, survey: Survey, limits: Limits, out: str | None = None
 ) -> None:
     """Give an error the command that works instead, where it names one. Its own hint

@@ -96,13 +96,13 @@ def _nearest_name(name: str, names: Iterable[str]) -> str | None:
     # ending that was typed is meant, else a checkpoint or a folder.
     stem, _, ending = name.partition(".")
 
-    def rank(other: str) -> int:
+    def rank_name(other: str) -> int:
         own = other.partition(".")[2]
         if own == ending:
             return 0
         return 1 if not own or other.endswith((*CHECKPOINTS, *PERHAPS)) else 2
 
     stems: dict[str, str] = {}
-    for other in sorted(names, key=rank):
+    for other in sorted(names, key=rank_name):
         stems.setdefault(other.partition(".")[0], other)
     return stems.get(next(iter(get_close_matches(stem, stems, 1, ALIKE)), ""))

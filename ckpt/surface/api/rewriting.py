@@ -517,10 +517,10 @@ def _advising_errors(survey: Survey, options: WriteOptions) -> Iterator[None]:
     except CkptError as error:
         if error.way is not None:
             from ckpt.surface.api.advice import (
-                advise,
+                add_way_out,
             )  # here: only an error pays for it
 
-            advise(error, survey, options.limits, _out_of_advice(options))
+            add_way_out(error, survey, options.limits, _out_of_advice(options))
         raise
 
 
@@ -648,7 +648,9 @@ def _refuse_own_metadata(checkpoint: Checkpoint, options: WriteOptions) -> None:
     all else in it.
     """
     if checkpoint.traits.has_own_metadata and options.command.name != "convert":
-        from ckpt.surface.api.advice import advise  # here: only an error pays for it
+        from ckpt.surface.api.advice import (
+            add_way_out,
+        )  # here: only an error pays for it
 
         way: tuple[str, ...] = ("convert", "--dtype", "bfloat16")
         if checkpoint.account.lost_names:
@@ -662,7 +664,7 @@ def _refuse_own_metadata(checkpoint: Checkpoint, options: WriteOptions) -> None:
             way=way,
         )
         out = _out_of_advice(options)
-        advise(error, Survey(checkpoint), options.limits, out)
+        add_way_out(error, Survey(checkpoint), options.limits, out)
         raise error
 
 

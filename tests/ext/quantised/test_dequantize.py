@@ -234,14 +234,19 @@ def test_large_layers_are_decoded_in_pieces(tmp_path: Path) -> None:
     } == dict.fromkeys(made, True)
 
 
-def test_the_command_says_what_became_of_what(ckpt: Run, tmp_path: Path) -> None:
+def write_gptq(folder: Path) -> None:
+    """Write a folder of a Llama with one layer in GPTQ, and its config.json."""
     torch.manual_seed(0)
     tensors, _ = layers.gptq(group=32, is_symmetric=True)
-    saved(tmp_path / "model.safetensors", tensors)
+    saved(folder / "model.safetensors", tensors)
     fields = {"quant_method": "gptq", "bits": 4, "group_size": 32}
-    (tmp_path / "config.json").write_text(
+    (folder / "config.json").write_text(
         json.dumps({"model_type": "llama", "quantization_config": fields})
     )
+
+
+def test_the_command_says_what_became_of_what(ckpt: Run, tmp_path: Path) -> None:
+    write_gptq(tmp_path)
     run = ckpt(
         "convert",
         tmp_path,
@@ -268,13 +273,7 @@ def test_the_command_says_what_became_of_what(ckpt: Run, tmp_path: Path) -> None
 def test_weights_that_stay_quantised_are_said_with_the_option_that_helps(
     ckpt: Run, tmp_path: Path, command: str
 ) -> None:
-    torch.manual_seed(0)
-    tensors, _ = layers.gptq(group=32, is_symmetric=True)
-    saved(tmp_path / "model.safetensors", tensors)
-    fields = {"quant_method": "gptq", "bits": 4, "group_size": 32}
-    (tmp_path / "config.json").write_text(
-        json.dumps({"model_type": "llama", "quantization_config": fields})
-    )
+    write_gptq(tmp_path)
     note = "left alone: 1 weight in GPTQ with scales: codes beside their scales"
     way = "(--dequantize makes floats of them)"
 
