@@ -539,8 +539,7 @@ class FolderSink(Sink):
     @contextmanager
     def _opened(self, name: str) -> Iterator[Sink]:
         path = os.path.join(self.path, name)
-        replaced = self._to.replaced
-        like = () if replaced is None else (replaced,)
+        like = list_status(self._to.replaced)
         fd = create_file(path, Target(path, path, None, like), self._sources)
         try:
             sink = Sink(fd, path, progress=self._progress)
@@ -783,6 +782,11 @@ def create_file(path: str, to: Target, sources: Sequence[Source]) -> int:
         close_descriptor(fd)
         raise
     return fd
+
+
+def list_status(status: os.stat_result | None) -> tuple[os.stat_result, ...]:
+    """Return the file with this status alone, or none where there is no file."""
+    return () if status is None else (status,)
 
 
 def _read_for(to: Target, sources: Sequence[Source]) -> list[os.stat_result]:

@@ -16,7 +16,7 @@ from ckpt.bytes import target as io_target
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import Instead, Location, locate
 from ckpt.bytes.source import Source
-from ckpt.bytes.target import Progress, Sink, Target
+from ckpt.bytes.target import Progress, Sink, Target, list_status
 from ckpt.elements.audit import Audit
 from ckpt.formats import (
     FORMATS,
@@ -411,16 +411,18 @@ def _refuse_other_code(planned: Checkpoint, written: Checkpoint) -> None:
     """
     is_copy = not planned.is_edited and planned.format == written.format
     ours = _strange_calls(planned)
-    for name, calls in _strange_calls(written).items():
-        # A file that is no copy comes from memory, and may have a call in other words.
-        is_planned = ours.get(name) == calls if is_copy else name in ours
-        if not is_planned and not is_copy:
-            # An edit may have brought it from another file.
-            is_planned = any(
-                name == known.qualified for known in names_and_calls(planned.root)[0]
-            )
-        if not is_planned:
-            raise _other_code_error(f"it uses {show(name, 80)}")
+    # A file that is no copy comes from memory, and may have a call in other words.
+    others = [
+        name
+        for name, calls in _strange_calls(written).items()
+        if (ours.get(name) != calls if is_copy else name not in ours)
+    ]
+    if others and not is_copy:
+        # An edit may have brought it from another file.
+        held = {known.qualified for known in names_and_calls(planned.root)[0]}
+        others = [name for name in others if name not in held]
+    if others:
+        raise _other_code_error(f"it uses {show(others[0], 80)}")
     for code in _OF_CODE:
         told = {notice.message for notice in planned.account.noticed(code)}
         found = {notice.message for notice in written.account.noticed(code)}
@@ -527,7 +529,7 @@ def save_shards(
     # Other names than those of the old shards: until the index takes its place, the old
     # set stays whole.
     names = shards.shard_names(stem, len(parts), old.taken)
-    like = _listed(index.replaced)
+    like = list_status(index.replaced)
     targets = [to(name)._replace(like=like) for name in names]
     drafts = [writer_of(SHARD_FORMAT).draft(part, limits) for part in parts]
     listing = shards.index_draft(parts, names)
@@ -646,7 +648,7 @@ def save_ranks(
             saved = save_checkpoint(
                 part,
                 # With the mode of what is replaced, which `place` does not see.
-                place._replace(like=_listed(to.replaced)),
+                place._replace(like=list_status(to.replaced)),
                 ranks.format,
                 limits,
                 progress=progress,
@@ -678,10 +680,6 @@ def save_ranks(
         warnings=tuple(warnings),
         damaged=tuple(damaged),
     )
-
-
-def _listed(status: os.stat_result | None) -> tuple[os.stat_result, ...]:
-    return () if status is None else (status,)
 
 
 def is_source(checkpoint: Checkpoint, path: str) -> bool:

@@ -119,7 +119,7 @@ def config_files(
         source = beside.child(name, "cache").open()
         try:
             content = read_limited(source, limits.index_bytes, "index-bytes", name)
-            like = () if source.status is None else (source.status,)
+            like = target.list_status(source.status)
         finally:
             source.close()
         if _runs_code(content, limits):
