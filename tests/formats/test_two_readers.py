@@ -874,6 +874,16 @@ def test_an_archive_that_is_a_flatbuffer_is_refused(tmp_path: Path) -> None:
     assert b"two files in one" in ckpt("inspect", path).err
 
 
+@pytest.mark.needs("pickles")
+def test_a_pickle_that_is_a_flatbuffer_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.pkl"
+    path.write_bytes(b"\x80\x02U\x04PTMF0}U\x01aK\x01s.")
+    with pytest.raises(RuntimeError, match="Flatbuffer"):
+        torch.jit.load(str(path))
+
+    assert b"two files in one" in ckpt("inspect", path).err
+
+
 STORED = b" \xc3\xa0\x3c\x5f"
 """The head of a block of deflate that is stored, in letters of UTF-8."""
 BLOCK = 0xA0C3

@@ -269,6 +269,7 @@ CROWDED: dict[str, Callable[[], bytes]] = {
         + call(glob("builtins", "set"), [op.get(11), *[op.get(12)] * 20_000])
     ),
     "ranges of one hash in a set": lambda: in_set(RANGES),
+    "ranges of one hash in a frozenset": lambda: op.mark() + b"".join(RANGES) + b"\x91",
     "ranges of one hash in a set that a call makes": lambda: call(
         glob("builtins", "set"), RANGES
     ),

@@ -272,6 +272,10 @@ EQUAL_KEYS: dict[str, bytes] = {
     "two placements": two(*[made("torch.distributed.tensor.placement_types", "Shard", {"dim": 0})] * 2),
     "two ranges": two(*[glob("torch._dynamo.decorators", "_DimRange") + value(()) + op.newobj() + value([1, 2, 3]) + build()] * 2),
     "two paths": two(*[glob("pathlib", "PurePath") + value(()) + op.newobj()] * 2),
+    "a time with a keyword": two(
+        glob("datetime", "timedelta") + value((0, 0, 0)) + value({"hours": 24}) + op.newobj_ex(),
+        call(glob("datetime", "timedelta"), 1, 0, 0),
+    ),
     "two times without a call": two(*[glob("datetime", "timedelta") + value(()) + op.newobj()] * 2),
     "two empty sets": two(*[glob("builtins", "frozenset") + value(()) + op.newobj()] * 2),
     "an empty size": two((), glob("torch", "Size") + value(()) + op.newobj()),
@@ -353,6 +357,24 @@ def test_keys_that_are_spelled_in_two_ways_are_one(name: str, tmp_path: Path) ->
 def test_what_loads_to_other_values_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(CkptError):
         open(str(write(tmp_path / "x.pth", OTHER_VALUES[name])))
+
+
+OLD_PARAMETERS: dict[str, bytes] = {
+    "of 0.1": glob("torch.nn.parameter", "Parameter") + value(()) + op.newobj()
+    + value((plain("1"), None, op.ordered_dict(), True, False)) + build(),
+    "of 0.3": call(glob("torch.nn.parameter", "Parameter"), plain("1"), True)
+    + value((True, False, op.ordered_dict())) + build(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OLD_PARAMETERS)
+def test_old_parameters_are_read(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.pth", OLD_PARAMETERS[name])
+    loaded = torch.load(path, weights_only=False)["weight"]
+    with api.open(path) as checkpoint:
+        tensor = checkpoint["weight"]
+        assert tensor.requires_grad is loaded.requires_grad is True
+        assert tensor.numpy().tolist() == loaded.tolist() == [666.0] * 4
 
 
 STATES: dict[str, bytes] = {

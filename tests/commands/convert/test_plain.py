@@ -281,6 +281,19 @@ def test_the_result_of_a_function_is_refused(tmp_path: Path) -> None:
         plain(Given(), tmp_path)
 
 
+def test_the_result_of_a_partial_function_is_refused(tmp_path: Path) -> None:
+    """Protocol 2 makes some objects by a partial function, which it calls without
+    arguments. This one is called with one.
+    """
+
+    class Given:
+        def __reduce__(self) -> Any:
+            return functools.partial(made_by_a_function, 1), (torch.ones(2),)
+
+    with pytest.raises(LossError, match=r"it \("):
+        plain(Given(), tmp_path)
+
+
 def test_a_small_array_of_python(tmp_path: Path) -> None:
     assert plain(array.array("f", [1, 2]), tmp_path)[0]["it"] == ["f", [1.0, 2.0]]
 
