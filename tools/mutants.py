@@ -280,22 +280,26 @@ def rings(path: str) -> tuple[tuple[str, ...], ...]:
         rf"|from {re.escape('ckpt.' + name).rpartition('.')[0]} import .*\b{stem}\b"
     )
     doors = [door for door, needed in commands().items() if name in needed]
-    words = (
-        [door.split(".")[1].replace("_", "-") for door in doors]
-        if len(doors) <= MOST_COMMANDS
-        else []
-    )
+    words = [door.split(".")[1] for door in doors if len(doors) <= MOST_COMMANDS]
+    # The Python function of a command is reached by no import from the command.
+    if module.parts[0] in ("commands", "ext") and module.parts[1] not in words:
+        words.append(module.parts[1])
+    # On a command line the name is a word; in Python it is a function.
     using = re.compile(
-        "|".join(rf"[\"' ]{re.escape(word)}[\"' ]" for word in words) or r"\Z."
+        "|".join(
+            rf"[\"' ]{word.replace('_', '-')}[\"' ]|\b(?:ckpt|api)\.{word}\("
+            for word in words
+        )
+        or r"\Z."
     )
+    folders = ("cli", "api", *words)
     second = [
         *beside,
         *(test for test, text in tests().items() if importing.search(text)),
         *(
             test
             for test, text in tests().items()
-            if test.parent.name in ("cli", *(word.replace("-", "_") for word in words))
-            and using.search(text)
+            if test.parent.name in folders and using.search(text)
         ),
         HERE / "tests" / "test_accounts.py",
     ]
