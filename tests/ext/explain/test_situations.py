@@ -1765,6 +1765,12 @@ def test_a_text_that_begins_with_dashes_is_no_option(line: str, tmp_path: Path) 
     assert b"no option" in inside("explain", "---foo", cwd=tmp_path).err
 
 
+def test_a_signature_line_is_a_text(tmp_path: Path) -> None:
+    """Dashes and one space begin what mail programs cut off."""
+    done = inside("explain", "-- ", cwd=tmp_path)
+    assert done.code == 2 and b"no option" not in done.err
+
+
 # --- a model of another size, in many layers ------------------------------------------
 
 

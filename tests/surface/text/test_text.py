@@ -237,6 +237,7 @@ def test_a_name_in_markdown_is_code_where_it_holds_markup(name: str) -> None:
             ["run-epoch-1.pth", "run-epoch-2.pth"],
         ),
         (["run-epoch-1.pth", "run-epoch-2.pth"], 14, ["epoch-1", "epoch-2"]),
+        (["a/folder/of/x.pth", "y.pth"], 8, ["…/x.pth", "y.pth"]),
         (["abcdefghij", "klmnopqrst"], 5, ["ab…ij", "kl…st"]),
         (["a1zzzzzb-x.pth", "a2zzzzzb.pth"], 5, ["a1…th", "a2…th"]),
         (["ab3cdxyz", "ab4cdxyz"], 4, ["ab3…", "ab4…"]),
