@@ -89,6 +89,7 @@ def join_crcs(
     for (first, last), (part_crc, problem) in zip(parts, results, strict=True):
         if problem is not None:
             return 0, problem
+        # Most records are of one part, of which nothing has to be joined.
         crc = combine_crcs(crc, part_crc, last - first) if first else part_crc
     return crc, None
 

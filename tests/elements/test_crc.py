@@ -8,7 +8,7 @@ import zlib
 import pytest
 import refs
 
-from ckpt.elements.audit import crc_of_bytes
+from ckpt.elements.audit import CrcResult, crc_of_bytes, join_crcs
 from ckpt.elements.crc import combine_crcs
 
 
@@ -66,3 +66,15 @@ def test_the_bytes_of_a_place_are_summed_from_any_byte(
     place = refs.range_of(data, is_deflated=is_deflated)
     assert crc_of_bytes(place, 9, count) == zlib.crc32(data[9:])
     assert crc_of_bytes(place, 0, count) == zlib.crc32(data[:count])
+
+
+def test_parts_of_a_record_have_the_sum_of_the_record() -> None:
+    data = bytes(range(200))
+    parts = [(0, 70), (70, 71), (71, 200)]
+    results: list[CrcResult] = [
+        (zlib.crc32(data[first:last]), None) for first, last in parts
+    ]
+
+    assert join_crcs(parts, results) == (zlib.crc32(data), None)
+    results[1] = (0, "its data does not inflate")
+    assert join_crcs(parts, results) == (0, "its data does not inflate")
