@@ -89,6 +89,7 @@ from ckpt.ext.explain.families.servers import (
     of_required,
     of_rotary,
 )
+from ckpt.ext.explain.families.tensors import NO_TENSOR, of_no_tensor
 from ckpt.ext.explain.families.unpacking import (
     SUBSCRIPTED,
     UNPACKED,
@@ -113,7 +114,13 @@ def answer(message: Message | None, case: Case, text: str = "") -> Answer:
         of_program = answer_of_any(text, case)
         if of_program is not None:
             return of_program
-    return FAMILIES[message.kind].answer(message, case)
+    answered = FAMILIES[message.kind].answer(message, case)
+    # Coqui TTS names layers that the model lacks, and layers of another shape below.
+    differing = OF_OTHER_SHAPES.search(text) if message.kind == "keys" else None
+    if differing is None:
+        return answered
+    shapes = tuple(of_other_shapes(differing, case))
+    return answered._replace(statements=(*answered.statements, *shapes))
 
 
 def _look_at_words(text: str, case: Case) -> Answer:
@@ -143,6 +150,7 @@ _OF_ANY: tuple[
     tuple[re.Pattern[str], Callable[[re.Match[str], Case], Iterator[Statement]]], ...
 ] = (
     (ASKED_FOR, of_key),
+    (NO_TENSOR, of_no_tensor),
     (ATTRIBUTE, of_attribute),
     (NOT_LOADED, of_parts),
     (NOT_FOUND, of_path),

@@ -153,12 +153,9 @@ _BY_NAMES = tuple(
             r"^lllite_unet_",
             ("an adapter of ControlNet-LLLite in the names of kohya"),
         ),
-        (
-            r"\.lora_[AB]\.(?:\w{1,100}\.)?weight$",
-            ("an adapter of LoRA in the names of PEFT"),
-        ),
     )
 )
+_OF_PEFT = re.compile(r"\.lora_(?:[AB]|embedding_[AB]|magnitude_vector)(?:\.|$)")
 _PARTS_OF_DETECTORS = (
     "backbone",
     "neck",
@@ -306,6 +303,13 @@ def origin_of_names(names: Sequence[str]) -> str | None:
     """Name the architecture and the library that names of tensors tell, or return
     None.
     """
+    # An adapter has names of its base around its own, and a model that PEFT has wrapped
+    # has the names of an adapter.
+    layers = sum(bool(_OF_PEFT.search(name)) for name in names)
+    if 2 * layers >= len(names) > 0 and not any(
+        ".base_layer." in name for name in names
+    ):
+        return "an adapter of LoRA in the names of PEFT"
     for row in _BY_NAMES:
         if any(row.pattern.search(name) for name in names):
             return row.text

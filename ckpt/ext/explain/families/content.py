@@ -35,6 +35,7 @@ from ckpt.ext.explain.families.frames import (
     owner_of,
     taken_keys,
 )
+from ckpt.ext.explain.families.graphs import of_graph_layer
 from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.libraries import of_gguf_name
 from ckpt.ext.explain.families.loras import of_cut_name, of_older_names
@@ -1768,6 +1769,7 @@ _BEFORE_PLACES: tuple[_Step, ...] = (
 """The steps before the places of a name are looked for. The first that answers ends."""
 _WITHOUT_PLACES: tuple[_Step, ...] = (
     of_cut_name,
+    _then_load(of_graph_layer),
     of_older_names,
     _of_recorded_word,
     _then_load(_with_numbers),

@@ -110,6 +110,7 @@ from ckpt.ext.explain.families.spellings import (
     older_leaves_statement,
     recurrent_statement,
     spelled_statement,
+    trained_adapter,
     with_leaves,
 )
 from ckpt.ext.explain.families.tied import tied_name
@@ -855,6 +856,12 @@ class KeyLists:
                 "out, and nothing else."
             )
             self.rest = [name for name in self.rest if name not in counted]
+        trained = trained_adapter(self.rest, self.shapes) if self.met else None
+        if trained is not None:
+            # It decides, so it stands before the command that renames.
+            self.verdict.append(trained)
+            self.is_told = True
+            return
         yield from wrapped_layers(self.rest, self.message, self.case)
         for finding in [
             *self.case.found("extra-buffers", "flat-parameters"),

@@ -47,6 +47,7 @@ from ckpt.ext.explain.families.name_rules import (
     without_forms,
 )
 from ckpt.ext.explain.families.pairing import settle_rules
+from ckpt.ext.explain.families.programs import of_another_agent
 from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.families.replaced import ends_statement
 from ckpt.ext.explain.family import Family
@@ -136,7 +137,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
             path, (_without_model(case), *finding_statements(case.at_least("warning")))
         )
     serious = list(finding_statements(case.at_least("error")))
-    other = of_another_class(message, case)
+    other = of_another_class(message, case) or of_another_agent(message, chosen.names())
     if other is not None:
         return Answer(path, (*serious, other))
     shapes_in_file = {
@@ -354,7 +355,16 @@ def _choose_section(message: Message, case: Case) -> Section | None:
     if most:
         return candidates[counts.index(most)]
     models = survey.candidates
-    return models[0] if models else None
+    if not models:
+        return None
+    # The names around the missing keys tell weights and averages apart, where one of
+    # them has a prefix: model.encoder.weight beside encoder.weight.
+    roots = {name.partition(".")[0] for name in message.missing if "." in name}
+    parts = [models[0], *candidates]
+    shares = [
+        sum(name.partition(".")[0] in roots for name in part.names()) for part in parts
+    ]
+    return parts[shares.index(max(shares))]
 
 
 def _missing_statements(

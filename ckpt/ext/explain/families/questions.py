@@ -12,6 +12,7 @@ from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.families.beginnings import load_into_statement
+from ckpt.ext.explain.families.sizes import of_sizes
 from ckpt.model.text import and_more, counted_noun, show
 
 _RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")
@@ -31,8 +32,8 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     # With an error the question is another one.
     if len(text) > _LONGEST or _ERROR.search(text) is not None:
         return
-    rows = list(_of_rates(text, case))
-    yield from rows or _of_results(text, case)
+    rows = list(_of_rates(text, case)) or list(_of_results(text, case))
+    yield from rows or of_sizes(text, case)
 
 
 def _of_rates(text: str, case: Case) -> Iterator[Statement]:

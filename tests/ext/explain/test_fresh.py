@@ -1,0 +1,419 @@
+"""Situations of public threads that were rebuilt before anything was looked up: what is
+said is true of the file, and what is printed is run.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import torch
+from answered import Answered
+from inside import folder_of
+from process import ckpt
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+pytestmark = oracle.QUIET
+
+
+def weights(**shapes: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """Tensors of some shapes, with `__` for a dot in their names."""
+    return {name.replace("__", "."): torch.randn(s) for name, s in shapes.items()}
+
+
+def listed(names: Any) -> str:
+    """Names as torch lists them."""
+    return ", ".join(f'"{name}"' for name in names) + ". "
+
+
+def refused(
+    file: dict[str, torch.Tensor], model: dict[str, torch.Tensor], name: str = "Net"
+) -> str:
+    """The text of torch for a load of one state dict into the model of another one."""
+    rows = [f"RuntimeError: Error(s) in loading state_dict for {name}:"]
+    missing = [key for key in model if key not in file]
+    unexpected = [key for key in file if key not in model]
+    if missing:
+        rows.append(f"\tMissing key(s) in state_dict: {listed(missing)}")
+    if unexpected:
+        rows.append(f"\tUnexpected key(s) in state_dict: {listed(unexpected)}")
+    return "\n".join(rows)
+
+
+# --- heads and parts ------------------------------------------------------------------
+
+
+def folding(*heads: str) -> dict[str, torch.Tensor]:
+    """A network for proteins with some heads beside its own."""
+    state = {f"evoformer.{n}.linear.weight": torch.randn(8, 8) for n in range(20)}
+    for head in heads:
+        state[f"aux_heads.{head}.linear.weight"] = torch.randn(4, 8)
+        state[f"aux_heads.{head}.linear.bias"] = torch.randn(4)
+    return state
+
+
+def test_a_head_beside_other_heads_is_of_another_run(tmp_path: Path) -> None:
+    state = folding("plddt", "distogram")
+    lightning = {f"model.{name}": value for name, value in state.items()}
+    torch.save(
+        {"state_dict": lightning, "ema": {"params": state, "decay": 0.999}},
+        tmp_path / "0-10000.ckpt",
+    )
+    text = refused(state, folding("plddt", "distogram", "tm"), "AlphaFold")
+    found = Answered(text, tmp_path / "0-10000.ckpt")
+    assert "aux_heads has plddt, distogram here, and no tm" in found.said
+    assert "base model" not in found.said and "model alone has" not in found.said
+
+
+def test_a_base_model_lacks_its_head_still(tmp_path: Path) -> None:
+    state = {f"bert.{n}.linear.weight": torch.randn(4, 4) for n in range(20)}
+    torch.save(state, tmp_path / "a.pth")
+    model = {**state, **weights(classifier__weight=(2, 4), classifier__bias=(2,))}
+    found = Answered(refused(state, model), tmp_path / "a.pth")
+    assert "They are the head for a task" in found.said
+
+
+# --- shapes without their names -------------------------------------------------------
+
+
+def test_keys_and_shapes_of_coqui_are_both_answered(tmp_path: Path) -> None:
+    state = weights(emb__weight=(16, 4), speaker__conv__weight=(4, 4, 3))
+    config = {"model": "vits", "model_args": {"num_chars": 16}}
+    torch.save({"config": config, "model": state}, tmp_path / "model_file.pth")
+    text = (
+        " | > Layer missing in the model definition: speaker.conv.weight\n"
+        " | > Layer dimention missmatch between model definition and checkpoint: "
+        "emb.weight\n | > 1 / 3 layers are restored.\n"
+    )
+    found = Answered(text, tmp_path / "model_file.pth")
+    assert "no place for 1 key" in found.said
+    assert "emb.weight [16, 4]" in found.said and "at config" in found.said
+
+
+# --- agents ---------------------------------------------------------------------------
+
+
+def agent(path: Path, policy: dict[str, torch.Tensor]) -> Path:
+    """An archive of Stable-Baselines3."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data", json.dumps({"verbose": 1, "num_timesteps": 100}))
+        for name, value in (("policy.pth", policy), ("pytorch_variables.pth", {})):
+            stream = io.BytesIO()
+            torch.save(value, stream)
+            archive.writestr(name, stream.getvalue())
+        archive.writestr("_stable_baselines3_version", "2.3.0")
+    return path
+
+
+PPO = weights(
+    mlp_extractor__policy_net__0__weight=(8, 4),
+    mlp_extractor__value_net__0__weight=(8, 4),
+    action_net__weight=(2, 8),
+    value_net__weight=(1, 8),
+)
+DQN = weights(q_net__q_net__0__weight=(8, 4), q_net_target__q_net__0__weight=(8, 4))
+
+
+@pytest.mark.parametrize(
+    ("file", "model", "said"),
+    [
+        (PPO, DQN, "an agent of PPO, A2C or their kin, and the program loads it as"),
+        (DQN, PPO, "an agent of DQN, and the program loads it as one of PPO"),
+    ],
+)
+def test_an_agent_of_another_algorithm(
+    file: dict[str, torch.Tensor],
+    model: dict[str, torch.Tensor],
+    said: str,
+    tmp_path: Path,
+) -> None:
+    found = Answered(refused(file, model), agent(tmp_path / "agent.zip", file))
+    assert said in found.said and "other words" not in found.said
+
+
+# --- adapters -------------------------------------------------------------------------
+
+
+def adapted(prefix: str) -> dict[str, torch.Tensor]:
+    """A layer that PEFT has wrapped."""
+    return {
+        f"{prefix}query.base_layer.weight": torch.randn(4, 4),
+        f"{prefix}query.lora_A.default.weight": torch.randn(2, 4),
+        f"{prefix}query.lora_B.default.weight": torch.randn(4, 2),
+        f"{prefix}key.weight": torch.randn(4, 4),
+    }
+
+
+@pytest.mark.parametrize("prefix", ["0.bert.base_model.model.", "0.bert."])
+def test_layers_of_lora_are_what_was_trained(prefix: str, tmp_path: Path) -> None:
+    state = adapted(prefix)
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    names = [f"0.bert.{name}.weight" for name in ("query", "key")]
+    model = {name: torch.ones(4, 4) for name in names}
+    found = Answered(refused(state, model), tmp_path / "pytorch_model.bin")
+    assert "a whole model of PEFT that was not merged" in found.said
+    words = ["merge", "pytorch_model.bin", "--scale", "2", "-o", "merged.bin"]
+    assert ckpt(*words, cwd=tmp_path).code == 0
+    out = "merged.bin"
+    if "puts back" in found.said:
+        assert "ckpt rename --sub 's/^/0.bert./'" in found.said
+        words = ["rename", "merged.bin", "--sub", "s/^/0.bert./", "-o", "named.bin"]
+        assert ckpt(*words, cwd=tmp_path).code == 0
+        out = "named.bin"
+    merged = torch.load(tmp_path / out)
+    assert sorted(merged) == sorted(names)
+    up, down = (state[f"{prefix}query.lora_{side}.default.weight"] for side in "BA")
+    whole = state[f"{prefix}query.base_layer.weight"] + 2 * up @ down
+    assert torch.allclose(merged["0.bert.query.weight"], whole, atol=1e-5)
+
+
+def test_a_rename_leaves_what_was_trained(tmp_path: Path) -> None:
+    state = {**adapted("net."), **weights(net__norm__weight=(4,))}
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    model = weights(query__weight=(4, 4), other__weight=(4,), norm__weight=(4,))
+    model["key.weight"] = torch.ones(4, 4)
+    found = Answered(refused(state, model), tmp_path / "pytorch_model.bin")
+    assert "add_adapter" in found.said and "without its training" in found.said
+    assert found.said.index("LoRA") < found.said.index("by other names")
+
+
+def test_torchtune_goes_on_from_its_own_adapter(tmp_path: Path) -> None:
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+    state = {name: torch.randn(2, 4), name.replace("_A", "_B"): torch.randn(4, 2)}
+    save_file(state, tmp_path / "adapter_model.safetensors")
+    text = (
+        'raise AssertionError(f"Missing LoRA key {k} from adapter state dict")\n'
+        "AssertionError: Missing LoRA key layers.0.attn.q_proj.lora_a.weight from "
+        "adapter state dict"
+    )
+    found = Answered(text, tmp_path / "adapter_model.safetensors")
+    assert found.kind == "adapter" and "adapter_model.pt" in found.said
+    assert "layers.0.attn.q_proj.lora_a.weight" in found.said
+    assert "It is here" not in found.said
+    torch.save({}, tmp_path / "adapter_model.pt")
+    assert "It is here" in Answered(text, tmp_path / "adapter_model.safetensors").said
+
+
+def test_an_adapter_is_no_language_model(tmp_path: Path) -> None:
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+    save_file({name: torch.randn(2, 4)}, tmp_path / "adapter.safetensors")
+    found = Answered("SomeError: nothing known", tmp_path / "adapter.safetensors")
+    assert "an adapter of LoRA in the names of PEFT" in found.said
+    assert "language model" not in found.said
+
+
+# --- names of other libraries ---------------------------------------------------------
+
+
+def test_one_key_of_a_graph_is_of_an_older_version(tmp_path: Path) -> None:
+    state = weights(conv1__weight=(4, 6), conv1__bias=(6,), convs__0__weight=(6, 6))
+    torch.save({"state_dict": state}, tmp_path / "GCN_best.ckpt")
+    text = "    weight = state_dict[prefix + 'weight']\nKeyError: 'conv1.lin.weight'\n"
+    found = Answered(text, tmp_path / "GCN_best.ckpt")
+    assert "PyTorch Geometric" in found.said and "another library" not in found.said
+
+    class Layer(nn.Module):
+        def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
+            super().__init__()
+            self.lin = nn.Linear(inputs, outputs, bias=False)
+            self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1 = Layer(4, 6, bias=True)
+            self.convs = nn.ModuleList([Layer(6, 6, bias=False)])
+
+    model = Net()
+    (line,) = [row for row in found.commands if row.startswith("state = ")]
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    assert torch.equal(model.conv1.lin.weight, state["conv1.weight"].T)
+
+
+def whisper(side: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Names of transformers for one side of Whisper, with those of OpenAI."""
+    names = {
+        f"{side}.layers.0.self_attn.q_proj.weight": f"{side}.blocks.0.attn.query.weight",
+        f"{side}.layers.0.self_attn.out_proj.bias": f"{side}.blocks.0.attn.out.bias",
+        f"{side}.layers.0.self_attn_layer_norm.weight": (
+            f"{side}.blocks.0.attn_ln.weight"
+        ),
+        f"{side}.layers.0.fc1.weight": f"{side}.blocks.0.mlp.0.weight",
+        f"{side}.layers.0.fc2.weight": f"{side}.blocks.0.mlp.2.weight",
+        f"{side}.layers.0.final_layer_norm.weight": f"{side}.blocks.0.mlp_ln.weight",
+        f"{side}.embed_positions.weight": f"{side}.positional_embedding",
+        f"{side}.layer_norm.weight": (
+            f"{side}.ln_post.weight" if side == "encoder" else f"{side}.ln.weight"
+        ),
+    }
+    if side == "decoder":
+        names[f"{side}.layers.0.encoder_attn.k_proj.weight"] = (
+            f"{side}.blocks.0.cross_attn.key.weight"
+        )
+        names[f"{side}.embed_tokens.weight"] = f"{side}.token_embedding.weight"
+    return {ours: (theirs, (4, 4)) for ours, theirs in names.items()}
+
+
+def test_whisper_of_transformers_is_whisper_of_openai(tmp_path: Path) -> None:
+    both = {**whisper("encoder"), **whisper("decoder")}
+    state = {f"model.{name}": torch.randn(shape) for name, (_, shape) in both.items()}
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    model = {theirs: torch.zeros(shape) for theirs, shape in both.values()}
+    found = Answered(refused(state, model, "Whisper"), tmp_path / "pytorch_model.bin")
+    assert f"{len(both)} of the {len(both)} missing keys" in found.said
+    torch.save(model, tmp_path / "openai.pt")
+    done = ckpt(
+        "warmstart", "pytorch_model.bin", "--into", "openai.pt", "-o", "o.pt",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    written = torch.load(tmp_path / "o.pt")
+    for name, (theirs, _) in both.items():
+        assert torch.equal(written[theirs], state[f"model.{name}"]), name
+
+
+# --- converters -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (
+            "ValueError: Key `optimizer` is invalid, expected torch.Tensor but "
+            "received <class 'dict'>",
+            "optimizer is a part",
+        ),
+        ("AttributeError: 'int' object has no attribute 'data_ptr'", "epoch is a"),
+        ("AttributeError: 'NoneType' object has no attribute 'data_ptr'", "scaler is"),
+    ],
+)
+def test_a_converter_takes_parts_for_tensors(
+    text: str, part: str, tmp_path: Path
+) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    torch.save(
+        {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "epoch": 3,
+            "scaler": None,
+        },
+        tmp_path / "last.ckpt",
+    )
+    found = Answered(text, tmp_path / "last.ckpt")
+    assert part in found.said and "no key" not in found.said.lower()
+    written = load_file(found.run("ckpt slim"))
+    assert sorted(written) == ["bias", "weight"]
+
+
+def test_a_state_dict_in_a_state_dict(tmp_path: Path) -> None:
+    state: dict[str, Any] = weights(a__weight=(3, 2), b__weight=(2, 2))
+    state["state_dict"] = {"a.weight": state["a.weight"]}
+    torch.save({"state_dict": state}, tmp_path / "nai.ckpt")
+    text = (
+        "Error: Key `state_dict` is invalid, expected torch.Tensor but received "
+        "<class 'dict'>"
+    )
+    found = Answered(text, tmp_path / "nai.ckpt")
+    assert "state_dict.state_dict" in found.said
+    assert sorted(load_file(found.run("ckpt slim"))) == ["a.weight", "b.weight"]
+
+
+def test_an_attribute_of_a_number_is_no_name_of_a_file(tmp_path: Path) -> None:
+    torch.save(weights(a__weight=(2, 2)), tmp_path / "a.pth")
+    text = "AttributeError: 'float' object has no attribute 'contiguous'"
+    assert "has one of the names" not in Answered(text, tmp_path / "a.pth").said
+
+
+# --- sizes ----------------------------------------------------------------------------
+
+
+class Scheduler:
+    """What torch before 1.12 kept of a CyclicLR: a method, with its optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        inner = {
+            "defaults": self.optimizer.defaults,
+            "param_groups": self.optimizer.param_groups,
+            "state": dict(self.optimizer.state),
+        }
+        return (getattr, (Made("lr_scheduler.CyclicLR", optimizer=Made("Adam", **inner)), "_triangular_scale_fn"))  # fmt: skip
+
+
+class Made:
+    """An object of torch.optim, as protocol 2 writes it."""
+
+    def __init__(self, name: str, **state: Any) -> None:
+        self.cls = torch.optim
+        for part in name.split("."):
+            self.cls = getattr(self.cls, part)
+        self.state = state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg._reconstructor, (self.cls, object, None), self.state  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def doubled(tmp_path: Path) -> Path:
+    """A checkpoint whose scheduler brought its optimizer along."""
+    model = nn.Linear(50, 20)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 50)).sum().backward()
+    optimizer.step()
+    scheduler = {"base_lrs": [1e-7], "scale_fn": Scheduler(optimizer)}
+    torch.save(
+        {
+            "model": model.state_dict(),
+            "optimizer": {"state": {}, "param_groups": [{"params": [0, 1]}]},
+            "scheduler": scheduler,
+        },
+        tmp_path / "steps.pth",
+    )
+    return tmp_path / "steps.pth"
+
+
+def test_tensors_in_the_arguments_of_a_call_are_seen(doubled: Path) -> None:
+    done = ckpt("inspect", doubled.name, cwd=doubled.parent)
+    shown = done.out.decode()
+    assert "scheduler.scale_fn.0.optimizer" in shown
+    # A method of torch's own scheduler is a value, and calls nothing.
+    assert "DANGER" not in shown and "weights_only refuses" in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Save file size doubled after loading scheduler checkpoint",
+        "Why is my checkpoint 3 times larger than the model?",
+        "Why is my .pth so big",
+    ],
+)
+def test_a_size_is_explained_by_its_parts(text: str, doubled: Path) -> None:
+    found = Answered(text, doubled)
+    assert "scheduler has an optimizer with its tensors inside" in found.said
+    written = torch.load(found.run("ckpt slim"))
+    assert sorted(written) == ["bias", "weight"]
+    (doubled.parent / "question.txt").write_text(f"{text} ?\n")
+    done = ckpt("explain", "question.txt", doubled.name, cwd=doubled.parent)
+    assert b"scheduler has an optimizer" in done.out
+
+
+def test_a_size_of_weights_alone(tmp_path: Path) -> None:
+    torch.save(weights(a__weight=(20, 20)), tmp_path / "a.pth")
+    found = Answered("Why is my model file so large?", tmp_path / "a.pth")
+    assert "nothing but weights, in float32" in found.said
+    assert "optimizer" not in found.said
+    written = torch.load(found.run("ckpt convert"))
+    assert written["a.weight"].dtype == torch.bfloat16
