@@ -18,6 +18,10 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.asked import LACKED, of_lacked
+from ckpt.ext.explain.families.consolidated import (
+    NOT_CONSOLIDATED,
+    of_not_consolidated,
+)
 from ckpt.ext.explain.families.content import (
     ASKED_FOR,
     ATTRIBUTE,
@@ -180,6 +184,7 @@ _OF_ANY: tuple[
     (REQUIRED, of_required),
     (NO_DEVICE, of_device_map),
     (NEEDS_VALUE, of_needed_value),
+    (NOT_CONSOLIDATED, of_not_consolidated),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 

@@ -88,6 +88,9 @@ def _plan_report(
             from ckpt.commands.strip.strip import strip
 
             survey = Survey(strip(survey, limits, section=section).result)
+        if "--ema" in words:
+            averages = load_hook("ema").averaged_weights
+            survey = Survey(averages(survey, limits, section=section).result)
         report = slim(survey, limits, section=section, select=select, keep=keep)
         if format in (survey.checkpoint.format, report.result.format):
             return report

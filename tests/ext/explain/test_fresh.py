@@ -417,3 +417,159 @@ def test_a_size_of_weights_alone(tmp_path: Path) -> None:
     assert "optimizer" not in found.said
     written = torch.load(found.run("ckpt convert"))
     assert written["a.weight"].dtype == torch.bfloat16
+
+
+# --- other places and turned axes -----------------------------------------------------
+
+
+def attention(places: range, sizes: list[int]) -> dict[str, torch.Tensor]:
+    """The layers that an adapter adds, by their places in a list."""
+    state: dict[str, torch.Tensor] = {}
+    for place, size in zip(places, sizes, strict=True):
+        state[f"{place}.to_k.weight"] = torch.randn(size, 6)
+        state[f"{place}.to_v.weight"] = torch.randn(size, 6)
+    return state
+
+
+def mismatched(
+    file: dict[str, torch.Tensor], model: dict[str, torch.Tensor], name: str = "Net"
+) -> str:
+    """The text of torch with the shapes that differ, too."""
+    rows = [refused(file, model, name)]
+    rows += [
+        f"\tsize mismatch for {key}: copying a param with shape "
+        f"{value.shape} from checkpoint, the shape in current model is "
+        f"{model[key].shape}."
+        for key, value in file.items()
+        if key in model and model[key].shape != value.shape
+    ]
+    return "\n".join(rows)
+
+
+def test_other_places_in_a_list_are_no_ranks(tmp_path: Path) -> None:
+    file = attention(range(1, 13, 2), [4, 4, 8, 8, 16, 16])
+    model = attention(range(1, 7), [4, 4, 8, 8, 16, 16])
+    torch.save({"image_proj": {}, "ip_adapter": file}, tmp_path / "ip.bin")
+    found = Answered(mismatched(file, model, "ModuleList"), tmp_path / "ip.bin")
+    assert "the file alone at 7, 9, 11, the model alone at 2, 4, 6" in found.said
+    assert "parallelism" not in found.said and not found.commands
+
+
+def test_ranks_of_one_model_are_still_ranks(tmp_path: Path) -> None:
+    names = [f"layers.{n}.{part}.weight" for n in range(3) for part in ("wq", "w1")]
+    file = {name: torch.randn(4, 8) for name in names}
+    model = {name: torch.randn(8, 8) for name in names}
+    torch.save(file, tmp_path / "consolidated.00.pth")
+    found = Answered(mismatched(file, model), tmp_path / "consolidated.00.pth")
+    assert "one rank of 2 of tensor parallelism" in found.said
+
+
+class Conv1D(nn.Module):
+    """The layer of GPT-2 in transformers: its weight is [inputs, outputs]."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(inputs, outputs))
+
+
+def block(layer: Any) -> nn.Module:
+    """One block of GPT-2."""
+    model = nn.Module()
+    model.attn = nn.Module()
+    model.attn.c_attn, model.attn.c_proj = layer(4, 12), layer(4, 4)
+    model.mlp = nn.Module()
+    model.mlp.c_fc, model.mlp.c_proj = layer(4, 16), layer(16, 4)
+    return model
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    return nn.Linear(inputs, outputs, bias=False)
+
+
+@pytest.mark.parametrize("is_linear", [True, False])
+def test_square_matrices_of_gpt_2_are_turned_too(
+    is_linear: bool, tmp_path: Path
+) -> None:
+    saved, model = block(linear), block(Conv1D)
+    if not is_linear:
+        saved, model = model, saved
+        for parameter in saved.parameters():
+            nn.init.normal_(parameter)
+    state = saved.state_dict()
+    wrapped = {f"_orig_mod.{name}": value for name, value in state.items()}
+    torch.save({"model": wrapped, "iter_num": 3}, tmp_path / "ckpt.pt")
+    found = Answered(mismatched(state, model.state_dict()), tmp_path / "ckpt.pt")
+    side = "The file" if is_linear else "The model"
+    assert f"{side} has these layers as Linear" in found.said
+    (line,) = found.commands
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, state[name].T), name
+
+
+def test_a_size_of_the_loss_is_no_number_of_classes(tmp_path: Path) -> None:
+    file = weights(net__weight=(8, 4), CELoss__centroids=(28, 5))
+    model = {**file, "CELoss.centroids": torch.zeros(27, 5)}
+    torch.save(
+        {"state_dict": file, "hyper_parameters": {"n_classes": 27}},
+        tmp_path / "a.ckpt",
+    )
+    found = Answered(mismatched(file, model), tmp_path / "a.ckpt")
+    assert "CELoss.centroids belongs to the loss" in found.said
+    assert "number of classes" not in found.said
+
+
+# --- averages, pipelines and parts of ranks -------------------------------------------
+
+
+def test_averages_are_offered_by_the_names_of_the_model(tmp_path: Path) -> None:
+    state = weights(net__0__weight=(4, 4), net__0__bias=(4,), net__1__weight=(4, 4))
+    averages = {f"ema_model.{name}": value + 1 for name, value in state.items()}
+    averages["initted"] = torch.tensor(True)
+    torch.save(
+        {"model_state_dict": state, "ema_model_state_dict": averages},
+        tmp_path / "model_last.pt",
+    )
+    found = Answered(refused(averages, state), tmp_path / "model_last.pt")
+    assert "are in model_state_dict" in found.said and "(EMA)" in found.said
+    written = torch.load(found.run("ckpt slim"))
+    assert sorted(written) == sorted(state)
+    assert torch.equal(written["net.1.weight"], state["net.1.weight"] + 1)
+
+
+def test_a_pipeline_of_deepspeed_has_its_weights_elsewhere(tmp_path: Path) -> None:
+    state = {"module": None, "optimizer": None, "ds_version": "0.17.0", "step": 3}
+    path = tmp_path / "mp_rank_00_model_states.pt"
+    torch.save(state, path)
+    text = "AttributeError: 'NoneType' object has no attribute 'data_ptr'"
+    found = Answered(text, path)
+    assert "no weights to convert: module, optimizer" in found.said
+    assert "layer_00-model_00-model_states.pt" in found.said
+    torch.save({}, tmp_path / "layer_01-model_00-model_states.pt")
+    assert "Here layer_01-model_00-model_states.pt is" in Answered(text, path).said
+
+
+@pytest.mark.parametrize(
+    ("text", "held", "said"),
+    [
+        ("WARNING:root:Optimizer state has not been consolidated.", 2, "one rank"),
+        (
+            "RuntimeError: Optimizer state has not been consolidated on this rank. "
+            "Please call `consolidate_state_dict(to=0)` on all ranks beforehand",
+            4,
+            "whole state",
+        ),
+    ],
+)
+def test_the_optimizer_of_one_rank(
+    text: str, held: int, said: str, tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, affine=False), nn.Linear(2, 1))  # fmt: skip
+    optimizer = torch.optim.Adam(list(model.parameters())[:held])
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, tmp_path / "last.pth")
+    (tmp_path / "train.log").write_text(f"epoch 3\n{text}\nepoch 4\n")
+    done = ckpt("explain", "train.log", "last.pth", cwd=tmp_path)
+    shown = " ".join(done.out.decode().split())
+    assert "consolidate_state_dict(to=0)" in shown and said in shown

@@ -114,6 +114,7 @@ from ckpt.ext.explain.families.spellings import (
     with_leaves,
 )
 from ckpt.ext.explain.families.tied import tied_name
+from ckpt.ext.explain.families.turned import places_statement
 from ckpt.ext.explain.families.verdicts import (
     another_model,
     apart_statement,
@@ -219,6 +220,11 @@ class KeyLists:
             yield below
             self.is_told = True
             return
+        places = places_statement(self.missing, self.here)
+        if places is not None:
+            yield places
+            self.is_told = True
+            return
         renumbered = swin_downsample(self.message, self.shapes, self.case)
         if renumbered is None:
             return
@@ -311,6 +317,17 @@ class KeyLists:
             f"file, and the program loaded {show(self.chosen.name, 80) or 'the root'}. "
             "The file has the model in two forms: name that part to the program"
         )
+        # The averages have a prefix that the program may not take off.
+        averages = (
+            self.case.plan(("slim", "--ema")) if self.chosen.kind == "ema" else None
+        )
+        if averages is not None and averages.command is not None:
+            return Statement(
+                f"{text}. {show(self.chosen.name, 80)} has its averages (EMA), which "
+                "programs take to predict. By the names of the model:",
+                (),
+                averages.command,
+            )
         load, steps = self.survey.load.expression, path_subscripts(part.path)
         # With several models in a file the line goes down to none of them.
         if load is None or steps is None or len(self.survey.candidates) < _LEAST_PARTS:

@@ -47,6 +47,11 @@ from ckpt.ext.explain.families.replaced import (
     replaced_parts,
 )
 from ckpt.ext.explain.families.spellings import adapter_rank, is_adapter, merged_layers
+from ckpt.ext.explain.families.turned import (
+    are_turned,
+    places_statement,
+    turned_statement,
+)
 from ckpt.ext.explain.families.verdicts import (
     inputs_statement,
     longer_lists,
@@ -148,6 +153,9 @@ def mismatch_statements(
             case.plan(("dequantized",)),
         )
         return
+    # Other places in a list explain all shapes, which was said with the keys.
+    if places_statement(message.missing, message.unexpected) is not None:
+        return
     if same and not case.is_useless:
         # Each of these explains all shapes at once, so nothing is said beside them.
         flat = flat_statement(same)
@@ -180,7 +188,12 @@ def mismatch_statements(
             for row in same
             if row.name not in buffers and row.name not in renumbered
         ]
+        losses = [row for row in same if _OF_LOSS.match(row.name)]
+        if losses:
+            yield _loss_statement(losses)
+            same = [row for row in same if row not in losses]
         if not same:
+            yield load_into_statement(case.survey, "So all else loads:")
             return
         # A recurrent layer of another kind explains its own rows alone.
         gates = gates_statement(same)
@@ -262,6 +275,9 @@ def mismatch_statements(
         return
     if shifted_statement(message) is not None or groups_statement(same) is not None:
         return
+    # Square matrices would be taken as they are.
+    if are_turned(same):
+        return
     if (
         not case.is_useless
         and not _is_of_a_rank(same)
@@ -270,6 +286,27 @@ def mismatch_statements(
         yield load_into_statement(
             case.survey, "Load what fits, and keep the model's own values elsewhere:"
         )
+
+
+_OF_LOSS = re.compile(
+    r"(?:\w{1,60}\.){0,2}\w{0,60}(?:[Cc]riterion|[Ll]oss(?:es|_fn|_func)?)\."
+)
+"""The beginning of the names of parameters that a loss has."""
+
+
+def _loss_statement(rows: Sequence[Mismatch]) -> Statement:
+    """Say that tensors of other shapes belong to the loss of a training."""
+    names = and_more([show(row.name, 80) for row in rows], 3)
+    text = (
+        f"By its name {names} belongs"
+        if len(rows) == 1
+        else f"By their names {names} belong"
+    )
+    return Statement(
+        f"{text} to the loss of the training, which a model that only predicts does "
+        "without. The code that saved built it in another size, by its version or its "
+        "settings."
+    )
 
 
 def _room_text(row: Mismatch, case: Case) -> str:
@@ -376,7 +413,8 @@ def _shape_reasons(
     if groups is not None:
         yield groups
         return
-    if _is_of_a_rank(rows):
+    # A rank has all the names of its model.
+    if _is_of_a_rank(rows) and not (message.missing or message.unexpected):
         yield Statement(
             f"Each has one dimension that is 1/{_rank_count(rows[0])} of the model's: "
             f"this is the file of one rank of {_rank_count(rows[0])} of tensor "
@@ -537,17 +575,9 @@ def _shape_reasons(
             "take those that go with the checkpoint, or the checkpoint that goes with "
             "these settings. What has other outputs beside may follow from it."
         )
-    turned = [
-        row
-        for row in rows
-        if len(row.checkpoint) == 2 and row.checkpoint == row.model[::-1]
-    ]
-    if turned and len(turned) == len(rows):
-        yield Statement(
-            "Each is the transpose of the model's. Another library wrote it "
-            "(TensorFlow, JAX), or a Conv1D of GPT-2 stands where the model has a "
-            "Linear."
-        )
+    turned = turned_statement(rows, message, shapes, case)
+    if turned is not None:
+        yield turned
     windows_of_bias = _bias_statement(rows)
     if windows_of_bias is not None:
         yield windows_of_bias

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from ckpt.bytes.far import is_url
 from ckpt.ext.explain.case import (
     Case,
     Statement,
@@ -38,7 +40,10 @@ _MOST_PLACES = 2
 def of_no_tensor(found: re.Match[str], case: Case) -> Iterator[Statement]:
     """Answer a program that takes each value of a dict for a tensor."""
     parts = _parts_of_other_types(found, case)
-    if not case.survey.candidates or not parts:
+    if not parts:
+        return
+    if not case.survey.candidates:
+        yield from _without_weights(parts, case)
         return
     one = len(parts) == 1
     yield Statement(
@@ -52,6 +57,31 @@ def of_no_tensor(found: re.Match[str], case: Case) -> Iterator[Statement]:
         case.written(("slim",), "", ".safetensors"),
     )
     yield from load_statements(case)
+
+
+def _without_weights(parts: Sequence[str], case: Case) -> Iterator[Statement]:
+    """Say that a file has no weights, and where DeepSpeed puts those of a pipeline."""
+    shown = and_more([show(part, 60) for part in parts], 4)
+    yield Statement(
+        f"This file holds no weights to convert: {shown} {be_verb(parts)} there with "
+        "nothing that is a tensor."
+    )
+    if not {"module", "ds_version"}.issubset(root_keys(case)):
+        return
+    beside = ""
+    if not is_url(case.survey.path):
+        folder = os.path.dirname(os.path.abspath(case.survey.path))
+        layers = [name for name in sorted(os.listdir(folder)) if _LAYER.match(name)]
+        beside = f" Here {layers[0]} is the first of {len(layers):,}." if layers else ""
+    yield Statement(
+        "It is the state of a run of DeepSpeed, and its module is empty: a pipeline "
+        "has the weights of each layer in a file of its own beside this one "
+        f"(layer_00-model_00-model_states.pt).{beside} Programs that train an adapter "
+        "so write it into a folder of its own for use (adapter_model.safetensors)."
+    )
+
+
+_LAYER = re.compile(r"layer_\d+-")
 
 
 def _where_weights_are(case: Case) -> str:
