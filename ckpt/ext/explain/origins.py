@@ -60,6 +60,10 @@ _BY_KEYS = (
             "generator's averages"
         ),
     ),
+    _kind_by_keys(
+        "string_to_token string_to_param",
+        "an embedding of textual inversion, and no model",
+    ),
     _kind_by_keys("data parameter_list", "an agent of Stable-Baselines 2"),
 )
 _MMCV = (

@@ -7,10 +7,12 @@ from __future__ import annotations
 import copyreg
 import io
 import json
+import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import oracle
 import pytest
 import torch
@@ -573,3 +575,267 @@ def test_the_optimizer_of_one_rank(
     done = ckpt("explain", "train.log", "last.pth", cwd=tmp_path)
     shown = " ".join(done.out.decode().split())
     assert "consolidate_state_dict(to=0)" in shown and said in shown
+
+
+# --- positions, masks and whole models ------------------------------------------------
+
+
+def test_a_token_more_is_no_other_size_of_an_image(tmp_path: Path) -> None:
+    file = weights(pos_embed=(1, 16, 8), norm__weight=(8,))
+    file["patch_embed.proj.weight"] = torch.randn(8, 3, 4, 4)
+    model = {**file, "pos_embed": torch.zeros(1, 17, 8), "cls_token": torch.zeros(1)}
+    torch.save({"model": file}, tmp_path / "deit.pth")
+    found = Answered(mismatched(file, model), tmp_path / "deit.pth")
+    assert "4 x 4 patches" in found.said and "1 place more" in found.said
+    assert "(cls_token)" in found.said and "images of" not in found.said
+    assert not found.commands
+    larger = {**file, "pos_embed": torch.zeros(1, 36, 8)}
+    found = Answered(mismatched(file, larger), tmp_path / "deit.pth")
+    assert "images of 16 x 16 and of 24 x 24" in found.said
+
+
+def test_a_vector_for_masked_inputs_is_for_training(tmp_path: Path) -> None:
+    file = {f"wav2vec2.layers.{n}.weight": torch.randn(4, 4) for n in range(8)}
+    torch.save(file, tmp_path / "pytorch_model.bin")
+    text = (
+        "Some weights of Wav2Vec2Model were not initialized from the model checkpoint "
+        "at base-960h and are newly initialized: ['wav2vec2.masked_spec_embed']"
+    )
+    found = Answered(text, tmp_path / "pytorch_model.bin")
+    assert "random values there change nothing" in found.said
+    assert "new head" not in found.said
+
+
+def test_a_whole_model_in_the_place_of_an_adapter_is_named(tmp_path: Path) -> None:
+    state = weights(model__diffusion_model__time_embed__0__weight=(4, 4))
+    save_file(state, tmp_path / "dreambooth.safetensors")
+    text = (
+        "Failed to match keys when loading Lora dreambooth: "
+        "['cond_stage_model.transformer.text_model.embeddings.position_ids']"
+    )
+    found = Answered(text, tmp_path / "dreambooth.safetensors")
+    assert "This is a model of Stable Diffusion" in found.said
+
+
+# --- folders of a Trainer -------------------------------------------------------------
+
+
+def trainer_folder(folder: Path) -> Path:
+    """A folder of a Trainer, with its weights and an optimizer of FSDP."""
+    folder.mkdir()
+    state = {"fc.weight": torch.randn(2, 3)}
+    torch.save(state, folder / "pytorch_model.bin")
+    moments = {"step": torch.tensor(5.0), "exp_avg": torch.ones(2, 3), "exp_avg_sq": torch.ones(2, 3)}  # fmt: skip
+    group = {"lr": 4e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "params": ["fc.weight"]}  # fmt: skip
+    torch.save(
+        {"state": {"fc.weight": moments}, "param_groups": [group]},
+        folder / "optimizer.bin",
+    )
+    torch.save({"last_epoch": 5}, folder / "scheduler.pt")
+    (folder / "trainer_state.json").write_text('{"global_step": 5, "log_history": []}')
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return folder
+
+
+def test_the_optimizer_of_a_folder_is_a_file_of_its_own(tmp_path: Path) -> None:
+    folder = trainer_folder(tmp_path / "checkpoint-5")
+    text = (
+        "When I resume with FSDP the loss jumps and the learning rate restarts. The "
+        "optimizer states are not loaded?"
+    )
+    found = Answered(text, folder)
+    assert "optimizer.bin" in found.said and "optimizer.pt alone" in found.said
+    (line,) = [row for row in found.commands if row.startswith("optimizer.")]
+    parameter = nn.Parameter(torch.zeros(2, 3))
+    optimizer = torch.optim.Adam([parameter], lr=1.0)
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "optimizer": optimizer})
+    assert optimizer.param_groups[0]["lr"] == 4e-5
+    assert torch.equal(optimizer.state[parameter]["exp_avg"], torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "AssertionError: Required universal_checkpoint_info state is missing in "
+            "checkpoint. Verify that client creates this state.",
+            "--inject_missing_state",
+        ),
+        (
+            "ValueError: bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt is not a zero "
+            "checkpoint",
+            "the state of DeepSpeed in global_step5",
+        ),
+    ],
+)
+def test_deepspeed_is_inside_of_the_folder_of_a_trainer(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoint-5"
+    folder.mkdir()
+    save_file({"w": torch.ones(2, 2)}, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    for step in (5, 3):
+        (folder / f"global_step{step}").mkdir()
+        torch.save(
+            {"module": {"w": torch.ones(2, 2)}, "ds_version": "0.14.0"},
+            folder / f"global_step{step}" / "mp_rank_00_model_states.pt",
+        )
+    found = Answered(text, folder)
+    assert said in found.said and "global_step5" in found.said
+    assert "DeepSpeed alone" not in found.said
+
+
+def test_a_conversion_that_gives_nonsense_has_other_rows(tmp_path: Path) -> None:
+    names = [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkvo"]
+    torch.save({name: torch.randn(4, 4) for name in names}, tmp_path / "hf.bin")
+    text = "I converted DCP to HF, but the outputs are not human-readable. Why?"
+    found = Answered(text, tmp_path / "hf.bin")
+    assert "rotary halves, not pairs" in found.said and "eval()" not in found.said
+
+
+# --- versions and variants ------------------------------------------------------------
+
+
+def segmenter(**more: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """A network with an encoder and a decoder."""
+    state = {f"encoder.blocks.{n}.weight": torch.randn(4, 4) for n in range(6)}
+    return {**state, **weights(decoder__token__weight=(1, 4), **more)}
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ({"decoder__hf_token__weight": (1, 4)}, "lies in decoder, whose other layers"),
+        ({"no_obj_embed": (1, 4), "ptr__weight": (4, 4)}, "lies at the root"),
+    ],
+)
+def test_layers_of_a_newer_version_are_no_surplus(
+    more: dict[str, tuple[int, ...]], where: str, tmp_path: Path
+) -> None:
+    file = segmenter(**more)
+    torch.save(file, tmp_path / "sam.pth")
+    found = Answered(refused(file, segmenter(), "Sam"), tmp_path / "sam.pth")
+    assert where in found.said and "another version or variant" in found.said
+    assert any("strict=False" in line for line in found.commands)
+
+
+def test_another_head_is_no_newer_version(tmp_path: Path) -> None:
+    file = segmenter(decoder__aux_head__weight=(2, 4))
+    torch.save(file, tmp_path / "net.pth")
+    found = Answered(refused(file, segmenter()), tmp_path / "net.pth")
+    assert "version or variant" not in found.said
+
+
+def test_lightning_restores_the_training_from_weights(tmp_path: Path) -> None:
+    state = {"state_dict": weights(a__weight=(2, 2)), "epoch": 3, "global_step": 9}
+    torch.save(state, tmp_path / "wo.ckpt")
+    text = (
+        "KeyError: 'Trying to restore training state but checkpoint contains only the "
+        "model. This is probably due to `ModelCheckpoint.save_weights_only` being set "
+        "to `True`.'"
+    )
+    found = Answered(text, tmp_path / "wo.ckpt")
+    assert "A run cannot be resumed from it, but its weights load" in found.said
+    assert "is called ModelCheckpoint" not in found.said
+
+
+def test_sizes_that_other_numbers_explain_are_no_settings(tmp_path: Path) -> None:
+    old = ["1", "2", "4", "5"]
+    new = ["0", "0.ln", "1", "1.ln"]
+    sizes = [(8, 3), (8,), (4, 8), (4,)]
+    file, model = {}, {}
+    for before, after, size in zip(old, new, sizes, strict=True):
+        value = torch.randn(size)
+        file[f"enc.state.{before}.weight"] = value
+        file[f"enc.state.{before}.bias"] = torch.randn(size[0])
+        model[f"enc.state.{after}.weight"] = torch.zeros(size)
+        model[f"enc.state.{after}.bias"] = torch.zeros(size[0])
+    torch.save({"model": file}, tmp_path / "dog.pt")
+    found = Answered(mismatched(file, model), tmp_path / "dog.pt")
+    assert "one for one" in found.said and "Settings of the program" not in found.said
+    written = torch.load(found.run("ckpt rename"))["model"]
+    assert {name: value.shape for name, value in written.items()} == {
+        name: value.shape for name, value in model.items()
+    }
+    assert torch.equal(written["enc.state.0.ln.bias"], file["enc.state.2.bias"])
+
+
+# --- outputs, backbones and embeddings ------------------------------------------------
+
+
+def test_an_alphabet_is_no_table_of_words(tmp_path: Path) -> None:
+    file = {f"wav2vec2.layers.{n}.weight": torch.randn(4, 4) for n in range(6)}
+    file = {**file, **weights(lm_head__weight=(41, 4), lm_head__bias=(41,))}
+    model = {**file, **weights(lm_head__weight=(45, 4), lm_head__bias=(45,))}
+    torch.save(file, tmp_path / "pytorch_model.bin")
+    found = Answered(mismatched(file, model), tmp_path / "pytorch_model.bin")
+    assert "another alphabet" in found.said
+    assert "resize_token_embeddings" not in found.said
+    words = weights(model__embed_tokens__weight=(41, 4))
+    torch.save({**file, **words}, tmp_path / "words.bin")
+    model["model.embed_tokens.weight"] = torch.zeros(45, 4)
+    text = mismatched({**file, **words}, model)
+    found = Answered(text, tmp_path / "words.bin")
+    assert "resize_token_embeddings(41)" in found.said
+
+
+def test_outputs_of_fairseq_are_symbols(tmp_path: Path) -> None:
+    file = {f"w2v_encoder.layers.{n}.weight": torch.randn(4, 4) for n in range(6)}
+    file = {**file, **weights(w2v_encoder__proj__weight=(32, 4))}
+    model = {**file, **weights(w2v_encoder__proj__weight=(512, 4))}
+    state = {"model": file, "optimizer_history": [{}], "extra_state": {}}
+    torch.save(state, tmp_path / "wav2vec.pt")
+    found = Answered(mismatched(file, model), tmp_path / "wav2vec.pt")
+    assert "symbols or classes, as the dictionary of the run has them" in found.said
+
+
+def test_the_classifier_of_a_backbone_is_expected(tmp_path: Path) -> None:
+    names = ("stem.conv1.weight", "stem.conv1.bias", "fc1000.weight", "fc1000.bias")
+    arrays = {name: np.zeros((2, 2), "f") for name in names}
+    state = {"model": arrays, "__author__": "torchvision", "matching_heuristics": True}
+    (tmp_path / "R-50.pkl").write_bytes(pickle.dumps(state))
+    text = (
+        "[fvcore.common.checkpoint]: The checkpoint state_dict contains keys that are "
+        "not used by the model:\n  fc1000.{bias, weight}\n  stem.conv1.bias\n"
+    )
+    found = Answered(text, tmp_path / "R-50.pkl")
+    assert "expected, and nothing is lost" in found.said and "--resume" in found.said
+
+
+def test_an_embedding_is_no_checkpoint_of_a_run(tmp_path: Path) -> None:
+    state = {
+        "string_to_token": {"*": torch.tensor(265)},
+        "string_to_param": {"*": torch.randn(1, 8)},
+    }
+    torch.save(state, tmp_path / "embeddings.pt")
+    found = Answered("KeyError: 'state_dict'", tmp_path / "embeddings.pt")
+    assert "an embedding of textual inversion, and no model" in found.said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "How can I convert my .ckpt to the safetensors format?",
+        "Request: Script to convert trained .ckpt files to safetensors format",
+    ],
+)
+def test_who_asks_for_another_format_gets_the_command(
+    text: str, tmp_path: Path
+) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = {"state_dict": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, tmp_path / "a.ckpt")
+    found = Answered(text, tmp_path / "a.ckpt")
+    assert sorted(load_file(found.run("ckpt slim"))) == ["bias", "weight"]
+    (tmp_path / "a.safetensors").unlink()
+    assert "bias" in load_file(found.run("ckpt convert"))
+
+
+def test_safetensors_become_another_format(tmp_path: Path) -> None:
+    save_file({"w": torch.ones(2, 2)}, tmp_path / "a.safetensors")
+    text = "Which tool can convert .safetensors to .ckpt"
+    found = Answered(text, tmp_path / "a.safetensors")
+    assert torch.equal(torch.load(found.run("ckpt convert"))["w"], torch.ones(2, 2))

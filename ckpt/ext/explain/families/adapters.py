@@ -12,6 +12,7 @@ from ckpt.bytes.far import is_url
 from ckpt.ext.explain.case import Case, Statement, finding_statements, load_statements
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import MOST_NAMES, Message
+from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.text import and_more, counted_noun, show
 
 # The first style that one name fits decides, so the patterns that fit more names stand
@@ -69,7 +70,7 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
     if found is None:
         yield Statement(
             "No name of this file is that of an adapter of LoRA: another file was "
-            "loaded, or it is a whole model."
+            f"loaded, or it is a whole model.{_whole_model_text(case)}"
         )
         return
     asked = _OF_TORCHTUNE.search(message.text)
@@ -105,6 +106,17 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         "A loader takes those of its own kind: load it in the program that the trainer "
         "names, or convert the names."
+    )
+
+
+def _whole_model_text(case: Case) -> str:
+    """The sentence on what a file is that is no adapter, or an empty text."""
+    origin = name_origin(case.survey)
+    if origin is None:
+        return ""
+    return (
+        f" {origin_opening(origin)} {origin}: load it where the program takes models, "
+        "and not adapters (A1111: models/Stable-diffusion; ComfyUI: Load Checkpoint)."
     )
 
 

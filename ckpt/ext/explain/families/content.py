@@ -2068,8 +2068,8 @@ FAMILIES = (
             r"param 'initial_lr' is not specified in param_groups",
             _NO_STATES_TEXT,
             (
-                r"Trying to restore (?:optimizer|learning rate scheduler) state "
-                r"but checkpoint contains only the model"
+                r"Trying to restore (?:optimizer|learning rate scheduler|training) "
+                r"state but checkpoint contains only the model"
             ),
         ),
         _answer_key,

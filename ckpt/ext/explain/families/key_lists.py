@@ -26,6 +26,7 @@ from ckpt.ext.explain.families.computed import (
     below_nothing,
     computed_buffers,
     computed_statement,
+    masks_statement,
     swin_downsample,
     tied_to_shared,
 )
@@ -44,6 +45,7 @@ from ckpt.ext.explain.families.layers import (
 )
 from ckpt.ext.explain.families.leftovers import (
     added_layers,
+    classifier_of_backbone,
     form_of_blocks,
     layout_of_experts,
     parts_left_out,
@@ -52,6 +54,7 @@ from ckpt.ext.explain.families.leftovers import (
     tables_statements,
     trained_scales,
     trained_scales_statement,
+    variant_of_file,
 )
 from ckpt.ext.explain.families.libraries import none_has_place
 from ckpt.ext.explain.families.name_rules import (
@@ -688,6 +691,11 @@ class KeyLists:
         self.is_alone = not (
             self.present or self.met or self.unexpected or self.message.mismatched
         )
+        masks = masks_statement(self.absent) if self.is_alone else None
+        if masks is not None:
+            yield masks
+            self.is_told = True
+            return
         unordered = without_order(self.absent, self.shapes)
         if unordered is not None and self.is_alone:
             yield Statement(unordered, tuple(self.absent))
@@ -873,6 +881,15 @@ class KeyLists:
                 "out, and nothing else."
             )
             self.rest = [name for name in self.rest if name not in counted]
+        classifier = (
+            None
+            if self.missing
+            else classifier_of_backbone(self.rest, name_origin(self.survey) or "")
+        )
+        if classifier is not None:
+            yield classifier
+            self.is_told = True
+            return
         trained = trained_adapter(self.rest, self.shapes) if self.met else None
         if trained is not None:
             # It decides, so it stands before the command that renames.
@@ -1091,6 +1108,13 @@ class KeyLists:
                 (),
                 f"model.load_state_dict({load}, strict=False)",
             )
+        variant = (
+            variant_of_file(self.rest, self.shapes)
+            if is_complete and not own and not self.has_copies
+            else None
+        )
+        if variant is not None and not all(_OF_LOSS.match(name) for name in self.rest):
+            yield variant
         # strict=False is offered only where the message is known to list all keys.
         if (
             (self.rest or self.has_copies)

@@ -31,6 +31,7 @@ from ckpt.ext.explain.families.layers import (
     one_size_statement,
     renumbered_blocks,
 )
+from ckpt.ext.explain.families.places import find_in_order
 from ckpt.ext.explain.families.quantized import SCALE
 from ckpt.ext.explain.families.recorded import settings_of, settings_places
 from ckpt.ext.explain.families.recurrent import (
@@ -156,6 +157,9 @@ def mismatch_statements(
     # Other places in a list explain all shapes, which was said with the keys.
     if places_statement(message.missing, message.unexpected) is not None:
         return
+    # Layers that a list counts otherwise have the shapes of others by their old names.
+    if _are_renumbered(message, shapes):
+        return
     if same and not case.is_useless:
         # Each of these explains all shapes at once, so nothing is said beside them.
         flat = flat_statement(same)
@@ -275,8 +279,8 @@ def mismatch_statements(
         return
     if shifted_statement(message) is not None or groups_statement(same) is not None:
         return
-    # Square matrices would be taken as they are.
-    if are_turned(same):
+    # Square matrices would be taken as they are, and positions be left untrained.
+    if are_turned(same) or any(_has_equal_grids(row) for row in same):
         return
     if (
         not case.is_useless
@@ -286,6 +290,16 @@ def mismatch_statements(
         yield load_into_statement(
             case.survey, "Load what fits, and keep the model's own values elsewhere:"
         )
+
+
+def _are_renumbered(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether layers that pair in their order explain every shape."""
+    rest = [name for name in message.unexpected if name in shapes]
+    absent = [name for name in message.missing if name not in shapes]
+    found = find_in_order(absent, rest, shapes, message)
+    return bool(found.rules) and all(
+        row.name in found.partners for row in message.mismatched
+    )
 
 
 _OF_LOSS = re.compile(
@@ -306,6 +320,33 @@ def _loss_statement(rows: Sequence[Mismatch]) -> Statement:
         f"{text} to the loss of the training, which a model that only predicts does "
         "without. The code that saved built it in another size, by its version or its "
         "settings."
+    )
+
+
+_EMBEDDING = re.compile(r"(?:^|[._])(?:\w*embed\w*|wte|shared)(?:[._]|$)")
+
+
+def _alphabet_statement(
+    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]
+) -> Statement | None:
+    """Say that the symbols of an output layer differ, where a file has no table of
+    words beside it, or return None.
+    """
+    if not all("lm_head" in row.name.split(".") for row in rows):
+        return None
+    count = rows[0].checkpoint[0]
+    if any(
+        _EMBEDDING.search(name) and size[:1] == (count,)
+        for name, size in shapes.items()
+    ):
+        return None
+    return Statement(
+        f"The output layer has {count:,} symbols in the checkpoint and "
+        f"{rows[0].model[0]:,} in the model, and the file has no table of words: "
+        "another alphabet, as of a recognizer of speech (CTC). To use the model take "
+        "the tokenizer (vocab.json) of the run that saved. To train it with the new "
+        "symbols, from_pretrained with ignore_mismatched_sizes=True builds this layer "
+        "anew and loads all else."
     )
 
 
@@ -441,7 +482,7 @@ def _shape_reasons(
     # Tables of one model that disagree about the number of words are no vocabulary.
     if words and len({(row.checkpoint[:1], row.model[:1]) for row in words}) == 1:
         row = words[0]
-        yield Statement(
+        yield _alphabet_statement(words, shapes) or Statement(
             f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and "
             f"{row.model[0]:,} in the model: another tokenizer, dictionary or "
             f"config.json, or tokens that were added.{_room_text(row, case)}"
@@ -515,6 +556,8 @@ def _shape_reasons(
             if not maps or any(_OF_CLASSES.search(head.name) for head in heads)
             else "outputs, as of classes, joints or maps"
         )
+        if "fairseq" in (name_origin(case.survey) or ""):
+            noun = "symbols or classes, as the dictionary of the run has them"
         alone = (
             f": another number of {noun}. {which} cannot be loaded, and the others can."
             if is_alone
@@ -588,6 +631,10 @@ def _shape_reasons(
         if _POSITIONS.search(row.name)
         and _count_positions(row.checkpoint) != _count_positions(row.model)
     ][:1]:
+        extra = _tokens_statement(row, message)
+        if extra is not None:
+            yield extra
+            continue
         counts = " and ".join(
             f"{_positions_text(shape)} in the {side}"
             for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
@@ -746,6 +793,35 @@ def _positions_text(shape: Sequence[int]) -> str:
         return f"{count:,}"
     more = count - side * side
     return f"{count:,} ({side} x {side}{f' and {more} more' if more else ''})"
+
+
+def _has_equal_grids(row: Mismatch) -> bool:
+    """Tell whether both sides have one grid of patches, and other places beside it."""
+    side = _grid_side(row.checkpoint)
+    return bool(_POSITIONS.search(row.name)) and 0 < side == _grid_side(row.model)
+
+
+def _tokens_statement(row: Mismatch, message: Message) -> Statement | None:
+    """Say that one side has places for more tokens beside an equal grid of patches, or
+    return None.
+    """
+    if not _has_equal_grids(row):
+        return None
+    here, there = _count_positions(row.checkpoint), _count_positions(row.model)
+    side = _grid_side(row.checkpoint)
+    more, less = ("model", "checkpoint") if there > here else ("checkpoint", "model")
+    count = abs(there - here)
+    places = "place" if count == 1 else "places"
+    said = message.missing if there > here else message.unexpected
+    tokens = [name for name in said if "token" in name]
+    of = f" ({and_more([show(name, 60) for name in tokens], 3)})" if tokens else ""
+    return Statement(
+        f"The positions of both are for {side} x {side} patches, so the image size is "
+        f"one. The {more} has {count} {places} more, for a token{of} that the {less} "
+        "does without: a class token, one of distillation, or registers. Build the "
+        "model with the tokens of the run that saved, by its options or its class. "
+        "Interpolation would give no place its own value."
+    )
 
 
 _PATCHES = re.compile(r"(?:^|\.)patch_embed(?:ding)?s?\.(?:proj|projection)\.weight$")
