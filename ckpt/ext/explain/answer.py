@@ -59,6 +59,7 @@ from ckpt.ext.explain.families.mapped import (
     of_frameworks,
     of_no_maps,
 )
+from ckpt.ext.explain.families.merging import NO_METADATA_FILE, of_no_metadata_file
 from ckpt.ext.explain.families.paths import (
     ABSENT_FILES,
     COUNTED,
@@ -185,6 +186,7 @@ _OF_ANY: tuple[
     (NO_DEVICE, of_device_map),
     (NEEDS_VALUE, of_needed_value),
     (NOT_CONSOLIDATED, of_not_consolidated),
+    (NO_METADATA_FILE, of_no_metadata_file),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 

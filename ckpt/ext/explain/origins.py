@@ -148,6 +148,10 @@ _BY_NAMES = tuple(
             r"^model\.diffusion_model\.",
             ("a model of Stable Diffusion in the names of its authors"),
         ),
+        (
+            r"^_blocks\.\d+\._(?:depthwise|project|expand)_conv\.",
+            "an EfficientNet in the names of efficientnet_pytorch",
+        ),
         (r"^double_blocks\.\d+\.", "the diffusion model of a Flux, alone"),
         (
             r"^(?:lora_unet|lora_te\d?|lycoris)_",

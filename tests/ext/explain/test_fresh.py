@@ -16,6 +16,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from answered import Answered
 from inside import folder_of
 from process import ckpt
@@ -839,3 +840,101 @@ def test_safetensors_become_another_format(tmp_path: Path) -> None:
     text = "Which tool can convert .safetensors to .ckpt"
     found = Answered(text, tmp_path / "a.safetensors")
     assert torch.equal(torch.load(found.run("ckpt convert"))["w"], torch.ones(2, 2))
+
+
+# --- folders of several ranks ---------------------------------------------------------
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    """A folder of accelerate with a model and an optimizer, each of them a DCP."""
+    folder = tmp_path / "checkpoint-100"
+    folder.mkdir()
+    state = weights(fc__weight=(4, 3), fc__bias=(4,))
+    dcp.save({"model": state}, checkpoint_id=folder / "pytorch_model_fsdp_0")
+    moments = {name: {"exp_avg": value * 0} for name, value in state.items()}
+    optimizer = {"state": moments, "param_groups": [{"params": list(state)}]}
+    dcp.save({"optimizer": optimizer}, checkpoint_id=folder / "optimizer_0")
+    torch.save({"last_epoch": 3}, folder / "scheduler.pt")
+    (folder / "trainer_state.json").write_text(
+        '{"global_step": 100, "log_history": []}'
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I do not know how to load the checkpoint to do inference",
+        "How can I merge the FSDP shards into one file?",
+        "ValueError: Tried to load from checkpoint-100 but couldn't find a valid "
+        "metadata file. However, potential model and optimizer checkpoint directories "
+        "exist.Please pass in either checkpoint-100/pytorch_model_fsdp_0 instead.",
+    ],
+)
+def test_a_folder_of_ranks_becomes_one_file(text: str, sharded: Path) -> None:
+    found = Answered(text, sharded)
+    written = load_file(found.run("ckpt slim"))
+    assert sorted(written) == ["fc.bias", "fc.weight"]
+    if "metadata file" in text:
+        assert "give it checkpoint-100/pytorch_model_fsdp_0" in found.said
+
+
+def test_slim_does_not_say_that_torch_load_reads_safetensors(sharded: Path) -> None:
+    words = ["slim", sharded.name, "-o", "m.safetensors"]
+    done = ckpt(*words, cwd=sharded.parent)
+    assert done.code == 0 and b"which torch.load reads" not in done.err
+    words[-1] = "m.pth"
+    assert b"which torch.load reads" in ckpt(*words, cwd=sharded.parent).err
+
+
+def test_the_metadata_of_a_dcp_is_on_the_node_of_rank_0(sharded: Path) -> None:
+    folder = sharded / "pytorch_model_fsdp_0"
+    (folder / ".metadata").unlink()
+    text = (
+        "FileNotFoundError: [Errno 2] No such file or directory: "
+        "'pytorch_model_fsdp_0/.metadata'"
+    )
+    found = Answered(text, folder)
+    assert "Rank 0 writes it last" in found.said and "published" not in found.said
+
+
+# --- names of other versions and libraries --------------------------------------------
+
+
+def test_numpy_has_one_core_under_two_names(tmp_path: Path) -> None:
+    state = {"model": weights(a__weight=(2, 2)), "best": np.float64(3.5)}
+    torch.save(state, tmp_path / "a.pth")
+    for core in ("numpy.core", "numpy._core"):
+        text = (
+            "WeightsUnpickler error: Unsupported global: GLOBAL "
+            f"{core}.multiarray.scalar was not an allowed global by default."
+        )
+        found = Answered(text, tmp_path / "a.pth")
+        assert ".multiarray.scalar at best" in found.said
+        assert "does not name" not in found.said
+
+
+def test_averages_under_another_key_are_named(tmp_path: Path) -> None:
+    state = weights(a__weight=(2, 2))
+    state = {"epoch": 3, "state_dict": state, "state_dict_ema": state}
+    torch.save(state, tmp_path / "last.pth.tar")
+    text = "    model = checkpoint['model_ema']\nKeyError: 'model_ema'"
+    found = Answered(text, tmp_path / "last.pth.tar")
+    assert "averages under another key: state_dict_ema" in found.said
+
+
+def test_a_few_names_by_rules_do_not_make_one_library(tmp_path: Path) -> None:
+    file, model = weights(_conv_stem__weight=(4, 3)), weights(features__0__0__w=(4, 3))
+    for word in ("weight", "bias", "running_mean", "running_var"):
+        file[f"_bn0.{word}"] = torch.randn(4)
+        model[f"features.0.1.{word}"] = torch.randn(4)
+    for number in range(4):
+        file[f"_blocks.{number}._depthwise_conv.weight"] = torch.randn(4, 1)
+        file[f"_blocks.{number}._project_conv.weight"] = torch.randn(4, 4)
+        model[f"features.{number + 1}.0.block.0.0.weight"] = torch.randn(4, 1)
+        model[f"features.{number + 1}.0.block.2.0.weight"] = torch.randn(4, 4)
+    torch.save(file, tmp_path / "b0.pth")
+    found = Answered(refused(file, model), tmp_path / "b0.pth")
+    assert "in the names of efficientnet_pytorch" in found.said
+    assert not any("load_into" in line for line in found.commands)

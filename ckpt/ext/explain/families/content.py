@@ -1030,6 +1030,13 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         yield from _where_optimizers_are(case)
     none = "" if has_places or name in keys else f", and none is {show(name, 80)}"
     averages = [key for key in keys if key in (f"{name}_ema", f"ema_{name}")]
+    # model_ema of one program is state_dict_ema of another one.
+    others = [key for key in keys if _AVERAGES.search(key)]
+    if not averages and none and others and _AVERAGES.search(name):
+        yield Statement(
+            f"This file has its averages under another key: {and_more(others, 3)}. "
+            "Give the program that name (timm: state_dict_ema, by --use-ema)."
+        )
     part = (
         f" {show(averages[0], 60)} has the running averages of {show(name, 60)}, by "
         "its name: to use the model take these. A training that goes on wants both, "
@@ -1086,6 +1093,8 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         )
 
 
+_AVERAGES = re.compile(r"(?i)(?:^|_)ema(?:_|$)")
+"""The word for averages in a key."""
 _PART_WORD = re.compile(r"(?i)sched|(?:^|_)(?:grad_?)?scaler|(?:^|_)amp$|(?:^|_)rng")
 """The names under which programs look for parts of a run that may begin anew."""
 _CONTAINER = re.compile(

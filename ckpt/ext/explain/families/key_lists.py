@@ -972,6 +972,18 @@ class KeyLists:
     def told_origin(self) -> Iterator[Statement]:
         """Say which program the names are of, or which form of a layer."""
         origin = None
+        # Rules that give a few of many names do not make it the same library.
+        few = _FEW * len(self.met) < len(self.missing)
+        if self.met and few and self.rest and not self.present:
+            named = name_origin(self.survey)
+            if named is not None:
+                yield Statement(
+                    f"{origin_opening(named)} {named}, and most names of the model are "
+                    "not here under any rule: the model is of another library. Build "
+                    "it with that of the file, or take weights of its own library."
+                )
+                self.is_told = True
+                return
         # The likeness of two models is judged only where no step before has found a
         # relation between their names.
         if (
@@ -1173,6 +1185,8 @@ def _first_statement(first: str, shapes: Mapping[str, object]) -> Statement:
     )
 
 
+_FEW = 2
+"""Missing keys for each one that a rule gives, beyond which two libraries differ."""
 _LEAST_ELSEWHERE = 2
 """Missing keys that another part must have: one alone may be there by chance."""
 _LEAST_PARTS = 2

@@ -528,6 +528,13 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
             "name one of those that are here to the program that reads (nnU-Net: "
             "-chk model_best)."
         )
+    elif parts[-1] == ".metadata" and any(name.endswith(".distcp") for name in names):
+        text += (
+            " Rank 0 writes it last, into the folder of its own machine. Without it "
+            "the save did not end, or these files were written on another node: copy "
+            "the files of all nodes into one folder, or let all nodes save to a disk "
+            "that they share. Each node must see the whole folder to load it."
+        )
     else:
         text += (
             " Copy it from where the model was published or saved, or give the "

@@ -14,6 +14,7 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import Case, Statement, command_statements
 from ckpt.ext.explain.families.beginnings import load_into_statement
+from ckpt.ext.explain.families.merging import of_merging
 from ckpt.ext.explain.families.sizes import of_sizes
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -34,7 +35,7 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     # With an error the question is another one.
     if len(text) > _LONGEST or _ERROR.search(text) is not None:
         return
-    rows = list(_of_formats(text, case))
+    rows = list(_of_formats(text, case)) or list(of_merging(text, case))
     rows = rows or list(_of_rates(text, case)) or list(_of_results(text, case))
     if rows and case.is_folder and _RESUMES.search(text) is not None:
         yield from _of_trainer(case)
