@@ -17,7 +17,7 @@ NOT_CONSOLIDATED = re.compile(
 
 
 def of_not_consolidated(found: re.Match[str], case: Case) -> Iterator[Statement]:
-    """Say whether the optimizer of a file is that of one rank."""
+    """Say whether the optimizer of a file has the state of all ranks."""
     del found
     yield Statement(
         "ZeroRedundancyOptimizer divides its state among the ranks, and a save needs "

@@ -58,9 +58,7 @@ def _as_one_file(case: Case) -> Iterator[Statement]:
 
 
 def _folders_of_dcp(case: Case) -> list[str]:
-    """The folders below a folder that are distributed checkpoints, those of models
-    first.
-    """
+    """The folders below a folder that are distributed checkpoints, and models first."""
     path = case.survey.path
     if is_url(path) or not os.path.isdir(path):
         return []

@@ -60,7 +60,7 @@ def of_no_tensor(found: re.Match[str], case: Case) -> Iterator[Statement]:
 
 
 def _without_weights(parts: Sequence[str], case: Case) -> Iterator[Statement]:
-    """Say that a file has no weights, and where DeepSpeed puts those of a pipeline."""
+    """Say that a file has no weights, and where a pipeline of DeepSpeed has its own."""
     shown = and_more([show(part, 60) for part in parts], 4)
     yield Statement(
         f"This file holds no weights to convert: {shown} {be_verb(parts)} there with "
@@ -98,7 +98,7 @@ def _where_weights_are(case: Case) -> str:
 
 def _parts_of_other_types(found: re.Match[str], case: Case) -> list[str]:
     """The names of the parts that a program cannot have taken for tensors: the one that
-    it names, or those of the type that it names.
+    it names, or all of the type that it names.
     """
     containers = case.survey.checkpoint.containers
     key = found["key"]

@@ -14,7 +14,7 @@ from ckpt.model.text import show
 _CONV1D = re.compile(r"(?:^|\.)(?:c_attn|q_attn|c_fc|c_proj)\.weight$")
 """The layers that GPT-2 of transformers has as Conv1D."""
 _WIDE = re.compile(r"(?:^|\.)(?:c_attn|c_fc)\.weight$")
-"""Those with more outputs than inputs, which tell the order of the axes."""
+"""Layers with more outputs than inputs, which tell the order of the axes."""
 _ENDS = "('c_attn.weight', 'q_attn.weight', 'c_fc.weight', 'c_proj.weight')"
 
 
