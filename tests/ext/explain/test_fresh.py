@@ -938,3 +938,162 @@ def test_a_few_names_by_rules_do_not_make_one_library(tmp_path: Path) -> None:
     found = Answered(refused(file, model), tmp_path / "b0.pth")
     assert "in the names of efficientnet_pytorch" in found.said
     assert not any("load_into" in line for line in found.commands)
+
+
+# --- models that are taken apart, norms and directions ---------------------------------
+
+
+def sizes(*rows: tuple[str, list[int], list[int]]) -> str:
+    """The text of torch for tensors of other shapes."""
+    said = ["RuntimeError: Error(s) in loading state_dict for Net:"]
+    said += [
+        f"\tsize mismatch for {name}: copying a param with shape torch.Size({here}) from "
+        f"checkpoint, the shape in current model is torch.Size({there})."
+        for name, here, there in rows
+    ]
+    return "\n".join(said)
+
+
+def test_a_model_packed_in_four_bits_has_no_other_settings(tmp_path: Path) -> None:
+    torch.save(weights(mm_projector__weight=(64, 32)), tmp_path / "a.bin")
+    text = sizes(("mm_projector.weight", [64, 32], [1024, 1]))
+    found = Answered(text, tmp_path / "a.bin")
+    assert "in four bits: 1,024 bytes with two values each" in found.said
+    assert "without load_in_4bit" in found.said
+    # A column of another number of rows is another matrix.
+    other = Answered(text.replace("1024", "1000"), tmp_path / "a.bin")
+    assert "four bits" not in other.said
+
+
+def test_a_model_that_zero_3_spread_is_gathered_for_the_load(tmp_path: Path) -> None:
+    torch.save(weights(m__p__0__weight=(8, 4), m__p__0__bias=(8,)), tmp_path / "a.bin")
+    text = sizes(("0.weight", [8, 4], [0]), ("0.bias", [8], [0]))
+    found = Answered(text, tmp_path / "a.bin")
+    assert "ZeRO-3" in found.said
+    assert "outputs where the model" not in found.said
+    assert any("GatheredParameters" in line for line in found.commands)
+
+
+def test_norms_and_kernels_of_half_the_width_are_no_rank(tmp_path: Path) -> None:
+    file, rows = {}, []
+    for name in ("low", "high"):
+        file[f"{name}.conv.weight"] = torch.randn(16, 2, 3, 3)
+        file[f"{name}.norm.running_mean"] = torch.randn(16)
+        rows.append((f"{name}.conv.weight", [16, 2, 3, 3], [32, 2, 3, 3]))
+        rows.append((f"{name}.norm.running_mean", [16], [32]))
+    torch.save(file, tmp_path / "a.pth")
+    found = Answered(sizes(*rows), tmp_path / "a.pth")
+    assert "tensor parallelism" not in found.said
+    assert "16 in the checkpoint and 32 in the model" in found.said
+
+
+def of_direction(place: int) -> nn.Sequential:
+    """A generator whose second convolution stands at a place, behind dropout or not."""
+    block = nn.Sequential(nn.Conv2d(4, 4, 3), nn.InstanceNorm2d(4))
+    while len(block) < place:
+        block.append(nn.Dropout(0.5))
+    return block.append(nn.Conv2d(4, 4, 3)).append(nn.InstanceNorm2d(4))
+
+
+def as_of_0_3(model: nn.Module) -> dict[str, torch.Tensor]:
+    """A state dict with the statistics that torch saved before 0.4."""
+    state = dict(model.state_dict())
+    for name, part in model.named_modules():
+        if isinstance(part, nn.InstanceNorm2d):
+            state[f"{name}.running_mean"] = torch.zeros(part.num_features)
+            state[f"{name}.running_var"] = torch.ones(part.num_features)
+    return state
+
+
+def refused_by_torch(model: nn.Module, state: dict[str, torch.Tensor]) -> str:
+    """The error of torch for a load."""
+    with pytest.raises(RuntimeError, match="Error\\(s\\) in loading") as error:
+        model.load_state_dict(state)
+    return f"RuntimeError: {error.value}"
+
+
+def test_statistics_of_an_instance_norm_are_left_out(tmp_path: Path) -> None:
+    model, path = of_direction(2), tmp_path / "latest_net_G.pth"
+    state = as_of_0_3(of_direction(2))
+    torch.save(state, path)
+    found = Answered(refused_by_torch(model, state), path)
+    assert "running statistics of 2 norms that track none in the model" in found.said
+    (line,) = [line for line in found.commands if "load_state_dict" in line]
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    assert torch.equal(model[0].weight, state["0.weight"])
+
+
+def test_dropout_before_a_layer_is_no_other_network(tmp_path: Path) -> None:
+    model, path = nn.Sequential(of_direction(2), of_direction(2)), tmp_path / "G.pth"
+    state = as_of_0_3(nn.Sequential(of_direction(3), of_direction(3)))
+    torch.save(state, path)
+    found = Answered(refused_by_torch(model, state), path)
+    assert "another network" not in found.said
+    assert "The file counts 1 layer without weights more" in found.said
+    # A load without the layers that moved would leave them untrained.
+    assert not any("load_state_dict" in line for line in found.commands)
+
+
+def test_a_generator_of_two_directions_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "horse2zebra"
+    folder.mkdir()
+    for name in ("G_A", "G_B", "D_A", "D_B"):
+        torch.save(weights(a__weight=(2, 2)), folder / f"latest_net_{name}.pth")
+    text = (
+        "FileNotFoundError: [Errno 2] No such file or directory: "
+        "'./checkpoints/horse2zebra/latest_net_G.pth'"
+    )
+    said = Answered(text, folder).said
+    assert "several of this kind (latest_net_G_A.pth, latest_net_G_B.pth)" in said
+    assert "where the model was published" not in said
+
+
+@pytest.mark.parametrize("has_optimizer", (False, True))
+def test_mmengine_resumes_from_its_own_runs(
+    tmp_path: Path, *, has_optimizer: bool
+) -> None:
+    state: dict[str, Any] = {"meta": {"mmaction_version": "1.0", "epoch": 15}}
+    state["state_dict"] = weights(backbone__a__weight=(4, 4))
+    if has_optimizer:
+        optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), momentum=0.9)
+        state["optimizer"] = optimizer.state_dict()
+    torch.save(state, tmp_path / "a.pth")
+    text = (
+        "    self.message_hub.load_state_dict(checkpoint['message_hub'])\n"
+        "KeyError: 'message_hub'"
+    )
+    said = Answered(text, tmp_path / "a.pth").said
+    assert "load_from set to this file and resume off" in said
+    assert ("mmcv before mmengine" in said) is has_optimizer
+
+
+def test_a_version_with_another_part_is_of_the_same_class(tmp_path: Path) -> None:
+    file, model = {}, {}
+    for number in range(12):
+        file[f"layers.{number}.conv.weight"] = torch.randn(4, 4)
+        file[f"layers.{number}.conv.bias"] = torch.randn(4)
+    model.update(file)
+    for number in range(4):
+        file[f"layers.{number}.extra.bias"] = torch.randn(4)
+        file[f"upsample_conv.{2 * number}.weight"] = torch.randn(3, 4)
+        model[f"upsample_net.up.{2 * number + 1}.weight_v"] = torch.randn(5)
+        model[f"upsample_net.up.{2 * number + 1}.weight_g"] = torch.randn(1)
+    torch.save(file, tmp_path / "a.pth")
+    said = Answered(refused(file, model), tmp_path / "a.pth").said
+    assert "The model that was built is of another class" not in said
+    assert "24 of 32 tensors of the file have their place" in said
+
+
+def test_a_part_by_itself_lacks_what_lies_outside_of_it(tmp_path: Path) -> None:
+    state = weights(
+        model__mm_projector__0__weight=(4, 4), model__mm_projector__0__b=(4,)
+    )
+    torch.save(state, tmp_path / "mm_projector.bin")
+    text = (
+        "    weight = mm_projector_weights['model.embed_tokens.weight']\n"
+        "KeyError: 'model.embed_tokens.weight'"
+    )
+    said = Answered(text, tmp_path / "mm_projector.bin").said
+    assert "All 2 tensors of this file are of model.mm_projector" in said
+    assert "another architecture" not in said

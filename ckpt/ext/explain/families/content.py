@@ -35,6 +35,7 @@ from ckpt.ext.explain.families.frames import (
     owner_of,
     taken_keys,
 )
+from ckpt.ext.explain.families.given import of_message_hub
 from ckpt.ext.explain.families.graphs import of_graph_layer
 from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.libraries import of_gguf_name
@@ -1585,12 +1586,51 @@ def _name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
             "and not with from_single_file or a script that converts."
         )
         return
+    part = _sole_part(case)
+    if part and not name.startswith(f"{part}."):
+        yield Statement(
+            f"All {counted_noun(len(case.survey.tensors), 'tensor')} of this file are "
+            f"of {show(part, 80)}: it is a part of a model that was trained or saved "
+            f"by itself, and {show(name, 120)} is outside of it. Take that tensor from "
+            "the file of the whole model, or start the program with the options of "
+            "the run that saved (those that say which parts are trained and saved), "
+            "so that it asks for no other part."
+        )
+        return
     names = [show(entry.name, 120) for entry in case.survey.tensors[:3]]
     yield Statement(
         f"No tensor of this file has {show(name, 120)} in its name, with dots or "
         "underscores: the program looks for another architecture, or for the names of "
         f"another library. The names here are {and_more(names, 3)} and so on."
     )
+
+
+_MOST_OF_A_PART = 16
+"""Tensors that a part of a model by itself has at most here: a whole model in one more
+module has more.
+"""
+_A_MODEL = re.compile(r"(?:^|\.)(?:model|module|state_dict|net|network)$")
+
+
+def _sole_part(case: Case) -> str:
+    """The part that all tensors of a small file are of, as `model.mm_projector`, or an
+    empty text.
+    """
+    names = [entry.name for entry in case.survey.tensors]
+    if not 1 < len(names) <= _MOST_OF_A_PART:
+        return ""
+    parents = [name.split(".")[:-1] for name in names]
+    words: list[str] = []
+    for level in zip(*parents, strict=False):
+        if len(set(level)) > 1:
+            break
+        words.append(level[0])
+    # A number is the place of a layer in a part, and no part.
+    while words and words[-1].isdigit():
+        words.pop()
+    part = ".".join(words)
+    # A prefix of all models alone is no part.
+    return "" if "." not in part or _A_MODEL.search(part) else part
 
 
 _OPTIMIZER_WORD = re.compile(
@@ -1784,6 +1824,7 @@ _WITHOUT_PLACES: tuple[_Step, ...] = (
     _then_load(_with_numbers),
     _then_load(_file_with),
     _then_load(_of_tied_tensor),
+    _then_load(of_message_hub),
     _of_plain_weight,
     _then_load(_of_part_of_diffusion),
     _of_beginning,

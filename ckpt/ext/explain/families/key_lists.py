@@ -1031,7 +1031,7 @@ class KeyLists:
             or layout_of_experts(self.absent, self.rest, self.case)
             or renumbered_statement(self.absent, self.rest)
             or (
-                unlike_statement(self.absent, self.rest)
+                unlike_statement(self.absent, self.rest, self.shapes)
                 if not self.met and origin is None and not self.message.mismatched
                 else None
             )

@@ -48,6 +48,7 @@ from ckpt.ext.explain.families.replaced import (
     replaced_parts,
 )
 from ckpt.ext.explain.families.spellings import adapter_rank, is_adapter, merged_layers
+from ckpt.ext.explain.families.taken_apart import taken_apart
 from ckpt.ext.explain.families.turned import (
     are_turned,
     places_statement,
@@ -165,6 +166,7 @@ def mismatch_statements(
         flat = flat_statement(same)
         told = [
             *([] if flat is None else [flat]),
+            *taken_apart(same),
             *_of_quantizers(same, shapes),
             *merged_layers(message, shapes, case),
             *name_architectures(message, shapes),
@@ -333,6 +335,9 @@ def _alphabet_statement(
     words beside it, or return None.
     """
     if not all("lm_head" in row.name.split(".") for row in rows):
+        return None
+    # An adapter has the layers that it trains, and its base has the table.
+    if any(ADDED.search(row.name) for row in rows) or is_adapter(shapes):
         return None
     count = rows[0].checkpoint[0]
     if any(
@@ -519,6 +524,12 @@ def _shape_reasons(
         for row in rows
         for sizes in zip(row.checkpoint[1:], row.model[1:], strict=False)
         if sizes[0] != sizes[1]
+    }
+    # No head has a batch norm behind it.
+    inner |= {
+        (row.checkpoint[0], row.model[0])
+        for row in rows
+        if _STATISTIC.search(row.name) and row.checkpoint and row.model
     }
     heads = [row for row in heads if (row.checkpoint[0], row.model[0]) not in inner]
     # The outputs of inner layers are another width too.
@@ -896,6 +907,11 @@ def _is_of_a_rank(rows: Sequence[Mismatch]) -> bool:
     # FSDP divides its flat parameters, and tensor parallelism has none.
     if any(is_flat(row.name) for row in rows):
         return False
+    # It divides no convolution of pictures, and no batch norm, which have a width.
+    if any(
+        len(row.model) > _MOST_DIVIDED or _STATISTIC.search(row.name) for row in rows
+    ):
+        return False
     counts = {_rank_count(row) for row in rows}
     if (
         len(counts) != 1
@@ -907,6 +923,10 @@ def _is_of_a_rank(rows: Sequence[Mismatch]) -> bool:
     return len({row.name.rpartition(".")[0].rpartition(".")[2] for row in rows}) > 1
 
 
+_MOST_DIVIDED = 3
+"""Dimensions of a tensor that ranks of tensor parallelism divide."""
+_STATISTIC = re.compile(r"(?:^|\.)running_(?:mean|var)$")
+"""The name of a statistic of a batch norm."""
 _LEAST_DIVIDED = 3
 """Tensors that must all be divided alike: a model of half the width has the same shapes
 in a few.
