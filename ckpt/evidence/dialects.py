@@ -2,10 +2,10 @@
 module or tensor.
 
 Rows come from the packages themselves: timm 1.0, torchvision 0.28, transformers 5.23
-and 4.57 (whose names its files keep), torchtune 0.6, the model code of Llama,
-detectron2 0.6. `#` is one number. A cell that ends with a dot is a module, whose leaves
-keep their names. Braces hold query, key and value, which other dialects keep in one
-tensor, in this order.
+and 4.57 (whose names its files keep), torchtune 0.6, the model code of Llama and of
+Whisper, detectron2 0.6. `#` is one number. A cell that ends with a dot is a module,
+whose leaves keep their names. Braces hold query, key and value, which other dialects
+keep in one tensor, in this order.
 """
 
 from __future__ import annotations
@@ -87,6 +87,35 @@ _RESNET = (
     *((f"layer{stage}.#.downsample.1.", f"res{stage + 1}.#.shortcut.norm.") for stage in range(1, 5)),
 )  # fmt: skip
 
+_WHISPER_BLOCK = (
+    ("attn.query.", "self_attn.q_proj."),
+    ("attn.key.", "self_attn.k_proj."),
+    ("attn.value.", "self_attn.v_proj."),
+    ("attn.out.", "self_attn.out_proj."),
+    ("attn_ln.", "self_attn_layer_norm."),
+    ("mlp.0.", "fc1."),
+    ("mlp.2.", "fc2."),
+    ("mlp_ln.", "final_layer_norm."),
+)
+_WHISPER_CROSS = (
+    ("cross_attn.query.", "encoder_attn.q_proj."),
+    ("cross_attn.key.", "encoder_attn.k_proj."),
+    ("cross_attn.value.", "encoder_attn.v_proj."),
+    ("cross_attn.out.", "encoder_attn.out_proj."),
+    ("cross_attn_ln.", "encoder_attn_layer_norm."),
+)
+_WHISPER = (
+    ("encoder.conv1.", "encoder.conv1."),
+    ("encoder.conv2.", "encoder.conv2."),
+    ("encoder.positional_embedding", "encoder.embed_positions.weight"),
+    *((f"encoder.blocks.#.{ours}", f"encoder.layers.#.{theirs}") for ours, theirs in _WHISPER_BLOCK),
+    ("encoder.ln_post.", "encoder.layer_norm."),
+    ("decoder.token_embedding.", "decoder.embed_tokens."),
+    ("decoder.positional_embedding", "decoder.embed_positions.weight"),
+    *((f"decoder.blocks.#.{ours}", f"decoder.layers.#.{theirs}") for ours, theirs in (*_WHISPER_BLOCK, *_WHISPER_CROSS)),
+    ("decoder.ln.", "decoder.layer_norm."),
+)  # fmt: skip
+
 FAMILIES = (
     Family("ViT", ("timm", "torchvision", "transformers", "transformers 4"), _VIT, {}),
     Family(
@@ -104,6 +133,7 @@ FAMILIES = (
         _RESNET,
         {frozenset(("torchvision", "detectron2")): _BGR},
     ),
+    Family("Whisper", ("OpenAI", "transformers"), _WHISPER, {}),
 )
 
 COPIES = (

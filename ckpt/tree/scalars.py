@@ -22,12 +22,21 @@ class Scalar(NamedTuple):
 def class_of(call: Opaque) -> str:
     """The Python 3 name of the class of an object, from the call that made it."""
     name = call.class_name
-    if name in _MAKERS and call.args and type(call.args[0]) is Global:
-        name = call.args[0].qualified
+    made = class_for_copyreg(call)
+    if made is not None:
+        name = made.qualified
     # Protocol 2 writes the names of Python 2.
     if name.startswith("__builtin__."):
         return "builtins." + name.removeprefix("__builtin__.")
     return name
+
+
+def class_for_copyreg(call: Opaque) -> Global | None:
+    """The class that a call of `copyreg` gets as its first argument, or None."""
+    if call.class_name not in _MAKERS or not call.args:
+        return None
+    first = call.args[0]
+    return first if type(first) is Global else None
 
 
 _MAKERS = (

@@ -31,7 +31,7 @@ from ckpt.model.tensors import Composite, Storage, Tensor, TensorRef
 from ckpt.tree import scalars
 from ckpt.tree.arrays import array_of, as_bytes
 from ckpt.tree.quantized import SCRIPT_OBJECT, convolution_attributes, packed_parameters
-from ckpt.tree.scalars import class_of, device_text
+from ckpt.tree.scalars import class_for_copyreg, class_of, device_text
 
 ARRAY_ELEMENTS = 1_000
 """Numpy arrays of up to this many elements are shown by value."""
@@ -312,7 +312,7 @@ def _state_attributes(call: Opaque) -> dict[str, Node]:
     states = call.states
     # `copyreg._reconstructor(class, base, state)` carries a state in its arguments. Its
     # class is not the name of what is called.
-    if len(call.args) > 2 and class_of(call) != call.class_name:
+    if len(call.args) > 2 and class_for_copyreg(call) is not None:
         states = [call.args[2], *states]
     return _attributes_in(states)
 
@@ -362,7 +362,7 @@ def _object_fields(
     """
     numbered: list[Node] = []
     # The arguments of `copyreg._reconstructor` name the class and say nothing of it.
-    if class_of(call) == call.class_name:
+    if class_for_copyreg(call) is None:
         numbered += call.args
     numbered += call.items
     keys: list[Node] = []

@@ -232,6 +232,11 @@ REFUSED: dict[str, bytes] = {
     "a method of an object": call(
         glob("builtins", "getattr"), made("argparse", "Namespace", {"a": 1}), "a"
     ),
+    "a method that no scheduler keeps": call(
+        glob("builtins", "getattr"),
+        made("torch.optim.lr_scheduler", "CyclicLR", {"last_epoch": 3}),
+        "step",
+    ),
     "a method of a known class": call(
         glob("builtins", "getattr"), glob("pathlib", "Path"), "write_text"
     ),
@@ -422,6 +427,11 @@ HARMLESS: dict[str, bytes] = {
         glob("builtins", "getattr"),
         glob("torch.nn.modules.linear", "Linear"),
         "forward",
+    ),
+    "the method of a scheduler that it keeps": call(
+        glob("builtins", "getattr"),
+        made("torch.optim.lr_scheduler", "CyclicLR", {"last_epoch": 3}),
+        "_triangular_scale_fn",
     ),
     "a popped name": glob("torch.nn.functional", "relu") + op.pop() + value(1),
 }

@@ -101,3 +101,15 @@ def test_a_call_whose_result_is_lost_is_still_reported(tmp_path: Path) -> None:
     done = ckpt("inspect", "a.pt", cwd=tmp_path)
 
     assert done.code == 0 and b"DANGER" in done.out and b"posix.system" in done.out
+
+
+def test_the_arguments_of_a_call_of_python_2_are_seen(tmp_path: Path) -> None:
+    held = op.call(op.glob("shop", "Box"), op.tensor())
+    for module in ("__builtin__", "builtins"):
+        method = op.call(op.glob(module, "getattr"), held, "method")
+        (tmp_path / "a.pt").write_bytes(
+            op.torch_zip(op.pickled(op.mapping([("w", method)])))
+        )
+
+        checkpoint = formats.open(str(tmp_path / "a.pt"))
+        assert len(checkpoint.tensors) == 1, module

@@ -18,6 +18,10 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.asked import LACKED, of_lacked
+from ckpt.ext.explain.families.consolidated import (
+    NOT_CONSOLIDATED,
+    of_not_consolidated,
+)
 from ckpt.ext.explain.families.content import (
     ASKED_FOR,
     ATTRIBUTE,
@@ -55,6 +59,7 @@ from ckpt.ext.explain.families.mapped import (
     of_frameworks,
     of_no_maps,
 )
+from ckpt.ext.explain.families.merging import NO_METADATA_FILE, of_no_metadata_file
 from ckpt.ext.explain.families.paths import (
     ABSENT_FILES,
     COUNTED,
@@ -89,6 +94,7 @@ from ckpt.ext.explain.families.servers import (
     of_required,
     of_rotary,
 )
+from ckpt.ext.explain.families.tensors import NO_TENSOR, of_no_tensor
 from ckpt.ext.explain.families.unpacking import (
     SUBSCRIPTED,
     UNPACKED,
@@ -113,7 +119,13 @@ def answer(message: Message | None, case: Case, text: str = "") -> Answer:
         of_program = answer_of_any(text, case)
         if of_program is not None:
             return of_program
-    return FAMILIES[message.kind].answer(message, case)
+    answered = FAMILIES[message.kind].answer(message, case)
+    # Coqui TTS names layers that the model lacks, and layers of another shape below.
+    differing = OF_OTHER_SHAPES.search(text) if message.kind == "keys" else None
+    if differing is None:
+        return answered
+    shapes = tuple(of_other_shapes(differing, case))
+    return answered._replace(statements=(*answered.statements, *shapes))
 
 
 def _look_at_words(text: str, case: Case) -> Answer:
@@ -143,6 +155,7 @@ _OF_ANY: tuple[
     tuple[re.Pattern[str], Callable[[re.Match[str], Case], Iterator[Statement]]], ...
 ] = (
     (ASKED_FOR, of_key),
+    (NO_TENSOR, of_no_tensor),
     (ATTRIBUTE, of_attribute),
     (NOT_LOADED, of_parts),
     (NOT_FOUND, of_path),
@@ -172,6 +185,8 @@ _OF_ANY: tuple[
     (REQUIRED, of_required),
     (NO_DEVICE, of_device_map),
     (NEEDS_VALUE, of_needed_value),
+    (NOT_CONSOLIDATED, of_not_consolidated),
+    (NO_METADATA_FILE, of_no_metadata_file),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 

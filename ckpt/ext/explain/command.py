@@ -141,6 +141,8 @@ def command(
     )
     if path is not None and is_piped and _is_message(found.text):
         is_silent = False  # who pipes one line beside a file asks about it
+    if path is not None and "?" in found.text[:_LONGEST_QUESTION]:
+        is_silent = is_silent and len(found.text) > _LONGEST_QUESTION
     if is_log and found.page is None and is_silent:
         request = _Request(None, None, None, limits)
         noticed = None if path is None else _explain_log(found, path, request)
@@ -187,6 +189,8 @@ def command(
 
 _LOG_NAME = re.compile(r"[^\s:'\"]{1,1000}\.(?:log|txt|out|err|stderr|stdout)")
 """The name of a log, in the place of a message."""
+_LONGEST_QUESTION = 2_000
+"""Letters of a text that is a question where it has a question mark."""
 _SHORT = 1
 """Lines of a text that is one message, and no log."""
 

@@ -60,6 +60,10 @@ _BY_KEYS = (
             "generator's averages"
         ),
     ),
+    _kind_by_keys(
+        "string_to_token string_to_param",
+        "an embedding of textual inversion, and no model",
+    ),
     _kind_by_keys("data parameter_list", "an agent of Stable-Baselines 2"),
 )
 _MMCV = (
@@ -144,6 +148,10 @@ _BY_NAMES = tuple(
             r"^model\.diffusion_model\.",
             ("a model of Stable Diffusion in the names of its authors"),
         ),
+        (
+            r"^_blocks\.\d+\._(?:depthwise|project|expand)_conv\.",
+            "an EfficientNet in the names of efficientnet_pytorch",
+        ),
         (r"^double_blocks\.\d+\.", "the diffusion model of a Flux, alone"),
         (
             r"^(?:lora_unet|lora_te\d?|lycoris)_",
@@ -153,12 +161,9 @@ _BY_NAMES = tuple(
             r"^lllite_unet_",
             ("an adapter of ControlNet-LLLite in the names of kohya"),
         ),
-        (
-            r"\.lora_[AB]\.(?:\w{1,100}\.)?weight$",
-            ("an adapter of LoRA in the names of PEFT"),
-        ),
     )
 )
+_OF_PEFT = re.compile(r"\.lora_(?:[AB]|embedding_[AB]|magnitude_vector)(?:\.|$)")
 _PARTS_OF_DETECTORS = (
     "backbone",
     "neck",
@@ -306,6 +311,13 @@ def origin_of_names(names: Sequence[str]) -> str | None:
     """Name the architecture and the library that names of tensors tell, or return
     None.
     """
+    # An adapter has names of its base around its own, and a model that PEFT has wrapped
+    # has the names of an adapter.
+    layers = sum(bool(_OF_PEFT.search(name)) for name in names)
+    if 2 * layers >= len(names) > 0 and not any(
+        ".base_layer." in name for name in names
+    ):
+        return "an adapter of LoRA in the names of PEFT"
     for row in _BY_NAMES:
         if any(row.pattern.search(name) for name in names):
             return row.text

@@ -13,7 +13,7 @@ from ckpt.formats import save, writer_of
 from ckpt.formats.common.writing import Keys, to_bytes
 from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Checkpoint
-from ckpt.model.errors import CodeError, LossError, UnsupportedError
+from ckpt.model.errors import CodeError, LossError, UnsupportedError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.pickle.calls import code_of
@@ -46,7 +46,7 @@ def changed_by(
     elif is_convert:
         format = save.format_for(out, _option_value(words, "--format"))
     else:
-        format = save.same_format(out, checkpoint)
+        format = _kept_format(words[0], out, checkpoint)
     report = _plan_report(survey, words, format, limits)
     # A command that changes nothing would write the same file again.
     if not report.changes and words[0] not in ("slim", "salvage"):
@@ -55,6 +55,17 @@ def changed_by(
         report, format, limits, is_plain=words[0] == "slim" or "--plain" in words
     )
     return {change.section for change in report.changes}
+
+
+def _kept_format(command: str, out: str, checkpoint: Checkpoint) -> str:
+    """The format of a result whose content stays. Raises UsageError."""
+    try:
+        return save.same_format(out, checkpoint)
+    except UsageError:
+        # slim is the only one of these commands that writes another format, too.
+        if command != "slim":
+            raise
+        return save.format_for(out, None)
 
 
 def _option_value(words: tuple[str, ...], name: str) -> str | None:
@@ -77,7 +88,13 @@ def _plan_report(
             from ckpt.commands.strip.strip import strip
 
             survey = Survey(strip(survey, limits, section=section).result)
-        return slim(survey, limits, section=section, select=select, keep=keep)
+        if "--ema" in words:
+            averages = load_hook("ema").averaged_weights
+            survey = Survey(averages(survey, limits, section=section).result)
+        report = slim(survey, limits, section=section, select=select, keep=keep)
+        if format in (survey.checkpoint.format, report.result.format):
+            return report
+        return _in_format(report, format, limits)
     if words[0] == "strip":
         from ckpt.commands.strip.strip import strip
 
@@ -94,12 +111,8 @@ def _plan_report(
         ]
         return rename(survey, subs, limits, section=section)
     if words[0] == "salvage":
-        from ckpt.commands.convert.convert import as_format
-
         report = load_hook("salvage").salvage(survey, limits)
-        return as_format(
-            report, format, save.traits_of(format), limits, writer_of(format).unfit
-        )
+        return _in_format(report, format, limits)
     from ckpt.commands.convert.convert import convert
 
     to = _option_value(words, "--to")
@@ -128,6 +141,14 @@ def _plan_report(
         complete_optimizer="--complete-optimizer" in words,
     )
     return converted._replace(changes=(*changes, *converted.changes))
+
+
+def _in_format(report: RewriteReport, format: str, limits: Limits) -> RewriteReport:
+    """The report of a result that is written in another format."""
+    from ckpt.commands.convert.convert import as_format
+
+    traits = save.traits_of(format)
+    return as_format(report, format, traits, limits, writer_of(format).unfit)
 
 
 def _check_result(

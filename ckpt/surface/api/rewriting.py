@@ -782,12 +782,14 @@ def _rewrite_survey(
             and not report.source.traits.is_live  # it has no file, and no loader
         ):
             old = report.source.traits.label
+            is_pickle = save.traits_of(saved.format).is_pickle
+            reads = ", which torch.load reads" if is_pickle else ""
             talk.about(
                 saved.path,
                 [
                     (
-                        f"its format is {saved.format}, which torch.load reads; the "
-                        f"loader of a {old} does not"
+                        f"its format is {saved.format}{reads}; the loader of a {old} "
+                        "does not read it"
                     )
                 ],
             )

@@ -4,12 +4,15 @@ belong to another model.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
+from ckpt.bytes.far import is_url
 from ckpt.ext.explain.case import Case, Statement, finding_statements, load_statements
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import MOST_NAMES, Message
+from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.text import and_more, counted_noun, show
 
 # The first style that one name fits decides, so the patterns that fit more names stand
@@ -67,8 +70,12 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
     if found is None:
         yield Statement(
             "No name of this file is that of an adapter of LoRA: another file was "
-            "loaded, or it is a whole model."
+            f"loaded, or it is a whole model.{_whole_model_text(case)}"
         )
+        return
+    asked = _OF_TORCHTUNE.search(message.text)
+    if asked is not None:
+        yield from _of_torchtune(asked[1], found[0], case)
         return
     label, count = found
     begins = list(dict.fromkeys(_first_words(name) for name in names))
@@ -100,6 +107,35 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
         "A loader takes those of its own kind: load it in the program that the trainer "
         "names, or convert the names."
     )
+
+
+def _whole_model_text(case: Case) -> str:
+    """The sentence on what a file is that is no adapter, or an empty text."""
+    origin = name_origin(case.survey)
+    if origin is None:
+        return ""
+    return (
+        f" {origin_opening(origin)} {origin}: load it where the program takes models, "
+        "and not adapters (A1111: models/Stable-diffusion; ComfyUI: Load Checkpoint)."
+    )
+
+
+_OF_TORCHTUNE = re.compile(r"Missing LoRA key (\S{1,1000}) from adapter state dict")
+
+
+def _of_torchtune(asked: str, label: str, case: Case) -> Iterator[Statement]:
+    """Answer torchtune, which goes on from an adapter in its own names."""
+    yield Statement(
+        f"torchtune goes on from an adapter in its own names ({show(asked, 100)}), and "
+        f"this file has those of {label}. torchtune saves each adapter twice: "
+        "adapter_model.safetensors is for PEFT, and adapter_model.pt beside it is the "
+        "one to go on from (adapter_0.pt and its like in older versions). Give it that "
+        "as adapter_checkpoint."
+    )
+    folder = os.path.dirname(case.survey.path)
+    beside = os.path.join(folder, "adapter_model.pt")
+    if not is_url(case.survey.path) and os.path.isfile(beside):
+        yield Statement(f"It is here: {show(beside, 200)}.")
 
 
 _OF_TEXT = re.compile(r"^(?:lora_te\d?_|text_encoder(?:_\d)?[._]|te\d?[._])")
@@ -344,6 +380,7 @@ FAMILIES = (
             r"Invalid LoRA checkpoint",
             r"state_dict should be empty at this point but has",
             r"No adapter loaded\. Please load an adapter",
+            _OF_TORCHTUNE.pattern,
         ),
         answer_from_statements(_answer_adapter),
         _take_unloaded,

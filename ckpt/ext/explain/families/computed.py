@@ -59,6 +59,25 @@ def computed_statement(names: Sequence[str], *, is_all: bool, case: Case) -> Sta
     return Statement(text, (), f"model.load_state_dict({load}, strict=False)")
 
 
+_OF_MASKS = frozenset(
+    ("masked_spec_embed", "mask_emb", "mask_token", "mask_embedding", "mask_embed")
+)
+"""The last words of vectors that stand where a training hides parts of its input."""
+
+
+def masks_statement(absent: Sequence[str]) -> Statement | None:
+    """Say that all that lacks stands in the place of hidden inputs, or return None."""
+    if not absent or not all(row.rpartition(".")[2] in _OF_MASKS for row in absent):
+        return None
+    return Statement(
+        f"{and_more([show(name, 80) for name in absent], 3)} stands where a training "
+        "hides a part of its input (SpecAugment, or a pretraining by masks). A model "
+        "that only predicts hides none, and never uses it: random values there change "
+        "nothing. A training that masks learns it anew.",
+        tuple(absent),
+    )
+
+
 def computed_shapes(
     rows: Sequence[Mismatch], message: Message, case: Case
 ) -> Iterator[Statement]:

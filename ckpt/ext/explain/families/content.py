@@ -35,6 +35,8 @@ from ckpt.ext.explain.families.frames import (
     owner_of,
     taken_keys,
 )
+from ckpt.ext.explain.families.given import of_message_hub
+from ckpt.ext.explain.families.graphs import of_graph_layer
 from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.libraries import of_gguf_name
 from ckpt.ext.explain.families.loras import of_cut_name, of_older_names
@@ -1029,6 +1031,13 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         yield from _where_optimizers_are(case)
     none = "" if has_places or name in keys else f", and none is {show(name, 80)}"
     averages = [key for key in keys if key in (f"{name}_ema", f"ema_{name}")]
+    # model_ema of one program is state_dict_ema of another one.
+    others = [key for key in keys if _AVERAGES.search(key)]
+    if not averages and none and others and _AVERAGES.search(name):
+        yield Statement(
+            f"This file has its averages under another key: {and_more(others, 3)}. "
+            "Give the program that name (timm: state_dict_ema, by --use-ema)."
+        )
     part = (
         f" {show(averages[0], 60)} has the running averages of {show(name, 60)}, by "
         "its name: to use the model take these. A training that goes on wants both, "
@@ -1085,6 +1094,8 @@ def _of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         )
 
 
+_AVERAGES = re.compile(r"(?i)(?:^|_)ema(?:_|$)")
+"""The word for averages in a key."""
 _PART_WORD = re.compile(r"(?i)sched|(?:^|_)(?:grad_?)?scaler|(?:^|_)amp$|(?:^|_)rng")
 """The names under which programs look for parts of a run that may begin anew."""
 _CONTAINER = re.compile(
@@ -1575,12 +1586,51 @@ def _name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
             "and not with from_single_file or a script that converts."
         )
         return
+    part = _sole_part(case)
+    if part and not name.startswith(f"{part}."):
+        yield Statement(
+            f"All {counted_noun(len(case.survey.tensors), 'tensor')} of this file are "
+            f"of {show(part, 80)}: it is a part of a model that was trained or saved "
+            f"by itself, and {show(name, 120)} is outside of it. Take that tensor from "
+            "the file of the whole model, or start the program with the options of "
+            "the run that saved (those that say which parts are trained and saved), "
+            "so that it asks for no other part."
+        )
+        return
     names = [show(entry.name, 120) for entry in case.survey.tensors[:3]]
     yield Statement(
         f"No tensor of this file has {show(name, 120)} in its name, with dots or "
         "underscores: the program looks for another architecture, or for the names of "
         f"another library. The names here are {and_more(names, 3)} and so on."
     )
+
+
+_MOST_OF_A_PART = 16
+"""Tensors that a part of a model by itself has at most here: a whole model in one more
+module has more.
+"""
+_A_MODEL = re.compile(r"(?:^|\.)(?:model|module|state_dict|net|network)$")
+
+
+def _sole_part(case: Case) -> str:
+    """The part that all tensors of a small file are of, as `model.mm_projector`, or an
+    empty text.
+    """
+    names = [entry.name for entry in case.survey.tensors]
+    if not 1 < len(names) <= _MOST_OF_A_PART:
+        return ""
+    parents = [name.split(".")[:-1] for name in names]
+    words: list[str] = []
+    for level in zip(*parents, strict=False):
+        if len(set(level)) > 1:
+            break
+        words.append(level[0])
+    # A number is the place of a layer in a part, and no part.
+    while words and words[-1].isdigit():
+        words.pop()
+    part = ".".join(words)
+    # A prefix of all models alone is no part.
+    return "" if "." not in part or _A_MODEL.search(part) else part
 
 
 _OPTIMIZER_WORD = re.compile(
@@ -1768,11 +1818,13 @@ _BEFORE_PLACES: tuple[_Step, ...] = (
 """The steps before the places of a name are looked for. The first that answers ends."""
 _WITHOUT_PLACES: tuple[_Step, ...] = (
     of_cut_name,
+    _then_load(of_graph_layer),
     of_older_names,
     _of_recorded_word,
     _then_load(_with_numbers),
     _then_load(_file_with),
     _then_load(_of_tied_tensor),
+    _then_load(of_message_hub),
     _of_plain_weight,
     _then_load(_of_part_of_diffusion),
     _of_beginning,
@@ -2066,8 +2118,8 @@ FAMILIES = (
             r"param 'initial_lr' is not specified in param_groups",
             _NO_STATES_TEXT,
             (
-                r"Trying to restore (?:optimizer|learning rate scheduler) state "
-                r"but checkpoint contains only the model"
+                r"Trying to restore (?:optimizer|learning rate scheduler|training) "
+                r"state but checkpoint contains only the model"
             ),
         ),
         _answer_key,

@@ -4,10 +4,12 @@ number of ranks.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from math import prod
 
+from ckpt.bytes.far import is_url
 from ckpt.evidence.wrappers import WRAPPERS
 from ckpt.ext.explain.case import (
     Answer,
@@ -24,7 +26,7 @@ from ckpt.ext.explain.families.recorded import settings_of
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.lists import keys_of
 from ckpt.ext.explain.message import MOST_NAMES, Message
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
 _KEY = re.compile(r"Missing key in checkpoint state_dict: (?!\{)([^\n]{1,4000})")
 """A key that is missing. A brace begins the f-string of torch, in the source that a
@@ -587,6 +589,22 @@ _UNIVERSAL = "universal_checkpoint_info"
 """The key under which Megatron-DeepSpeed says how its tensors are divided."""
 
 
+def _folder_of_deepspeed(case: Case) -> str | None:
+    """The folder of a step that DeepSpeed has written into a folder of a Trainer, or
+    None. The newest one is last in the order of numbers.
+    """
+    path = case.survey.path
+    if is_url(path) or not os.path.isdir(path):
+        return None
+    steps = [
+        name
+        for name in os.listdir(path)
+        if re.fullmatch(r"global_step\d{1,9}", name)
+        and os.path.isdir(os.path.join(path, name))
+    ]
+    return max(steps, key=lambda name: int(name[11:]), default=None)
+
+
 def _not_universal(label: str, case: Case) -> Iterator[Statement]:
     """Answer ds_to_universal of DeepSpeed, which finds no universal_checkpoint_info."""
     checkpoint = case.survey.checkpoint
@@ -597,9 +615,20 @@ def _not_universal(label: str, case: Case) -> Iterator[Statement]:
             f"This checkpoint ({label}) has {_UNIVERSAL}: another folder was given."
         )
         return
+    inner = _folder_of_deepspeed(case)
+    if "DeepSpeed" not in label and inner is not None:
+        yield Statement(
+            f"The state of DeepSpeed is in {show(inner, 80)} of this folder, beside "
+            f"the model for use. A Trainer or Accelerate writes no {_UNIVERSAL}, which "
+            "Megatron-DeepSpeed does: nothing is lost. Where tensors are divided among "
+            "data-parallel ranks alone, give ds_to_universal.py --inject_missing_state "
+            f"(DeepSpeed 0.14.4 or newer), and {show(inner, 80)} as --input_folder."
+        )
+        return
     if "DeepSpeed" not in label:
         yield Statement(
-            f"This is {label}, and ds_to_universal.py reads folders of DeepSpeed alone."
+            f"This is a {label}, and ds_to_universal.py reads folders of DeepSpeed "
+            "alone."
         )
         return
     yield Statement(
@@ -626,10 +655,19 @@ def _answer_zero(message: Message, case: Case) -> Iterator[Statement]:
     if _UNIVERSAL in message.text:
         yield from _not_universal(label, case)
         return
-    if "DeepSpeed" not in label:
+    inner = _folder_of_deepspeed(case)
+    if "DeepSpeed" not in label and inner is not None:
+        path = pasted_path(os.path.join(case.survey.path, inner))
         yield Statement(
-            f"This is {label}, and zero_to_fp32.py reads folders of DeepSpeed ZeRO-1, "
-            "2 and 3 alone."
+            f"This folder has a model for use, and the state of DeepSpeed in "
+            f"{show(inner, 80)}. Ask that folder:",
+            (),
+            None if path is None else f"ckpt inspect {path}",
+        )
+    elif "DeepSpeed" not in label:
+        yield Statement(
+            f"This is a {label}, and zero_to_fp32.py reads folders of DeepSpeed "
+            "ZeRO-1, 2 and 3 alone."
         )
     elif case.survey.checkpoint.traits.no_load:
         yield Statement(

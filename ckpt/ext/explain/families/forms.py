@@ -416,8 +416,16 @@ def _saved_with_peft(
     bases = [name for name in here if ".base_layer." in name]
     if not adapter or not bases:
         return None
-    bare = {base_name(name): name for name in here if name not in set(adapter)}
-    if not wanted <= bare.keys():
+    # sentence-transformers and others wrap a part of their model: 0.auto_model. stands
+    # before base_model.model. then.
+    outer = here[0].partition(_PEFT)[0] if _PEFT in here[0] else ""
+    if not all(name.startswith(outer) for name in here):
+        return None
+    held = set(adapter)
+    bare = {
+        outer + base_name(name.removeprefix(outer)) for name in here if name not in held
+    }
+    if not wanted <= bare:
         return None
     layers = adapted_layers(here)
     # Index 0 of the shape of lora_A is the rank.
@@ -425,18 +433,30 @@ def _saved_with_peft(
         shapes[name][0] for name in adapter if ".lora_A." in name and shapes.get(name)
     }
     rank = f" (r is {min(ranks)} here)" if len(ranks) == 1 else ""
+    are_there = (
+        f"all {len(wanted):,} missing keys are there"
+        if len(wanted) > 1
+        else "the missing key is there"
+    )
+    back = (
+        f", without {show(outer, 60)}, which ckpt rename --sub 's/^/{outer}/' puts back"
+        if outer
+        else ""
+    )
     return Form(
         frozenset(wanted),
         frozenset(here),
-        f"The file is a whole model of PEFT that was not merged: all "
-        f"{counted_noun(len(wanted), 'missing key')} are there with what PEFT puts "
-        "into names (base_model.model., base_layer), and LoRA in "
+        f"The file is a whole model of PEFT that was not merged: {are_there} with what "
+        "PEFT puts into names (base_model.model., base_layer), and LoRA in "
         f"{counted_noun(len(layers), 'layer')} ({show(layers[0], 100)}). ckpt merge "
         "with this file alone adds the adapter to the weights, and writes them by the "
-        "names of the model; --scale is lora_alpha / r of the training"
-        f"{rank}. The base without the adapter is not the model that was trained.",
+        f"names of the model{back}; --scale is lora_alpha / r of the training{rank}. "
+        "The base without the adapter is not the model that was trained.",
         ends=True,
     )
+
+
+_PEFT = "base_model.model."
 
 
 # --- the letters of Flax --------------------------------------------------------------

@@ -52,6 +52,25 @@ def of_checked_list(found: re.Match[str], case: Case) -> Iterator[Statement]:
     yield from load_statements(case)
 
 
+def of_message_hub(name: str, case: Case) -> Statement | None:
+    """Answer mmengine, which looks for the values of its own run in a file that no such
+    run wrote, or whose weights alone were published.
+    """
+    if name != "message_hub":
+        return None
+    what = (
+        "an optimizer, but not this key, as those of mmcv before mmengine"
+        if case.optimizers
+        else "no state of a run, as weights that were published"
+    )
+    return Statement(
+        "mmengine looks for message_hub where it resumes a run, and writes it into the "
+        f"checkpoints of its own runs alone. This file has {what}. So nothing resumes "
+        "from it: begin a run from its weights, with load_from set to this file and "
+        "resume off (train.py: --cfg-options load_from=…, without --resume)."
+    )
+
+
 # --- weights in the place of settings -------------------------------------------------
 
 

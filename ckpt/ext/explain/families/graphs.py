@@ -40,6 +40,31 @@ def graph_statement(
     )
 
 
+_MOVED = (
+    ("lin.weight", ("weight",)),
+    ("lin.weight", ("lin_src.weight", "lin_dst.weight")),
+    ("lin_src.weight", ("lin_l.weight",)),
+    ("lin_dst.weight", ("lin_r.weight",)),
+)
+"""The end of a name that a newer version asks for -> the ends in older files."""
+
+
+def of_graph_layer(name: str, case: Case) -> Statement | None:
+    """Answer the lazy layers of PyTorch Geometric, which stop at the first name that a
+    state dict lacks, also with strict=False.
+    """
+    held = {row for section in case.survey.candidates for row in section.names()}
+    for new, old in _MOVED:
+        layer = name.removesuffix(new)
+        here = [f"{layer}{end}" for end in old]
+        if not name.endswith(f".{new}") or not all(row in held for row in here):
+            continue
+        found = graph_statement([name], here, case)
+        if found is not None:
+            return found
+    return None
+
+
 def _renamed_attention(
     missing: Sequence[str], here: Sequence[str], case: Case
 ) -> Statement | None:
@@ -94,11 +119,15 @@ def _moved_weight(
     is_flat = all(len(shape) == 2 for shape in shapes)
     if {f"{layer}weight" for layer in wanted} != set(here) or not is_flat:
         return None
+    these = (
+        f"By their names these are {len(wanted):,} layers"
+        if len(wanted) > 1
+        else "By its name this is a layer"
+    )
     text = (
-        f"By their names these are {counted_noun(len(wanted), 'layer')} of PyTorch "
-        "Geometric: since version 2 a GCNConv and its kin keep their weight in lin, "
-        "as [outputs, inputs], and this file has it as [inputs, outputs]. So a new "
-        "name alone is not enough: it is transposed, too."
+        f"{these} of PyTorch Geometric: since version 2 a GCNConv and its kin keep "
+        "their weight in lin, as [outputs, inputs], and this file has it as [inputs, "
+        "outputs]. So a new name alone is not enough: it is transposed, too."
     )
     return _with_code(text, _IN_LINEAR, case)
 

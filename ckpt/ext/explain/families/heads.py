@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ckpt.ext.explain.message import Message, Mismatch
 
@@ -26,12 +26,25 @@ def are_new_heads(
         not message.mismatched
         # A layer may lack in a head of which the file has the rest.
         and not has_rest
+        # aux_heads.tm lacks beside aux_heads.plddt: a run with other options saved.
+        and not any(_has_siblings(layer, placed) for layer in layers)
         and all(
             HEAD_WORDS.search(layer) or _TASK_WORDS.search(layer) for layer in layers
         )
         and len(layers) <= _MOST_HEADS
         and len(absent) < len(shapes)
     )
+
+
+def _has_siblings(layer: str, placed: Collection[str]) -> bool:
+    """Tell whether a layer lies in a module of heads of which a file has others."""
+    found = _HEADS_AROUND.match(layer)
+    # The names of a file may have a prefix that those of the model lack.
+    return found is not None and any(f".{found[0]}" in f".{name}" for name in placed)
+
+
+_HEADS_AROUND = re.compile(r"(?:\w+\.)*?(?:\w+_)?heads\.(?=\w)")
+"""A module that holds several heads."""
 
 
 def heads_among(names: Sequence[str]) -> list[str]:

@@ -67,12 +67,18 @@ def _global_names(text: str) -> Iterator[str]:
 
 def rows_of(checkpoint: Checkpoint, name: str) -> list[Import]:
     """The imports of a file that are a name, or that lie in a module of that name."""
+    # NumPy 2 renamed its core, and torch names what it met in one of both.
+    wanted = name.replace("numpy._core", "numpy.core")
+    modules = [
+        (row, row.module.replace("numpy._core", "numpy.core"))
+        for row in checkpoint.imports
+    ]
     return [
         row
-        for row in checkpoint.imports
-        if f"{row.module}.{row.name}" == name
-        or row.module == name
-        or row.module.startswith(f"{name}.")
+        for row, module in modules
+        if f"{module}.{row.name}" == wanted
+        or module == wanted
+        or module.startswith(f"{wanted}.")
     ]
 
 

@@ -26,6 +26,7 @@ from ckpt.ext.explain.families.computed import (
     below_nothing,
     computed_buffers,
     computed_statement,
+    masks_statement,
     swin_downsample,
     tied_to_shared,
 )
@@ -44,6 +45,7 @@ from ckpt.ext.explain.families.layers import (
 )
 from ckpt.ext.explain.families.leftovers import (
     added_layers,
+    classifier_of_backbone,
     form_of_blocks,
     layout_of_experts,
     parts_left_out,
@@ -52,6 +54,7 @@ from ckpt.ext.explain.families.leftovers import (
     tables_statements,
     trained_scales,
     trained_scales_statement,
+    variant_of_file,
 )
 from ckpt.ext.explain.families.libraries import none_has_place
 from ckpt.ext.explain.families.name_rules import (
@@ -110,9 +113,11 @@ from ckpt.ext.explain.families.spellings import (
     older_leaves_statement,
     recurrent_statement,
     spelled_statement,
+    trained_adapter,
     with_leaves,
 )
 from ckpt.ext.explain.families.tied import tied_name
+from ckpt.ext.explain.families.turned import places_statement
 from ckpt.ext.explain.families.verdicts import (
     another_model,
     apart_statement,
@@ -218,6 +223,11 @@ class KeyLists:
             yield below
             self.is_told = True
             return
+        places = places_statement(self.missing, self.here)
+        if places is not None:
+            yield places
+            self.is_told = True
+            return
         renumbered = swin_downsample(self.message, self.shapes, self.case)
         if renumbered is None:
             return
@@ -310,6 +320,17 @@ class KeyLists:
             f"file, and the program loaded {show(self.chosen.name, 80) or 'the root'}. "
             "The file has the model in two forms: name that part to the program"
         )
+        # The averages have a prefix that the program may not take off.
+        averages = (
+            self.case.plan(("slim", "--ema")) if self.chosen.kind == "ema" else None
+        )
+        if averages is not None and averages.command is not None:
+            return Statement(
+                f"{text}. {show(self.chosen.name, 80)} has its averages (EMA), which "
+                "programs take to predict. By the names of the model:",
+                (),
+                averages.command,
+            )
         load, steps = self.survey.load.expression, path_subscripts(part.path)
         # With several models in a file the line goes down to none of them.
         if load is None or steps is None or len(self.survey.candidates) < _LEAST_PARTS:
@@ -670,6 +691,11 @@ class KeyLists:
         self.is_alone = not (
             self.present or self.met or self.unexpected or self.message.mismatched
         )
+        masks = masks_statement(self.absent) if self.is_alone else None
+        if masks is not None:
+            yield masks
+            self.is_told = True
+            return
         unordered = without_order(self.absent, self.shapes)
         if unordered is not None and self.is_alone:
             yield Statement(unordered, tuple(self.absent))
@@ -855,6 +881,21 @@ class KeyLists:
                 "out, and nothing else."
             )
             self.rest = [name for name in self.rest if name not in counted]
+        classifier = (
+            None
+            if self.missing
+            else classifier_of_backbone(self.rest, name_origin(self.survey) or "")
+        )
+        if classifier is not None:
+            yield classifier
+            self.is_told = True
+            return
+        trained = trained_adapter(self.rest, self.shapes) if self.met else None
+        if trained is not None:
+            # It decides, so it stands before the command that renames.
+            self.verdict.append(trained)
+            self.is_told = True
+            return
         yield from wrapped_layers(self.rest, self.message, self.case)
         for finding in [
             *self.case.found("extra-buffers", "flat-parameters"),
@@ -931,6 +972,18 @@ class KeyLists:
     def told_origin(self) -> Iterator[Statement]:
         """Say which program the names are of, or which form of a layer."""
         origin = None
+        # Rules that give a few of many names do not make it the same library.
+        few = _FEW * len(self.met) < len(self.missing)
+        if self.met and few and self.rest and not self.present:
+            named = name_origin(self.survey)
+            if named is not None:
+                yield Statement(
+                    f"{origin_opening(named)} {named}, and most names of the model are "
+                    "not here under any rule: the model is of another library. Build "
+                    "it with that of the file, or take weights of its own library."
+                )
+                self.is_told = True
+                return
         # The likeness of two models is judged only where no step before has found a
         # relation between their names.
         if (
@@ -978,7 +1031,7 @@ class KeyLists:
             or layout_of_experts(self.absent, self.rest, self.case)
             or renumbered_statement(self.absent, self.rest)
             or (
-                unlike_statement(self.absent, self.rest)
+                unlike_statement(self.absent, self.rest, self.shapes)
                 if not self.met and origin is None and not self.message.mismatched
                 else None
             )
@@ -1067,6 +1120,13 @@ class KeyLists:
                 (),
                 f"model.load_state_dict({load}, strict=False)",
             )
+        variant = (
+            variant_of_file(self.rest, self.shapes)
+            if is_complete and not own and not self.has_copies
+            else None
+        )
+        if variant is not None and not all(_OF_LOSS.match(name) for name in self.rest):
+            yield variant
         # strict=False is offered only where the message is known to list all keys.
         if (
             (self.rest or self.has_copies)
@@ -1125,6 +1185,8 @@ def _first_statement(first: str, shapes: Mapping[str, object]) -> Statement:
     )
 
 
+_FEW = 2
+"""Missing keys for each one that a rule gives, beyond which two libraries differ."""
 _LEAST_ELSEWHERE = 2
 """Missing keys that another part must have: one alone may be there by chance."""
 _LEAST_PARTS = 2

@@ -47,8 +47,10 @@ from ckpt.ext.explain.families.name_rules import (
     without_forms,
 )
 from ckpt.ext.explain.families.pairing import settle_rules
+from ckpt.ext.explain.families.programs import of_another_agent
 from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.families.replaced import ends_statement
+from ckpt.ext.explain.families.tracked import TRACKED, of_statistics, statistics_in
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.lists import keys_of
 from ckpt.ext.explain.message import LONGEST_LINE, MOST_NAMES, Message
@@ -77,6 +79,12 @@ def _take_keys(message: Message, text: str, start: int) -> Message:
     if copied is not None and not (found.missing or found.unexpected):
         message = message._replace(text=" ".join(copied[0].split())[:LONGEST_LINE])
         names = names_of_copies(text[begin:])[:MOST_NAMES]
+    # torch names the statistics of a norm in lines of their own.
+    tracked = TRACKED.search(text, begin)
+    if tracked is not None:
+        both = " ".join(f"{message.text} {tracked[0]}".split())
+        message = message._replace(text=both[:LONGEST_LINE])
+        names = statistics_in(text[begin:])[:MOST_NAMES]
     is_sizes = bool(found.mismatched) and not found.missing and not found.unexpected
     return message._replace(
         kind="sizes" if is_sizes else "keys",
@@ -124,7 +132,8 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     names = {name: () for part in case.survey.candidates for name in part.names()}
     # The names of a copy that failed are no pairs.
     is_copy = COPIED.search(message.text) is not None
-    compared = [] if is_copy else list(ends_statement(message, names))
+    is_other = is_copy or TRACKED.search(message.text) is not None
+    compared = [] if is_other else list(ends_statement(message, names))
     if compared and not (message.missing or message.mismatched):
         return Answer(path, tuple(compared))
     if not (message.missing or message.unexpected or message.mismatched):
@@ -136,7 +145,9 @@ def _answer_keys(message: Message, case: Case) -> Answer:
             path, (_without_model(case), *finding_statements(case.at_least("warning")))
         )
     serious = list(finding_statements(case.at_least("error")))
-    other = of_another_class(message, case)
+    if TRACKED.search(message.text):
+        serious += of_statistics(message, case)
+    other = of_another_class(message, case) or of_another_agent(message, chosen.names())
     if other is not None:
         return Answer(path, (*serious, other))
     shapes_in_file = {
@@ -270,6 +281,9 @@ def _unnamed_statements(message: Message, case: Case) -> Iterator[Statement]:
     if NOTHING_LOADED.search(message.text):
         yield from nothing_loaded(case)
         return
+    if TRACKED.search(message.text):
+        yield from of_statistics(message, case)
+        return
     if COPIED.search(message.text):
         yield from of_copies(message, case)
         return
@@ -354,7 +368,16 @@ def _choose_section(message: Message, case: Case) -> Section | None:
     if most:
         return candidates[counts.index(most)]
     models = survey.candidates
-    return models[0] if models else None
+    if not models:
+        return None
+    # The names around the missing keys tell weights and averages apart, where one of
+    # them has a prefix: model.encoder.weight beside encoder.weight.
+    roots = {name.partition(".")[0] for name in message.missing if "." in name}
+    parts = [models[0], *candidates]
+    shares = [
+        sum(name.partition(".")[0] in roots for name in part.names()) for part in parts
+    ]
+    return parts[shares.index(max(shares))]
 
 
 def _missing_statements(
@@ -442,6 +465,7 @@ _PATTERNS = (
         r"expected shape (?:torch\.Size"
         r"|tensor)\([^()]{1,200}(?:\([^()]{1,200}\))?\), but got"
     ),
+    TRACKED.pattern,
     r"because it has shape \([\d, ]{0,200}\) in the checkpoint",
     (
         r"has shape \([\d, ]{0,200}\) in the checkpoint but \([\d, ]{0,200}\) in the "

@@ -41,6 +41,19 @@ def renumbered_statement(
     if not blocks:
         return None
     shown = and_more([show(block, 60) for block in blocks], 4)
+    shifts = _shifts_of(absent, rest)
+    if len(shifts) == 1 and shifts != {0}:
+        (more,) = shifts
+        side, other = ("file", "model") if more > 0 else ("model", "file")
+        count = counted_noun(abs(more), "layer")
+        return Statement(
+            f"Both lists are of layers by number in the same modules ({shown}): "
+            f"{show(rest[0], 80)} of the file is {show(absent[0], 80)} in the model. "
+            f"The {side} counts {count} without weights more before it, as of dropout, "
+            f"of padding or of an activation, than the {other}: build the model with "
+            "the options of the run that saved (CycleGAN and pix2pix: --no_dropout, or "
+            "without it), or take its version of the program."
+        )
     return Statement(
         f"Both lists are of layers by number in the same modules ({shown}): there the "
         f"file has {show(rest[0], 80)}, and the model {show(absent[0], 80)}. The "
@@ -49,6 +62,26 @@ def renumbered_statement(
     )
 
 
+def _shifts_of(absent: Sequence[str], rest: Sequence[str]) -> set[int]:
+    """The differences between the last numbers of two lists of names, paired in their
+    order, or nothing where anything else in the names differs.
+    """
+    weights = [name for name in rest if not _OF_STATISTIC.search(name)]
+    if len(weights) != len(absent):
+        return set()
+    shifts: set[int] = set()
+    for old, new in zip(weights, absent, strict=True):
+        here, there = _LAST_NUMBER.match(old), _LAST_NUMBER.match(new)
+        if here is None or there is None:
+            return set()
+        if (here[1], here[3]) != (there[1], there[3]):
+            return set()
+        shifts.add(int(here[2]) - int(there[2]))
+    return shifts
+
+
+_LAST_NUMBER = re.compile(r"^(.*\.)(\d{1,5})(\.[^.]*)$")
+_OF_STATISTIC = re.compile(r"\.(?:running_mean|running_var|num_batches_tracked)$")
 _NUMBERED = re.compile(r"^(.+?)\.\d{1,5}\.")
 
 
@@ -58,9 +91,13 @@ def _before_number(name: str) -> str | None:
     return None if found is None else found[1]
 
 
-def unlike_statement(absent: Sequence[str], rest: Sequence[str]) -> Statement | None:
+def unlike_statement(
+    absent: Sequence[str], rest: Sequence[str], names: Collection[str]
+) -> Statement | None:
     """Say that the names of a file and of a model have no module in common, or return
     None.
+
+    `names` are all names of the file.
     """
     ours = dict.fromkeys(name.partition(".")[0] for name in absent)
     theirs = dict.fromkeys(name.partition(".")[0] for name in rest)
@@ -71,6 +108,18 @@ def unlike_statement(absent: Sequence[str], rest: Sequence[str]) -> Statement | 
     has_modules = all("." in name for name in (*absent, *rest))
     if not has_modules or min(len(absent), len(rest)) < _LEAST:
         return None
+    # If most of the model has its place, the class is the same.
+    placed = len(names) - len(rest)
+    if placed > len(absent) and placed > len(rest):
+        left = and_more([show(word, 40) for word in theirs], 5)
+        lacking = and_more([show(word, 40) for word in ours], 5)
+        return Statement(
+            f"{placed:,} of {counted_noun(len(names), 'tensor')} of the file have "
+            f"their place. The others are of {left}, and those that the model lacks of "
+            f"{lacking}: the class is the same, and another version of the program, or "
+            "other options, built it. Take the version and the options of the run that "
+            "saved."
+        )
     return Statement(
         "No module of both lists has one name: those of the file are "
         f"{and_more([show(word, 40) for word in theirs], 5)}, those of the model "

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ckpt.evidence.survey import Survey
 from ckpt.ext.explain.case import Case, Statement, be_verb, shared_beginning
+from ckpt.ext.explain.families.heads import HEAD_WORDS
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import counter
@@ -122,6 +123,62 @@ def added_layers(absent: Sequence[str], names: Collection[str]) -> Statement | N
         f"here, and no {show(wanted, 40)}. Most likely the program is of another "
         "version than the one that saved, or was built with other options. Take that "
         "version: what is loaded without these keys is random there."
+    )
+
+
+_CLASSIFIER = re.compile(
+    r"^(?:fc1000|fc|linear|classifier|pred|head)\.|^stem\.conv1\.bias$"
+)
+
+
+def classifier_of_backbone(rest: Sequence[str], origin: str) -> Statement | None:
+    """Say that a backbone of detectron2 has a classifier that a detector does not take,
+    or return None.
+    """
+    if "etectron" not in origin or not rest:
+        return None
+    if not all(_CLASSIFIER.search(name) for name in rest):
+        return None
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in rest))
+    return Statement(
+        f"The file is a backbone that was trained to classify pictures ({origin}). "
+        f"{and_more([show(layer, 60) for layer in layers], 3)} "
+        f"{be_verb(layers)} of that, and a detector has no such layer: expected, and "
+        "nothing is lost. Such a file begins a training. One that was stopped goes on "
+        "from its own checkpoint, with --resume: last_checkpoint in OUTPUT_DIR names "
+        "it."
+    )
+
+
+def variant_of_file(rest: Sequence[str], names: Collection[str]) -> Statement | None:
+    """Say that a file has more layers inside of modules that a model has too, or
+    parameters at its root, or return None. All else must have its place.
+    """
+    left = set(rest)
+    placed = [name for name in names if name not in left]
+    inner = modules_around(placed)
+    shared = shared_beginning(sorted(names)).rstrip(".")
+    inner.discard(shared)
+    blocks = [_block_of(name, inner) for name in rest]
+    inside = [
+        name
+        for name, block in zip(rest, blocks, strict=True)
+        if block or "." not in name
+    ]
+    # A head more is an option, and no other way to compute.
+    if not inside or any(HEAD_WORDS.search(name) for name in rest):
+        return None
+    block = max(blocks, key=len)
+    where = (
+        f"in {show(block, 100)}, whose other layers have their place"
+        if block
+        else "at the root, where all else has its place"
+    )
+    return Statement(
+        f"{show(inside[0], 100)} lies {where}: the program that saved has it, and this "
+        "one does not. It is another version or variant of the program, or was built "
+        "with other options. Take the one of the file: a model that computes without "
+        "layers that it was trained with gives other results."
     )
 
 

@@ -31,6 +31,7 @@ from ckpt.ext.explain.families.layers import (
     one_size_statement,
     renumbered_blocks,
 )
+from ckpt.ext.explain.families.places import find_in_order
 from ckpt.ext.explain.families.quantized import SCALE
 from ckpt.ext.explain.families.recorded import settings_of, settings_places
 from ckpt.ext.explain.families.recurrent import (
@@ -47,6 +48,12 @@ from ckpt.ext.explain.families.replaced import (
     replaced_parts,
 )
 from ckpt.ext.explain.families.spellings import adapter_rank, is_adapter, merged_layers
+from ckpt.ext.explain.families.taken_apart import taken_apart
+from ckpt.ext.explain.families.turned import (
+    are_turned,
+    places_statement,
+    turned_statement,
+)
 from ckpt.ext.explain.families.verdicts import (
     inputs_statement,
     longer_lists,
@@ -148,11 +155,18 @@ def mismatch_statements(
             case.plan(("dequantized",)),
         )
         return
+    # Other places in a list explain all shapes, which was said with the keys.
+    if places_statement(message.missing, message.unexpected) is not None:
+        return
+    # Layers that a list counts otherwise have the shapes of others by their old names.
+    if _are_renumbered(message, shapes):
+        return
     if same and not case.is_useless:
         # Each of these explains all shapes at once, so nothing is said beside them.
         flat = flat_statement(same)
         told = [
             *([] if flat is None else [flat]),
+            *taken_apart(same),
             *_of_quantizers(same, shapes),
             *merged_layers(message, shapes, case),
             *name_architectures(message, shapes),
@@ -180,7 +194,12 @@ def mismatch_statements(
             for row in same
             if row.name not in buffers and row.name not in renumbered
         ]
+        losses = [row for row in same if _OF_LOSS.match(row.name)]
+        if losses:
+            yield _loss_statement(losses)
+            same = [row for row in same if row not in losses]
         if not same:
+            yield load_into_statement(case.survey, "So all else loads:")
             return
         # A recurrent layer of another kind explains its own rows alone.
         gates = gates_statement(same)
@@ -262,6 +281,9 @@ def mismatch_statements(
         return
     if shifted_statement(message) is not None or groups_statement(same) is not None:
         return
+    # Square matrices would be taken as they are, and positions be left untrained.
+    if are_turned(same) or any(_has_equal_grids(row) for row in same):
+        return
     if (
         not case.is_useless
         and not _is_of_a_rank(same)
@@ -270,6 +292,67 @@ def mismatch_statements(
         yield load_into_statement(
             case.survey, "Load what fits, and keep the model's own values elsewhere:"
         )
+
+
+def _are_renumbered(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether layers that pair in their order explain every shape."""
+    rest = [name for name in message.unexpected if name in shapes]
+    absent = [name for name in message.missing if name not in shapes]
+    found = find_in_order(absent, rest, shapes, message)
+    return bool(found.rules) and all(
+        row.name in found.partners for row in message.mismatched
+    )
+
+
+_OF_LOSS = re.compile(
+    r"(?:\w{1,60}\.){0,2}\w{0,60}(?:[Cc]riterion|[Ll]oss(?:es|_fn|_func)?)\."
+)
+"""The beginning of the names of parameters that a loss has."""
+
+
+def _loss_statement(rows: Sequence[Mismatch]) -> Statement:
+    """Say that tensors of other shapes belong to the loss of a training."""
+    names = and_more([show(row.name, 80) for row in rows], 3)
+    text = (
+        f"By its name {names} belongs"
+        if len(rows) == 1
+        else f"By their names {names} belong"
+    )
+    return Statement(
+        f"{text} to the loss of the training, which a model that only predicts does "
+        "without. The code that saved built it in another size, by its version or its "
+        "settings."
+    )
+
+
+_EMBEDDING = re.compile(r"(?:^|[._])(?:\w*embed\w*|wte|shared)(?:[._]|$)")
+
+
+def _alphabet_statement(
+    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]
+) -> Statement | None:
+    """Say that the symbols of an output layer differ, where a file has no table of
+    words beside it, or return None.
+    """
+    if not all("lm_head" in row.name.split(".") for row in rows):
+        return None
+    # An adapter has the layers that it trains, and its base has the table.
+    if any(ADDED.search(row.name) for row in rows) or is_adapter(shapes):
+        return None
+    count = rows[0].checkpoint[0]
+    if any(
+        _EMBEDDING.search(name) and size[:1] == (count,)
+        for name, size in shapes.items()
+    ):
+        return None
+    return Statement(
+        f"The output layer has {count:,} symbols in the checkpoint and "
+        f"{rows[0].model[0]:,} in the model, and the file has no table of words: "
+        "another alphabet, as of a recognizer of speech (CTC). To use the model take "
+        "the tokenizer (vocab.json) of the run that saved. To train it with the new "
+        "symbols, from_pretrained with ignore_mismatched_sizes=True builds this layer "
+        "anew and loads all else."
+    )
 
 
 def _room_text(row: Mismatch, case: Case) -> str:
@@ -376,7 +459,8 @@ def _shape_reasons(
     if groups is not None:
         yield groups
         return
-    if _is_of_a_rank(rows):
+    # A rank has all the names of its model.
+    if _is_of_a_rank(rows) and not (message.missing or message.unexpected):
         yield Statement(
             f"Each has one dimension that is 1/{_rank_count(rows[0])} of the model's: "
             f"this is the file of one rank of {_rank_count(rows[0])} of tensor "
@@ -403,7 +487,7 @@ def _shape_reasons(
     # Tables of one model that disagree about the number of words are no vocabulary.
     if words and len({(row.checkpoint[:1], row.model[:1]) for row in words}) == 1:
         row = words[0]
-        yield Statement(
+        yield _alphabet_statement(words, shapes) or Statement(
             f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and "
             f"{row.model[0]:,} in the model: another tokenizer, dictionary or "
             f"config.json, or tokens that were added.{_room_text(row, case)}"
@@ -441,6 +525,12 @@ def _shape_reasons(
         for sizes in zip(row.checkpoint[1:], row.model[1:], strict=False)
         if sizes[0] != sizes[1]
     }
+    # No head has a batch norm behind it.
+    inner |= {
+        (row.checkpoint[0], row.model[0])
+        for row in rows
+        if _STATISTIC.search(row.name) and row.checkpoint and row.model
+    }
     heads = [row for row in heads if (row.checkpoint[0], row.model[0]) not in inner]
     # The outputs of inner layers are another width too.
     if wide:
@@ -477,6 +567,8 @@ def _shape_reasons(
             if not maps or any(_OF_CLASSES.search(head.name) for head in heads)
             else "outputs, as of classes, joints or maps"
         )
+        if "fairseq" in (name_origin(case.survey) or ""):
+            noun = "symbols or classes, as the dictionary of the run has them"
         alone = (
             f": another number of {noun}. {which} cannot be loaded, and the others can."
             if is_alone
@@ -537,17 +629,9 @@ def _shape_reasons(
             "take those that go with the checkpoint, or the checkpoint that goes with "
             "these settings. What has other outputs beside may follow from it."
         )
-    turned = [
-        row
-        for row in rows
-        if len(row.checkpoint) == 2 and row.checkpoint == row.model[::-1]
-    ]
-    if turned and len(turned) == len(rows):
-        yield Statement(
-            "Each is the transpose of the model's. Another library wrote it "
-            "(TensorFlow, JAX), or a Conv1D of GPT-2 stands where the model has a "
-            "Linear."
-        )
+    turned = turned_statement(rows, message, shapes, case)
+    if turned is not None:
+        yield turned
     windows_of_bias = _bias_statement(rows)
     if windows_of_bias is not None:
         yield windows_of_bias
@@ -558,6 +642,10 @@ def _shape_reasons(
         if _POSITIONS.search(row.name)
         and _count_positions(row.checkpoint) != _count_positions(row.model)
     ][:1]:
+        extra = _tokens_statement(row, message)
+        if extra is not None:
+            yield extra
+            continue
         counts = " and ".join(
             f"{_positions_text(shape)} in the {side}"
             for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
@@ -718,6 +806,35 @@ def _positions_text(shape: Sequence[int]) -> str:
     return f"{count:,} ({side} x {side}{f' and {more} more' if more else ''})"
 
 
+def _has_equal_grids(row: Mismatch) -> bool:
+    """Tell whether both sides have one grid of patches, and other places beside it."""
+    side = _grid_side(row.checkpoint)
+    return bool(_POSITIONS.search(row.name)) and 0 < side == _grid_side(row.model)
+
+
+def _tokens_statement(row: Mismatch, message: Message) -> Statement | None:
+    """Say that one side has places for more tokens beside an equal grid of patches, or
+    return None.
+    """
+    if not _has_equal_grids(row):
+        return None
+    here, there = _count_positions(row.checkpoint), _count_positions(row.model)
+    side = _grid_side(row.checkpoint)
+    more, less = ("model", "checkpoint") if there > here else ("checkpoint", "model")
+    count = abs(there - here)
+    places = "place" if count == 1 else "places"
+    said = message.missing if there > here else message.unexpected
+    tokens = [name for name in said if "token" in name]
+    of = f" ({and_more([show(name, 60) for name in tokens], 3)})" if tokens else ""
+    return Statement(
+        f"The positions of both are for {side} x {side} patches, so the image size is "
+        f"one. The {more} has {count} {places} more, for a token{of} that the {less} "
+        "does without: a class token, one of distillation, or registers. Build the "
+        "model with the tokens of the run that saved, by its options or its class. "
+        "Interpolation would give no place its own value."
+    )
+
+
 _PATCHES = re.compile(r"(?:^|\.)patch_embed(?:ding)?s?\.(?:proj|projection)\.weight$")
 
 
@@ -790,6 +907,11 @@ def _is_of_a_rank(rows: Sequence[Mismatch]) -> bool:
     # FSDP divides its flat parameters, and tensor parallelism has none.
     if any(is_flat(row.name) for row in rows):
         return False
+    # It divides no convolution of pictures, and no batch norm, which have a width.
+    if any(
+        len(row.model) > _MOST_DIVIDED or _STATISTIC.search(row.name) for row in rows
+    ):
+        return False
     counts = {_rank_count(row) for row in rows}
     if (
         len(counts) != 1
@@ -801,6 +923,10 @@ def _is_of_a_rank(rows: Sequence[Mismatch]) -> bool:
     return len({row.name.rpartition(".")[0].rpartition(".")[2] for row in rows}) > 1
 
 
+_MOST_DIVIDED = 3
+"""Dimensions of a tensor that ranks of tensor parallelism divide."""
+_STATISTIC = re.compile(r"(?:^|\.)running_(?:mean|var)$")
+"""The name of a statistic of a batch norm."""
 _LEAST_DIVIDED = 3
 """Tensors that must all be divided alike: a model of half the width has the same shapes
 in a few.

@@ -528,12 +528,37 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
             "name one of those that are here to the program that reads (nnU-Net: "
             "-chk model_best)."
         )
+    elif parts[-1] == ".metadata" and any(name.endswith(".distcp") for name in names):
+        text += (
+            " Rank 0 writes it last, into the folder of its own machine. Without it "
+            "the save did not end, or these files were written on another node: copy "
+            "the files of all nodes into one folder, or let all nodes save to a disk "
+            "that they share. Each node must see the whole folder to load it."
+        )
+    elif several := _of_the_same_kind(parts[-1], names):
+        shown = and_more([show(name, 80) for name in several], 4)
+        text += (
+            f" The run that saved wrote several of this kind ({shown}), as CycleGAN "
+            "does for its two directions (A and B): name the one that is meant to the "
+            "program (CycleGAN: --model test --model_suffix _A), or copy it to "
+            f"{show(parts[-1], 80)}."
+        )
     else:
         text += (
             " Copy it from where the model was published or saved, or give the "
             "program the version of the model that goes with it."
         )
     return Statement(text)
+
+
+def _of_the_same_kind(name: str, names: list[str]) -> list[str]:
+    """The files with the name of another one and a letter at its end: `net_G_A.pth` for
+    `net_G.pth`.
+    """
+    stem, ending = os.path.splitext(name)
+    form = re.compile(rf"{re.escape(stem)}_[A-Za-z]{re.escape(ending)}")
+    found = [row for row in names if form.fullmatch(row)]
+    return found if len(found) > 1 else []
 
 
 _MOST_FOLDERS = 64

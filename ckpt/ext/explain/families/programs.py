@@ -5,7 +5,7 @@ fairseq, Stable-Baselines, Lightning.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from ckpt.evidence.loading import string_literal
 from ckpt.ext.explain.case import (
@@ -235,6 +235,45 @@ def lost_spaces(case: Case) -> Iterator[Statement]:
         'custom_objects={"observation_space": env.observation_space, '
         '"action_space": env.action_space})',
     )
+
+
+_AGENTS = (
+    ({"actor", "critic", "actor_target"}, "TD3 or DDPG"),
+    ({"actor", "critic", "critic_target"}, "SAC or TQC"),
+    ({"action_net", "value_net"}, "PPO, A2C or their kin"),
+    ({"quantile_net", "quantile_net_target"}, "QR-DQN"),
+    ({"q_net", "q_net_target"}, "DQN"),
+)
+"""The first words of the names in a policy of Stable-Baselines3 -> the algorithms that
+have them.
+"""
+
+
+def of_another_agent(message: Message, names: Iterable[str]) -> Statement | None:
+    """Say that an agent of Stable-Baselines3 is loaded by the class of another
+    algorithm, or return None.
+    """
+    words = _first_words(names)
+    here = _algorithm(words)
+    # What the model has is what it lacks, and what it has a place for.
+    asked = _first_words(message.missing)
+    there = _algorithm(asked | words.difference(_first_words(message.unexpected)))
+    if here is None or there is None or here == there or not asked:
+        return None
+    return Statement(
+        f"This is an agent of {here}, and the program loads it as one of {there} "
+        "(Stable-Baselines3): the class decides which networks are built. Load it by "
+        "the class that trained it."
+    )
+
+
+def _first_words(names: Iterable[str]) -> set[str]:
+    return {name.partition(".")[0] for name in names}
+
+
+def _algorithm(words: Collection[str]) -> str | None:
+    """The algorithms whose policy has networks of these names, or None."""
+    return next((text for parts, text in _AGENTS if parts.issubset(words)), None)
 
 
 _OF_LITE = re.compile(

@@ -4,14 +4,18 @@ that is worse after a load.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
-from ckpt.evidence.loading import path_subscripts
+from ckpt.evidence.loading import path_subscripts, string_literal
 from ckpt.evidence.optimizers import optimizer_facts
+from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import wrapped_names
-from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.case import Case, Statement, command_statements
 from ckpt.ext.explain.families.beginnings import load_into_statement
+from ckpt.ext.explain.families.merging import of_merging
+from ckpt.ext.explain.families.sizes import of_sizes
 from ckpt.model.text import and_more, counted_noun, show
 
 _RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")
@@ -31,8 +35,11 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     # With an error the question is another one.
     if len(text) > _LONGEST or _ERROR.search(text) is not None:
         return
-    rows = list(_of_rates(text, case))
-    yield from rows or _of_results(text, case)
+    rows = list(_of_formats(text, case)) or list(of_merging(text, case))
+    rows = rows or list(_of_rates(text, case)) or list(_of_results(text, case))
+    if rows and case.is_folder and _RESUMES.search(text) is not None:
+        yield from _of_trainer(case)
+    yield from rows or of_sizes(text, case)
 
 
 def _of_rates(text: str, case: Case) -> Iterator[Statement]:
@@ -45,7 +52,7 @@ def _of_rates(text: str, case: Case) -> Iterator[Statement]:
         facts = optimizer_facts(section)
         if facts is None or not facts.rates:
             continue
-        steps = path_subscripts(section.path)
+        line = _loading_line(section, case)
         label = show(section.name, 80) or "The root of this file"
         rates = and_more([f"{rate:g}" for rate in facts.rates], 4)
         first = {
@@ -63,7 +70,7 @@ def _of_rates(text: str, case: Case) -> Iterator[Statement]:
             "may set the rate anew: build it first, and load its state too. What the "
             "program has to call, once, before the training goes on:",
             (),
-            None if steps is None else f"optimizer.load_state_dict(checkpoint{steps})",
+            line,
         )
     if not case.optimizers:
         yield Statement(
@@ -72,17 +79,83 @@ def _of_rates(text: str, case: Case) -> Iterator[Statement]:
         )
 
 
+_ASKS_HOW = re.compile(
+    r"(?i)\bhow\b|\bcan (?:i|you|we)\b|\b(?:which|what|a) (?:tool|script|command)"
+    r"|\bscript to\b|\bis there\b|\bwant to\b|\bneed to\b|\brequest\b"
+)
+_OF_FORMATS = re.compile(
+    r"(?i)\b(?:conver\w{1,5}|export\w{0,3}|sav(?:e|ing)|turn)\b[^\n]{0,200}?"
+    r"(?<![\w.])\.?(?P<to>safe-?tensors?|pth?|ckpt|bin)\b"
+    r"(?! (?:files? )?(?:to|into) )"
+)
+
+
+def _of_formats(text: str, case: Case) -> Iterator[Statement]:
+    """Print the command that writes another format, where a question asks for it."""
+    found = list(_OF_FORMATS.finditer(text))
+    if not found or _ASKS_HOW.search(text) is None or not case.survey.tensors:
+        return
+    # The last one is the aim: `from .ckpt to .safetensors`.
+    to = found[-1]["to"].lower()
+    ending = ".safetensors" if to.startswith("safe") else f".{to}"
+    if case.survey.path.endswith(ending):
+        return
+    others = any(section.kind != "model" for section in case.survey.sections)
+    weights = case.written(("slim",), "", ending) if others else None
+    if weights is not None:
+        yield from command_statements(f"In {ending}:", weights)
+    whole = case.written(("convert",), "", ending)
+    if whole.command is not None:
+        said = "All that the file has:" if weights is not None else f"In {ending}:"
+        yield Statement(said, (), whole.command)
+
+
+def _loading_line(section: Section, case: Case) -> str | None:
+    """The line that loads the state of an optimizer, from a file of its own where it
+    has one, or None.
+    """
+    members = case.survey.checkpoint.members
+    file = next(
+        (row.file for row in members if (row.key,) == section.path[:1] and row.key),
+        None,
+    )
+    steps = path_subscripts(section.path if file is None else section.path[1:])
+    if steps is None:
+        return None
+    if file is None:
+        return f"optimizer.load_state_dict(checkpoint{steps})"
+    path = string_literal(os.path.join(case.survey.path, file))
+    return f'optimizer.load_state_dict(torch.load({path}, map_location="cpu"){steps})'
+
+
+def _of_trainer(case: Case) -> Iterator[Statement]:
+    """Say which file of an optimizer the Trainer of transformers looks for."""
+    files = set(case.survey.checkpoint.parts)
+    if "optimizer.bin" in files and "optimizer.pt" not in files:
+        yield Statement(
+            "The state of the optimizer is in optimizer.bin, as accelerate names it "
+            "with FSDP. Older versions of transformers look for optimizer.pt alone, "
+            "and go on without it and without a word: take a newer version."
+        )
+
+
 _RESULTS = re.compile(
     r"(?i)\b(?:accurac(?:y|ies)|results?|predictions?|outputs?|performances?|metrics?"
     r"|scores?|loss(?:es)?|mAP|weights?|parameters?|model|it)\b[^\n]{0,200}?"
     r"\b(?:drop\w{0,5}|differ\w{0,8}|worse|bad|poor|random|lower|initial|untrained"
     r"|degrad\w{0,6}|decreas\w{0,4}|inconsisten\w{0,5}|changed?|(?:not |un)changed"
-    r"|(?:not )?(?:the )?same|not work\w{0,4}|not match\w{0,4}|jump\w{0,3})\b"
+    r"|(?:not )?(?:the )?same|not work\w{0,4}|not match\w{0,4}|jump\w{0,3}"
+    r"|(?:not |un)(?:human[- ])?readable|gibberish|garbled?|nonsense|meaningless)\b"
 )
 _LOADED = re.compile(
     r"(?i)\b(?:re-?)?load(?:s|ed|ing)?\b|load_(?:state_dict|from_checkpoint|model)"
-    r"|\bresum\w{1,4}"
+    r"|\bresum\w{1,4}|\bconver(?:t|ted|ting|sion)\b"
 )
+_CONVERTED = re.compile(r"(?i)\bconver(?:t|ted|ting|sion)\b")
+_ROTARY = re.compile(
+    r"(?:^|\.)layers\.\d+\.(?:self_attn\.q_proj|attention\.wq)\.weight$"
+)
+"""Layers whose rows Meta and transformers keep in two orders."""
 _RESUMES = re.compile(r"(?i)\bresum\w{1,4}|\bcontinu\w{1,4} (?:the )?train")
 _CLASS_METHOD = "load_from_checkpoint"
 
@@ -121,6 +194,16 @@ def _of_results(text: str, case: Case) -> Iterator[Statement]:
         yield _of_resumed_state(case)
     chosen = case.survey.candidates[0]
     names = chosen.names()
+    if _CONVERTED.search(text) and any(_ROTARY.search(name) for name in names):
+        yield Statement(
+            "Llama and its kin have two layouts: transformers keeps the rows of q_proj "
+            "and k_proj in another order than Meta, torchtitan and torchtune (rotary "
+            "halves, not pairs). A conversion that gives new names alone loads without "
+            "an error, and the model writes nonsense. Where q_proj and k_proj of both "
+            "files have the same bytes, that is the cause. ckpt diff BEFORE AFTER says "
+            "so, and ckpt recipe A B finds the right order from any correct pair."
+        )
+        return
     norms = [name for name in names if name.endswith("running_mean")]
     if norms:
         layers = [show(name.rpartition(".")[0], 60) for name in norms]

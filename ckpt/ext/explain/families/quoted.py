@@ -42,6 +42,11 @@ _OF_CALL = re.compile(
     r"\b(?!__init__\b)[a-z_]\w{0,80}\(\) got an unexpected keyword argument"
 )
 """The words of Python about a function, which no setting of a file builds."""
+_OF_PYTHON = re.compile(
+    r"'(?:NoneType|int|float|complex|bool|str|bytes|list|tuple|dict|set|function"
+    r"|module)' object has no attribute '\w{1,200}'"
+)
+"""The words of Python about its own types."""
 _REFUSES = re.compile(
     r"(?i)\b(?:unexpected|unknown|unmapped|unsupported|unrecognized|unrecognised"
     r"|no (?:match\w*|mapping|rule|key|place|parameter)|(?:not|n't|cannot) (?:be )?"
@@ -133,7 +138,8 @@ def of_lacking(text: str, case: Case) -> Iterator[Statement]:
 
 def _missed_words(text: str) -> list[str]:
     """The quoted names of an error that misses something, which may be keys."""
-    end = _end_of(text)
+    # An attribute that a number or a text lacks is no name of a file.
+    end = _OF_PYTHON.sub("", _end_of(text))
     if _LACKS.search(end) is None:
         return []
     words = [word for word in _quoted_in(end) if _KEY.fullmatch(word)]

@@ -441,6 +441,29 @@ def is_adapter(shapes: Mapping[str, tuple[int, ...]]) -> bool:
     )
 
 
+def trained_adapter(
+    rest: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
+) -> Statement | None:
+    """Say that a file has the base and its trained layers of LoRA, and that a model
+    takes the base alone, or return None.
+    """
+    has_base = any(".base_layer." in name for name in shapes)
+    layers = [name for name in rest if _LORA.search(name)]
+    others = [name for name in rest if name not in layers]
+    if not layers or not has_base or not all(".base_layer." in row for row in others):
+        return None
+    # A PeftModel puts base_model.model. around the model that it gets.
+    way = "get_peft_model" if "base_model.model." in layers[0] else "add_adapter"
+    return Statement(
+        f"{counted_noun(len(layers), 'key')} without a place are layers of LoRA "
+        f"({show(layers[0], 120)}), and these are what the run trained: it saved a "
+        "model that PEFT had wrapped, and this model is not wrapped. Wrap the same "
+        f"part of it before the load, as the run did ({way} with the same config): "
+        "then the file loads as it is. With other names alone the base loads without "
+        "its training."
+    )
+
+
 def base_of_adapter(
     absent: Sequence[str], shapes: Mapping[str, tuple[int, ...]], case: Case
 ) -> Iterator[Statement]:

@@ -162,7 +162,7 @@ def other_kinds(
     turned = [
         row for row in message.mismatched if len(row.checkpoint) != len(row.model)
     ]
-    here, there = count_kinds(ours), count_kinds(theirs)
+    here, there = (count_kinds(names_with_weights(side)) for side in (ours, theirs))
     shown = and_more(
         [show(place or "the root", 60) for place in sorted(places, key=str)], 3
     )
@@ -190,6 +190,23 @@ def other_kinds(
             "renaming makes one of the other: build the one of the file, or take the "
             "file of this one (of a GAN perhaps the other half)."
         )
+
+
+def names_with_weights(names: Collection[str]) -> list[str]:
+    """Leave out the names of layers with running statistics alone: an InstanceNorm has
+    no weight, and a model of today no statistics of it.
+    """
+    leaves: dict[str, set[str]] = {}
+    for name in names:
+        module, _, leaf = name.rpartition(".")
+        leaves.setdefault(module, set()).add(leaf)
+    return [
+        name for name in names if not leaves[name.rpartition(".")[0]] <= _STATISTICS
+    ]
+
+
+_STATISTICS = frozenset(("running_mean", "running_var", "num_batches_tracked"))
+"""The buffers of a norm."""
 
 
 def _place_of(name: str) -> str | None:

@@ -1312,7 +1312,8 @@ def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
     # A class in a class in a class: the inner one is judged by itself.
     if type(of) is Opaque:
         is_in_class = is_getattr(of) and not passes_module(f"C.{of.args[1]!s}.{name}")
-        return (is_in_class and is_inner(name)) or _is_hook_of_lazy(of, name)
+        is_method = _is_hook_of_lazy(of, name) or _is_method_of_scheduler(of, name)
+        return (is_in_class and is_inner(name)) or is_method
     if type(of) is not Global:
         return False
     owner = python3_name(of.module, of.name)
@@ -1356,6 +1357,16 @@ def _is_hook_of_lazy(layer: Opaque, name: str) -> bool:
         return False
     cls = python3_name(origin[0].module, origin[0].name)
     return cls in MODULES and origin[0].name.startswith("Lazy")
+
+
+def _is_method_of_scheduler(scheduler: Opaque, name: str) -> bool:
+    """Tell whether a value is a method that CyclicLR before torch 1.12 kept in its
+    state. The scheduler's own attributes are judged.
+    """
+    origin = made_by(scheduler)
+    if origin is None:
+        return False
+    return (python3_name(origin[0].module, origin[0].name), name) in _ANNEALING
 
 
 OPERATOR_OWNERS = (

@@ -1,0 +1,70 @@
+"""Checkpoints in folders that are to become one file, or to be loaded without the ranks
+that saved them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from ckpt.bytes.far import is_url
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.model.text import and_more, show
+
+NO_METADATA_FILE = re.compile(r"couldn't find a valid metadata file")
+"""accelerate merge-weights, for a folder that has the folders of a model and of an
+optimizer.
+"""
+_ASKS_TO_MERGE = re.compile(
+    r"(?i)\b(?:merg\w{1,4}|consolidat\w{1,4}|combin\w{1,4}|gather)\b"
+    r"|\b(?:one|single) (?:\w{1,20} )?(?:file|GPU)\b|\bload\b[^\n]{0,80}\binference\b"
+)
+
+
+def of_no_metadata_file(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer accelerate, which wants the folder of the model itself."""
+    del found
+    folders = _folders_of_dcp(case)
+    if not folders:
+        return
+    yield Statement(
+        "accelerate merge-weights takes the folder of one distributed checkpoint, and "
+        f"this folder has {and_more([show(name, 60) for name in folders], 4)} in it: "
+        f"give it {show(os.path.join(case.survey.path, folders[0]), 120)}."
+    )
+    yield from _as_one_file(case)
+
+
+def of_merging(text: str, case: Case) -> Iterator[Statement]:
+    """Print the command that makes one file of a folder, where a question asks for
+    it.
+    """
+    if _ASKS_TO_MERGE.search(text) is None or not case.is_folder:
+        return
+    yield from _as_one_file(case)
+
+
+def _as_one_file(case: Case) -> Iterator[Statement]:
+    """The commands that write one file of a folder."""
+    for words, said in (
+        (("slim",), "The weights alone, as one file:"),
+        (("convert",), "All of it, as one file:"),
+    ):
+        way = case.written(words, "", ".safetensors")
+        if way.command is not None:
+            yield Statement(said, (), way.command)
+            return
+
+
+def _folders_of_dcp(case: Case) -> list[str]:
+    """The folders below a folder that are distributed checkpoints, and models first."""
+    path = case.survey.path
+    if is_url(path) or not os.path.isdir(path):
+        return []
+    names = [
+        name
+        for name in sorted(os.listdir(path))
+        if os.path.isfile(os.path.join(path, name, ".metadata"))
+    ]
+    return sorted(names, key=lambda name: "optim" in name)

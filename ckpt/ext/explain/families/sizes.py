@@ -1,0 +1,90 @@
+"""Questions about the size of a file: the parts that take it, and what need not be
+there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ckpt.evidence.sections import Section
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    command_statements,
+    finding_statements,
+)
+from ckpt.model.text import and_more, show, size_text
+
+_A_FILE = (
+    r"(?:\b(?:files?|checkpoints?|ckpts?|models?|weights?|saves?)|\.pth?|\.ckpt)\b"
+)
+_A_SIZE = (
+    r"(?i:\b(?:sizes?|larger|bigger|smaller|large|big|huge|doubled?|twice|grow(?:s|ing)?"
+    r"|grew|\d+(?:\.\d+)? ?(?:x|times)|[KMG]i?B)\b)"
+)
+_OF_SIZES = re.compile(
+    rf"(?i){_A_FILE}[^\n]{{0,200}}?{_A_SIZE}|{_A_SIZE}[^\n]{{0,200}}?{_A_FILE}"
+)
+_SHOWN = 6
+
+
+def of_sizes(text: str, case: Case) -> Iterator[Statement]:
+    """Say which parts take the bytes of a file, where a question is about its size."""
+    if _OF_SIZES.search(text) is None or not case.survey.tensors:
+        return
+    parts = sorted(case.survey.sections, key=lambda part: -part.nbytes)
+    held = [part for part in parts if part.nbytes]
+    if not held:
+        return
+    shown = and_more([_part_text(part) for part in held], _SHOWN)
+    yield Statement(f"The tensors of this file take {shown}.")
+    yield from _of_objects(held, case)
+    # The command follows once, below all that it takes away.
+    heavy = [row._replace(hint=None) for row in case.found("bloat", "optimizer-heavy")]
+    yield from finding_statements(heavy)
+    if len(held) > 1 or heavy:
+        yield from command_statements(
+            "To use the model, and not to train on, this is enough:",
+            case.plan(("smaller",)),
+        )
+        return
+    types = list(dict.fromkeys(row.tensor.dtype.name for row in case.survey.tensors))
+    yield Statement(
+        f"It holds nothing but weights, in {and_more(types, 3)}: the bytes follow from "
+        "the number of its parameters, and another type of elements alone changes them."
+    )
+    if types == ["float32"]:
+        yield from command_statements(
+            "In half of the bytes, with fewer digits:",
+            case.plan(("convert", "--dtype", "bfloat16")),
+        )
+
+
+def _part_text(part: Section) -> str:
+    """A part with its bytes: `1.16 MiB in optimizer (state of an optimizer)`."""
+    kinds = {"optimizer": ", the state of an optimizer", "ema": ", averaged weights"}
+    name = show(part.name, 80) or "the root"
+    return f"{size_text(part.nbytes)} in {name}{kinds.get(part.kind, '')}"
+
+
+_SCHEDULER = re.compile(r"(?i)sched")
+
+
+def _of_objects(parts: Sequence[Section], case: Case) -> Iterator[Statement]:
+    """Say that a scheduler brought its optimizer into the file."""
+    inside = [
+        part
+        for part in parts
+        if len(part.path) > 1 and _SCHEDULER.search(str(part.path[0]))
+    ]
+    if not inside:
+        return
+    label = show(str(inside[0].path[0]), 60)
+    names = and_more([show(part.name, 80) for part in inside], 3)
+    yield Statement(
+        f"{label} has an optimizer with its tensors inside of it ({names}): it was "
+        "pickled along with a function or an object of the run that the scheduler "
+        "holds. No schedule needs it. Leave that value out of the state that is saved, "
+        "or use a newer torch, whose schedulers leave it out."
+    )
