@@ -18,17 +18,10 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.asked import LACKED, of_lacked
+from ckpt.ext.explain.families.attributes import ATTRIBUTE, of_attribute
 from ckpt.ext.explain.families.consolidated import (
     NOT_CONSOLIDATED,
     of_not_consolidated,
-)
-from ckpt.ext.explain.families.content import (
-    ASKED_FOR,
-    ATTRIBUTE,
-    NOT_LOADED,
-    of_attribute,
-    of_key,
-    of_parts,
 )
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
@@ -43,6 +36,12 @@ from ckpt.ext.explain.families.given import (
     of_struct,
     of_tied_absent,
     of_unrecognized,
+)
+from ckpt.ext.explain.families.key_errors import (
+    ASKED_FOR,
+    NOT_LOADED,
+    of_key,
+    of_parts,
 )
 from ckpt.ext.explain.families.layers import (
     LOADED,

@@ -9,6 +9,7 @@ from functools import cache
 
 from ckpt.ext.explain.families import (
     adapters,
+    attributes,
     content,
     devices,
     distributed,
@@ -16,6 +17,7 @@ from ckpt.ext.explain.families import (
     ggufs,
     gradients,
     imports,
+    key_errors,
     keys,
     launchers,
     loras,
@@ -45,6 +47,8 @@ FAMILIES: dict[str, Family] = {
         memory,
         imports,
         readers,
+        attributes,
+        key_errors,
         content,
         optimizers,
         schedules,
