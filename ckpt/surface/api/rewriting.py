@@ -786,8 +786,8 @@ def _rewrite_survey(
                 saved.path,
                 [
                     (
-                        f"its format is {saved.format}, which torch.load reads; the "
-                        f"loader of a {old} does not"
+                        f"its format is {saved.format}, which the loader of a {old} "
+                        "does not read"
                     )
                 ],
             )

@@ -801,6 +801,20 @@ def test_lint_says_that_values_were_not_read(tmp_path: Path) -> None:
     assert done.code == 1 and "values not read" not in done.err.decode()
 
 
+def test_a_folder_counts_all_its_checkpoints(tmp_path: Path) -> None:
+    """Names with other endings count too: `ls` lists them in the same folder."""
+    (tmp_path / "run" / "below.tar").mkdir(parents=True)
+    (tmp_path / "run" / "notes.txt").write_text("x")
+    state = {"w": torch.ones(2)}
+    for name in ("best.pth", "epoch_1.pth.tar", "epoch_2", "last.tar"):
+        torch.save(state, tmp_path / "run" / name)
+    old = {"_use_new_zipfile_serialization": False}
+    torch.save(state, tmp_path / "run" / "old.th", **old)
+    assert len(inside("ls", "run", "--tsv", cwd=tmp_path).out.splitlines()) == 1 + 5
+    done = inside("slim", "run", "-o", "x.pth", cwd=tmp_path)
+    assert "holds 5 checkpoint files" in done.complaints[0]
+
+
 def test_a_folder_of_saves_without_a_usual_ending_is_no_empty_one(
     tmp_path: Path,
 ) -> None:
