@@ -292,9 +292,11 @@ def _has_more_to_say(row: LsRow) -> bool:
     return row.error is not None and row.error.code not in _ABSENT
 
 
-def summary_text(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
+def summary_text(
+    rows: Sequence[LsRow], others: Sequence[str] = (), *, are_listed: bool = False
+) -> str:
     """Return the sum of the rows. `others` are the files of folders that are no
-    checkpoint.
+    checkpoint, which are listed with `are_listed`.
 
     It reads `3 checkpoints, 587 MiB · 1 runs code · 2 not looked at (--others)`.
     """
@@ -315,7 +317,8 @@ def summary_text(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
             f"{unused:,} with unused parameters: DDP stops unless they are frozen"
         )
     if others:
-        parts.append(f"{len(others):,} not looked at (--others)")
+        way = "" if are_listed else " (--others)"
+        parts.append(f"{len(others):,} not looked at{way}")
     return " · ".join(parts)
 
 

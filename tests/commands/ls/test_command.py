@@ -705,6 +705,17 @@ def test_tsv_has_the_counters(ckpt: Run, tmp_path: Path) -> None:
     assert [row[-3:-1] for row in rows] == [["3", "1500000"], ["", ""], ["", ""]]
 
 
+def test_the_option_that_lists_other_files_is_not_named_where_it_is_given(
+    ckpt: Run, tmp_path: Path
+) -> None:
+    torch.save({"w.weight": torch.zeros(2)}, tmp_path / "a.pth")
+    (tmp_path / "notes.txt").write_text("text")
+    done = ckpt("ls", str(tmp_path))
+    assert done.stderr.endswith(" · 1 not looked at (--others)\n")
+    done = ckpt("ls", str(tmp_path), "--others")
+    assert done.stderr.endswith(" · 1 not looked at\n")
+
+
 def test_parameters_that_may_be_buffers_are_marked(ckpt: Run, tmp_path: Path) -> None:
     """A scalar such as the logit scale of CLIP may be a buffer. The table says so, and
     its exact form has both numbers.
