@@ -330,9 +330,7 @@ def test_a_quantised_side_is_compared_by_diff(order: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("scheme", ["gptq", "awq", "by_row", "four_bits"])
-def test_integers_with_scales_are_a_quantised_side(
-    scheme: str, tmp_path: Path
-) -> None:
+def test_integers_with_scales_are_a_quantised_side(scheme: str, tmp_path: Path) -> None:
     quantised = getattr(scaled, scheme)()
     safetensors.torch.save_file(quantised, tmp_path / "q.safetensors")
     plain = {"model.embed_tokens.weight": torch.randn(8, 8)}
