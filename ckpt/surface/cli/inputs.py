@@ -19,8 +19,8 @@ from ckpt.evidence.survey import Survey
 from ckpt.hooks import load_hook
 from ckpt.model.errors import (
     UNFINISHED,
-    CutOffError,
     CkptError,
+    CutOffError,
     UnreadableError,
     UsageError,
     about,
