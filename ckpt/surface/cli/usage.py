@@ -66,7 +66,7 @@ with its value, in a command that has it.
 _NEEDLESS = {
     "diff": {"--exit-code": "the exit code is 1 without it"},
     "prune": dict.fromkeys(("-n", "--dry-run"), "nothing is deleted without --delete"),
-    "explain": {"--list": "ckpt explain"},
+    "explain": {"--list": "without an argument it lists all"},
 }
 """Command -> an option of other tools -> why it needs no option."""
 _RECURSIVE = frozenset(("-r", "-R", "--recursive"))

@@ -131,7 +131,7 @@ LINES = {
     "stats a --norm": "stats: no option --norm (ckpt stats --help)",
     "stats a --hist": "stats: no option --hist (did you mean --histogram?)",
     "lint --list": "lint: no option --list (ckpt lint --help)",
-    "explain --list": "explain: no option --list (ckpt explain)",
+    "explain --list": "explain: no option --list (without an argument it lists all)",
     "ls --all": "ls: no option --all (ckpt ls --help)",
     "rename legacy.pth s/a/b/ -o x.pth": (
         "rename: --sub S/A/B/ is missing (ckpt rename --help)"
