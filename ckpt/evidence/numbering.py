@@ -51,6 +51,7 @@ _EXACT = "the numbers are the parameters that never had a gradient"
 among the numbers.
 """
 _NOT_SORTED = "the names are in the order of the model, not of the alphabet"
+_ALL_CHANGED = "each parameter that had a gradient changed"
 _NONE_FROZEN = "no parameter is frozen (requires_grad is not recorded)"
 
 
@@ -273,12 +274,15 @@ def numbered_by_change(
     unchanged: Set[str],
     section: str | None = None,
     stepped: Set[str] = frozenset(),
+    *,
+    all_seen: bool = False,
 ) -> Numbering | None:
     """The parameters of these numbers among those that are `unchanged` since an older
     save, or None if they do not fit.
 
     The `stepped` are the same too, but the optimizer says that they had a gradient:
-    they count as the changed ones do. A parameter that changed had a gradient, so DDP
+    they count as the changed ones do. With `all_seen` it says that no other one had a
+    step that was too small to see. A parameter that changed had a gradient, so DDP
     counts it, and it is none of the numbers. Of the unchanged ones DDP counts those
     that are not frozen, and each of these is a number. So the first number is the count
     of changed parameters before it, the second is one more than that, and so on: this
@@ -310,14 +314,19 @@ def numbered_by_change(
         if len(inside) < len(numbers):
             return None
         # With more unchanged ones than numbers some are frozen, and nobody knows which.
-        is_exact = len(inside) == len(numbers)
+        # The numbers keep the order: before the second one at least one stands.
+        frozen = len(inside) - len(numbers)
         for position, number in enumerate(numbers):
-            candidates[number] = (inside[position],) if is_exact else tuple(inside)
-    assumes: str | None = None
+            candidates[number] = tuple(inside[position : position + frozen + 1])
+    doubts: list[str] = []
     if not _is_module(model) and may_be_sorted(_names_by_dtype(model)):
-        assumes = _NOT_SORTED
-    has_one_each = all(len(indices) == 1 for indices in candidates.values())
-    is_sure = assumes is None and not doubt and has_one_each
+        doubts.append(_NOT_SORTED)
+    # A bias in front of BatchNorm has a gradient of nearly zero: DDP counts it, and it
+    # is no number.
+    if not all_seen and sum(map(len, gaps.values())) > len(asked.all):
+        doubts.append(_ALL_CHANGED)
+    assumes = ", and ".join(doubts) or None
+    is_sure = assumes is None and not doubt
     rows = [
         _numbered_row(survey, asked, number, candidates[number], {})
         for number in asked.all

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 
-from ckpt.bytes.location import LocalPath, Location, readable_names
+from ckpt.bytes.location import LocalPath, Location
 from ckpt.formats.common.archive import FLATBUFFERS, Archive
 from ckpt.formats.common.refused import (
     COMPRESSED,
@@ -470,9 +470,10 @@ def _jax_error(names: set[str]) -> CkptError | None:
 
 def _directory_error(folder: Location) -> CkptError:
     try:
-        names = [name.removesuffix("/") for name in folder.names()]
+        listed = folder.names()
     except NotOpenedError as error:
         return error
+    names = [name.removesuffix("/") for name in listed]
     jax = _jax_error(set(names))
     if jax is not None:
         return jax
@@ -485,12 +486,14 @@ def _directory_error(folder: Location) -> CkptError:
         return UnsupportedError(
             f"not a PyTorch checkpoint: {program.what}", hint=program.opener
         )
-    files = [name for name in names if name.endswith(WEIGHTS)]
+    files = [name for name in names if name.endswith(_FILES)]
     if not files:
         files = [name for name in names if _NUMBERED.search(name)]
-    unread = 0
-    if not files:
-        files, unread = _archives_of_torch(folder)
+    # Some checkpoints have another ending, or none: `epoch_1.tar`.
+    counted = set(files)
+    rest = [name for name in listed if not name.endswith("/") and name not in counted]
+    others, unread = _archives_of_torch(folder, rest)
+    files += others
     if files:
         count = counted_noun(len(files), "checkpoint file")
         held = f"at least {count}" if unread else count
@@ -521,17 +524,18 @@ def _directory_error(folder: Location) -> CkptError:
     return UnsupportedError(f"a directory without a checkpoint{left_out}")
 
 
+_FILES = (*WEIGHTS, ".pth.tar", ".th")
+"""Endings that say enough: such a file is counted without a look into it."""
 _OPENED = 32
 """The most files of a folder whose first bytes are read, where no name says enough."""
 
 
-def _archives_of_torch(folder: Location) -> tuple[list[str], int]:
-    """The files that torch wrote in a folder of this machine, whatever their ending,
+def _archives_of_torch(folder: Location, names: list[str]) -> tuple[list[str], int]:
+    """Return the files of these names that torch wrote in a folder of this machine,
     and the number of files that were not looked into.
     """
     if not isinstance(folder, LocalPath):
         return [], 0
-    names = [name for name in readable_names(folder) if not name.endswith("/")]
     found: list[str] = []
     for name in names[:_OPENED]:
         try:

@@ -91,7 +91,8 @@ def command(
     if others:
         output.list_others(report.others)
     output.write_conclusion(
-        summary_text(report.rows, report.others), gate_hint(report.rows, names)
+        summary_text(report.rows, report.others, are_listed=others),
+        gate_hint(report.rows, names),
     )
     return report.exit_code
 

@@ -227,21 +227,29 @@ def _row_cells(row: LsRow) -> list[str]:
     """The cells of a row but for its name."""
     if row.error is not None:
         return [""] * (_LOADS - 1) + [UNREADABLE, ""]
-    parameters = count_text(row.parameters) if row.parameters else ""
-    # Weights in a packing: a state dict does not say which are parameters.
-    if row.unknown > row.parameters:
-        parameters = f"{count_text(row.parameters + row.unknown)}?"
     return [
         _counter_cell(row.highest("epoch")),
         _counter_cell(row.highest("step")),
         row.format,
         size_text(row.nbytes),
-        parameters,
+        _parameters_cell(row),
         _first_and_more([short_dtype(name) for name in row.dtypes]),
         _first_and_more(row.devices),
         show(row.loads, 40),
         " ".join(row.codes),
     ]
+
+
+def _parameters_cell(row: LsRow) -> str:
+    """Return the number of parameters, with a question mark where a state dict does not
+    say of some tensors that they are parameters, and the number would be another one
+    without them.
+    """
+    sure = count_text(row.parameters) if row.parameters else ""
+    if not row.unknown:
+        return sure
+    most = count_text(row.parameters + row.unknown)
+    return sure if most == sure else f"{most}?"
 
 
 def _counter_cell(count: float | None) -> str:
@@ -284,9 +292,11 @@ def _has_more_to_say(row: LsRow) -> bool:
     return row.error is not None and row.error.code not in _ABSENT
 
 
-def summary_text(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
+def summary_text(
+    rows: Sequence[LsRow], others: Sequence[str] = (), *, are_listed: bool = False
+) -> str:
     """Return the sum of the rows. `others` are the files of folders that are no
-    checkpoint.
+    checkpoint, which are listed with `are_listed`.
 
     It reads `3 checkpoints, 587 MiB · 1 runs code · 2 not looked at (--others)`.
     """
@@ -307,7 +317,8 @@ def summary_text(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
             f"{unused:,} with unused parameters: DDP stops unless they are frozen"
         )
     if others:
-        parts.append(f"{len(others):,} not looked at (--others)")
+        way = "" if are_listed else " (--others)"
+        parts.append(f"{len(others):,} not looked at{way}")
     return " · ".join(parts)
 
 
@@ -326,6 +337,7 @@ def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
             "error",
             "epoch",
             "step",
+            "unknown",  # behind the others: scripts cut columns by their numbers
         ]
     ]
     for row in rows:
@@ -344,6 +356,7 @@ def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
                 "" if row.error is None else show_literal(str(row.error)),
                 _exact_counter(row.highest("epoch")),
                 _exact_counter(row.highest("step")),
+                str(row.unknown) if is_readable else "",
             ]
         )
     return table

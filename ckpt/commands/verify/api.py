@@ -233,7 +233,10 @@ def judge_checkpoint(
             hint=_working_command(checkpoint, opened.limits, "indexed")
         )
     has_damage = not quick and bool(done.damage)
-    if report.hint is None and has_damage and report.whole and report.lost:
+    has_whole = bool(report.whole and report.lost)
+    # A file of a folder that is cut off was not read, and may have whole tensors.
+    is_unread = checkpoint.account.has_noticed("damaged-file")
+    if report.hint is None and ((has_damage and has_whole) or is_unread):
         return report._replace(hint=_salvage_command(checkpoint, opened.limits))
     return report
 

@@ -12,6 +12,7 @@ from ckpt.ext.explain.case import (
     Answer,
     Case,
     Statement,
+    begin_sentence,
     finding_statements,
     load_statements,
     looked_at,
@@ -227,11 +228,7 @@ def answer_damaged(
 
     `asked` is the text of the error.
     """
-    text = (
-        f"{error.problem[:1].upper()}{error.problem[1:]}"
-        if error.problem
-        else str(error)
-    )
+    text = begin_sentence(error.problem) if error.problem else str(error)
     hint = error.hint or ""
     if hint.startswith(UNFINISHED):
         hint = UNFINISHED  # the command stands below

@@ -229,15 +229,21 @@ class Case:
         return bool(self.at_least("error"))
 
 
+def begin_sentence(text: str) -> str:
+    """Return a text with a capital letter, but for a name, which keeps its letters: a
+    first word with a dot or a digit.
+    """
+    if not text.partition(" ")[0].rstrip(":,").isalpha():
+        return text
+    return text[:1].upper() + text[1:]
+
+
 def finding_statements(findings: Sequence[Finding]) -> Iterator[Statement]:
     """Findings as statements, each with the command that helps."""
     for row in findings:
         # A message of the catalogue is a part of a line; here it stands as a sentence.
         text = row.message if row.message.endswith((".", ":")) else f"{row.message}."
-        text = f"{text} {row.consequence or ''}".strip()
-        # A first word with a dot or a digit is a name, which keeps its letters.
-        if text.partition(" ")[0].isalpha():
-            text = text[:1].upper() + text[1:]
+        text = begin_sentence(f"{text} {row.consequence or ''}".strip())
         yield Statement(
             text, row.tensors if len(row.tensors) <= _LISTED else (), row.hint
         )
@@ -554,9 +560,7 @@ def damage_of(report: VerifyReport) -> Iterator[Statement]:
     command that saves the others.
     """
     for problem in report.problems:
-        yield Statement(
-            f"{problem.what[:1].upper()}{problem.what[1:]}.", problem.tensors
-        )
+        yield Statement(f"{begin_sentence(problem.what)}.", problem.tensors)
     if report.hint is not None:
         yield Statement(
             "What is whole of it can be written, with a list of what is lost:",

@@ -40,7 +40,9 @@ class Side(NamedTuple):
     beside: int
     """The tensors beside the models: of optimizers and others."""
     is_coded: bool = False
-    """True where tensors are codes: blocks as in a GGUF, or floats of 8 bits."""
+    """True where tensors are codes: blocks as in a GGUF, floats of 8 bits, or integers
+    with scales.
+    """
     nbytes: int = 0
     """The bytes of its files."""
 
@@ -59,6 +61,8 @@ def side_of(
     passed: list[Passed] = []
     entries = entries_of(survey, section, select)
     is_coded = any(_is_coded(entry.tensor) for _, entry in entries)
+    # GPTQ, AWQ and others keep codes as integers, with scales beside them.
+    is_coded = is_coded or bool(survey.scaled.codes)
     for name, entry in entries:
         # Blocks of a GGUF are compared as their numbers, and shards as what they hold.
         tensor = numeric(unwrap_dtensor(entry.tensor))

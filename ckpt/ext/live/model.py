@@ -15,6 +15,7 @@ from typing import Any
 
 from ckpt.evidence.record import LooseModule, ModelRecord, OptimizerRecord, TensorRecord
 from ckpt.ext.live import require_torch
+from ckpt.ext.live.script import training_call
 from ckpt.ext.live.state import State, is_fsdp, state_of
 from ckpt.model.errors import UsageError
 from ckpt.model.names import nearest_names
@@ -380,6 +381,7 @@ def build(
         raise UsageError(f"{given}: expected FILE.py:FACTORY")
     if not os.path.isfile(file):
         raise UsageError(f"{given}: {show(file, 80)} is no file")
+    _refuse_training(given, file)
     # Output of the user's code must not mix with JSON on stdout.
     with redirect_stdout(sys.stderr):
         keywords = _parse_keywords(arguments)
@@ -439,6 +441,23 @@ def _parse_keywords(arguments: Sequence[str]) -> dict[str, Any]:
     return keywords
 
 
+_GUARD = 'put what the script runs below if __name__ == "__main__":'
+
+
+def _refuse_training(given: str, file: str) -> None:
+    """Raise UsageError for a script that would train when it is imported: it would
+    write over the checkpoints that it is asked about.
+    """
+    with open(file, "rb") as stream:
+        call = training_call(stream.read())
+    if call is not None:
+        raise UsageError(
+            f"{given}: importing the script would train: {show(call.text, 60)} in line "
+            f"{call.line}",
+            hint=_GUARD,
+        )
+
+
 def _import_file(given: str, file: str) -> Any:
     from importlib.util import module_from_spec, spec_from_file_location
 
@@ -455,9 +474,8 @@ def _import_file(given: str, file: str) -> Any:
         spec.loader.exec_module(module)
         return module
     except SystemExit as error:  # argparse at the top of a training script
-        hint = 'put what the script runs below if __name__ == "__main__":'
         raise UsageError(
-            f"{given}: the script ends when it is imported", hint=hint
+            f"{given}: the script ends when it is imported", hint=_GUARD
         ) from error
     except BaseException as error:
         _let_through(error)

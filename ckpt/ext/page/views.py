@@ -751,6 +751,7 @@ HEADS: dict[str, Columns] = {
         "bytes": or_null(COUNT),
         "tensors": or_null(COUNT),
         "parameters": or_null(COUNT),
+        "unknown": or_null(COUNT),
         "dtypes": LIST,
         "devices": LIST,
         "loads": or_null(TEXT),

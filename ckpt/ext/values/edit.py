@@ -214,13 +214,14 @@ def _target_of(checkpoint: Checkpoint, assignment: Assignment, tree: _Tree) -> T
     name = assignment.name
     found = tree.find_nodes(name)
     # A word changes what is there: only a value with a type may be added.
-    if assignment.text is not None or found:
+    if found:
         return _only_target(checkpoint, name, tree, found)
     above, _, key = name.rpartition(".")
     matches = tree.find_nodes(above) if above else [((), checkpoint.root)]
     holders = {id(holder): (path, holder) for path, holder in _holders_in(matches)}
-    if len(holders) != 1:
-        raise _unknown_name_error(checkpoint, name)
+    may_be_added = len(holders) == 1
+    if assignment.text is not None or not may_be_added:
+        raise _unknown_name_error(checkpoint, name, may_be_added=may_be_added)
     path, holder = next(iter(holders.values()))
     return Target(
         name,
@@ -319,13 +320,17 @@ def _places_in(
                     yield from _places_in(part, step, node, tree)
 
 
-def _unknown_name_error(checkpoint: Checkpoint, name: str) -> UsageError:
+def _unknown_name_error(
+    checkpoint: Checkpoint, name: str, *, may_be_added: bool = False
+) -> UsageError:
     names = [value.name for value in checkpoint.values]
     names += [entry.name for entry in checkpoint.tensors]
     alike = nearest_names(name, names)
     hint = f"did you mean {', '.join(alike)}?" if alike else None
     if not alike and not checkpoint.traits.is_pickle and name.startswith("config."):
         hint = "ckpt set changes the file of the weights; config.json is for an editor"
+    if hint is None and may_be_added:
+        hint = f"{show(name, 80)}:=JSON adds it"
     return UsageError(
         f"no value called {show(name, 80)}",
         path=checkpoint.path,

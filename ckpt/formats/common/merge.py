@@ -115,8 +115,10 @@ def _moved_notice(member: Member, notice: Notice) -> Notice:
     # A checkpoint in shards names the shard itself.
     is_of_one_file = notice.code == "incomplete" and not member.checkpoint.parts
     text = notice.message
-    if is_of_one_file:
-        text = f"{show(member.file, 80)}: {text}"
+    begin = f"{show(member.file, 80)}: "
+    # What was left of a damaged file is read with a reason that names the file.
+    if is_of_one_file and not text.startswith(begin):
+        text = begin + text
     return notice._replace(message=text, tensors=names)
 
 

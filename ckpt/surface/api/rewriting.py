@@ -782,14 +782,12 @@ def _rewrite_survey(
             and not report.source.traits.is_live  # it has no file, and no loader
         ):
             old = report.source.traits.label
-            is_pickle = save.traits_of(saved.format).is_pickle
-            reads = ", which torch.load reads" if is_pickle else ""
             talk.about(
                 saved.path,
                 [
                     (
-                        f"its format is {saved.format}{reads}; the loader of a {old} "
-                        "does not read it"
+                        f"its format is {saved.format}, which the loader of a {old} "
+                        "does not read"
                     )
                 ],
             )

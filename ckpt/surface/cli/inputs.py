@@ -20,6 +20,7 @@ from ckpt.hooks import load_hook
 from ckpt.model.errors import (
     UNFINISHED,
     CkptError,
+    CutOffError,
     UnreadableError,
     UsageError,
     about,
@@ -472,16 +473,19 @@ def opened(
 
 @contextmanager
 def _naming_loss(path: str) -> Iterator[None]:
-    """Give the error of a set that lacks a file the command that names what is lost,
-    and how the rest is written.
+    """Give the error of a file that is cut off, or of a set that lacks a file, the
+    command that names what is lost, and how the rest is written.
     """
     try:
         yield
     except UnreadableError as error:
         pasted = pasted_path(path)
         # The path as it was typed is known here, so the hint can have a command.
-        if error.hint == UNFINISHED and pasted is not None and not is_url(path):
-            error.hint = f"{UNFINISHED} ckpt verify {pasted} names what is lost"
+        is_cut = isinstance(error, CutOffError) or error.hint == UNFINISHED
+        is_guess = error.hint is None or error.hint.endswith("?")
+        if is_cut and is_guess and pasted is not None and not is_url(path):
+            guess = "" if error.hint is None else f"{error.hint} "
+            error.hint = f"{guess}ckpt verify {pasted} names what is lost"
         raise
 
 

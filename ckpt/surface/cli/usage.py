@@ -16,11 +16,20 @@ from ckpt.model.text import pasted_path, show
 from ckpt.surface.api.missing import ALIKE, missing
 
 _ALIASES = {
-    **dict.fromkeys(("info", "show", "print", "summary", "head", "view"), "inspect"),
+    **dict.fromkeys(
+        ("info", "show", "print", "summary", "head", "view", "dump"), "inspect"
+    ),
     **dict.fromkeys(("cat", "extract", "read"), "get"),
     **dict.fromkeys(("hash", "sha256", "sha256sum", "checksum"), "sum"),
-    **dict.fromkeys(("check", "validate", "test"), "verify"),
-    **dict.fromkeys(("list", "dir", "find"), "ls"),
+    **dict.fromkeys(("check", "validate", "test", "fsck"), "verify"),
+    **dict.fromkeys(("list", "dir", "find", "log"), "ls"),
+    **dict.fromkeys(("scan", "audit"), "lint"),
+    **dict.fromkeys(("repair", "fix", "recover", "rescue", "restore"), "salvage"),
+    **dict.fromkeys(("shrink", "compact", "trim"), "slim"),
+    **dict.fromkeys(("clean", "cleanup", "gc", "rm", "delete", "remove"), "prune"),
+    **dict.fromkeys(("mv", "remap"), "rename"),
+    **dict.fromkeys(("export", "cast", "dequantize"), "convert"),
+    **dict.fromkeys(("edit", "update"), "set"),
     **dict.fromkeys(("compare", "cmp"), "diff"),
     **dict.fromkeys(("cpu", "to", "map"), "rehome"),
     "version": "--version",
@@ -36,6 +45,30 @@ _RENAMED = {
 """The former options -> their names now, in a command that knows the new name and not
 the old one.
 """
+_MEANT = {
+    **dict.fromkeys(("--map-location", "--map_location", "--device"), "--to"),
+    **dict.fromkeys(("-n", "--dryrun", "--check"), "--dry-run"),
+    **dict.fromkeys(("-i", "--inplace"), "--in-place"),
+    **dict.fromkeys(("-f", "--overwrite"), "--force"),
+    **dict.fromkeys(("--brief", "--silent"), "--quiet"),
+    **dict.fromkeys(("--shortstat", "--summary"), "--stat"),
+    **dict.fromkeys(("--half", "--fp16", "--float16"), "--dtype float16"),
+    **dict.fromkeys(("--bf16", "--bfloat16"), "--dtype bfloat16"),
+    **dict.fromkeys(("--float", "--fp32", "--float32"), "--dtype float32"),
+    **dict.fromkeys(("--filter", "--grep", "--pattern"), "--include"),
+    "--name-status": "--name-only",
+    "--weights": "--ratios",
+    "--target": "--into",
+}
+"""Options of git, torch and Unix, and of other commands -> the option that means this,
+with its value, in a command that has it.
+"""
+_NEEDLESS = {
+    "diff": {"--exit-code": "the exit code is 1 without it"},
+    "prune": dict.fromkeys(("-n", "--dry-run"), "nothing is deleted without --delete"),
+    "explain": {"--list": "without an argument it lists all"},
+}
+"""Command -> an option of other tools -> why it needs no option."""
 _RECURSIVE = frozenset(("-r", "-R", "--recursive"))
 _SEARCHES = frozenset(("ls", "lint", "stats", "sum", "verify"))
 """The commands that search folders by themselves."""
@@ -72,7 +105,9 @@ def _explain_error(
         metavar = str(
             getattr(param, "metavar", None) or getattr(param, "name", "")
         ).strip("{}[]")
-        return f"{metavar} is missing", None
+        # An option that is required: its value alone does not say where it goes.
+        options = [name for name in param.opts if name.startswith("--")]
+        return f"{' '.join([*options[:1], metavar])} is missing", None
     if kind == "BadParameter":
         param = getattr(error, "param", None)
         option = next(
@@ -153,11 +188,30 @@ def _unknown_option(name: str, context: Any) -> tuple[str, str | None]:
     renamed = _RENAMED.get(name)
     if renamed in options:
         return f"no option {name}", f"{name} is {renamed} now"
-    near = get_close_matches(
-        name, [option for option in options if option.startswith("--")], 1, ALIKE
-    )
-    near = near or _options_with_words_of(name, options)
-    return f"no option {show(name, 60)}", f"did you mean {near[0]}?" if near else None
+    problem = f"no option {show(name, 60)}"
+    needless = _NEEDLESS.get(str(context.info_name), {}).get(name)
+    if needless is not None:
+        return problem, needless
+    meant = _MEANT.get(name, "")
+    if meant.partition(" ")[0] in options:
+        return problem, f"did you mean {meant}?"
+    near = _near_option(name, options)
+    return problem, None if near is None else f"did you mean {near}?"
+
+
+def _near_option(name: str, options: Sequence[str]) -> str | None:
+    """Return the option that is most like a name, or has its beginning or its words."""
+    # Two dashes, which all have, would make short names alike: `--list`, `--limit`.
+    names = [option[2:] for option in options if option.startswith("--")]
+    word = name.lstrip("-")
+    near = get_close_matches(word, names, 1, ALIKE)
+    if near:
+        return f"--{near[0]}"
+    begun = [option for option in names if option.startswith(word)]
+    if begun and len(word) > 2:
+        return f"--{begun[0]}"
+    found = _options_with_words_of(name, options)
+    return found[0] if found else None
 
 
 def _options_with_words_of(name: str, options: Sequence[str]) -> list[str]:
@@ -169,7 +223,10 @@ def _options_with_words_of(name: str, options: Sequence[str]) -> list[str]:
     found = [
         option
         for option in options
-        if option.startswith("--") and words <= set(option[2:].split("-"))
+        if option.startswith("--")
+        and words <= set(option[2:].split("-"))
+        # All help is no answer to `--all`.
+        and option != "--help-all"
     ]
     return found if len(found) == 1 else []
 

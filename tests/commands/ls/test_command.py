@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -308,6 +309,7 @@ def test_json_and_tsv_agree_with_inspect(ckpt: Run, samples: Path) -> None:
         "error",
         "epoch",
         "step",
+        "unknown",
     ]
     for row in (dict(zip(table[0], cells, strict=True)) for cells in table[1:]):
         document = documents[row["file"]]
@@ -699,8 +701,43 @@ def test_tsv_has_the_counters(ckpt: Run, tmp_path: Path) -> None:
         for line in ckpt("ls", str(tmp_path), "--tsv").stdout.splitlines()
     )
 
-    assert head[-3:] == ["error", "epoch", "step"]
-    assert [row[-2:] for row in rows] == [["3", "1500000"], ["", ""], ["", ""]]
+    assert head[-4:] == ["error", "epoch", "step", "unknown"]
+    assert [row[-3:-1] for row in rows] == [["3", "1500000"], ["", ""], ["", ""]]
+
+
+def test_the_option_that_lists_other_files_is_not_named_where_it_is_given(
+    ckpt: Run, tmp_path: Path
+) -> None:
+    torch.save({"w.weight": torch.zeros(2)}, tmp_path / "a.pth")
+    (tmp_path / "notes.txt").write_text("text")
+    done = ckpt("ls", str(tmp_path))
+    assert done.stderr.endswith(" · 1 not looked at (--others)\n")
+    done = ckpt("ls", str(tmp_path), "--others")
+    assert done.stderr.endswith(" · 1 not looked at\n")
+
+
+def test_parameters_that_may_be_buffers_are_marked(ckpt: Run, tmp_path: Path) -> None:
+    """A scalar such as the logit scale of CLIP may be a buffer. The table says so, and
+    its exact form has both numbers.
+    """
+    torch.save({"w.weight": torch.zeros(6), "scale": torch.ones(())}, tmp_path / "a.pt")
+    torch.save({"w.weight": torch.zeros(2), "p": torch.ones(4)}, tmp_path / "b.pt")
+    large = {"w.weight": torch.zeros(2000), "scale": torch.ones(())}
+    torch.save(large, tmp_path / "c.pt")  # 2,001 is shown as 2,000 is
+    torch.save({"w.weight": torch.zeros(6)}, tmp_path / "d.pt")
+    (tmp_path / "e.pt").write_bytes(b"")
+    text = ckpt("ls", str(tmp_path)).stdout
+    for name, cell in (("a", "7?"), ("b", "6?"), ("c", "2.00 K"), ("d", "6")):
+        assert re.search(rf"^{name}\.pt .*B +{re.escape(cell)}$", text, re.M)
+    rows = [
+        line.split("\t")
+        for line in ckpt("ls", str(tmp_path), "--tsv").stdout.splitlines()
+    ]
+    numbers = [(row[3], row[-1]) for row in rows]
+    assert numbers == [
+        ("parameters", "unknown"),
+        ("6", "1"), ("2", "4"), ("2000", "1"), ("6", "0"), ("", ""),
+    ]  # fmt: skip
 
 
 def test_a_line_about_an_unreadable_file_reads_alike_in_ls_and_lint(

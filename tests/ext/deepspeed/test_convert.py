@@ -86,6 +86,18 @@ def test_slim(stage: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["pth", "safetensors"])
+def test_the_format_of_the_result_is_said(ending: str, tmp_path: Path) -> None:
+    """torch.load reads no safetensors, so one sentence for all formats names none."""
+    deepspeeds.write(tmp_path / "run", 2, 2)
+    done = inside("slim", "run", "-o", f"x.{ending}", cwd=tmp_path)
+    kind = {"pth": "torch-zip", "safetensors": "safetensors"}[ending]
+    assert done.complaints == [
+        f"ckpt: x.{ending}: its format is {kind}, which the loader of a DeepSpeed "
+        "checkpoint does not read"
+    ]
+
+
+@pytest.mark.parametrize("ending", ["pth", "safetensors"])
 def test_the_weights_of_the_module(ending: str, tmp_path: Path) -> None:
     made = saved(2, 2, torch.bfloat16)
     made.write(tmp_path / "run")

@@ -926,3 +926,32 @@ def test_one_line_beside_a_file_is_a_question(tmp_path: Path) -> None:
     log = "step 1 of 3\nstep 2 of 3\nstep 3 of 3\n"
     done = ckpt("explain", "-", "m.pth", cwd=tmp_path, input=log.encode())
     assert (done.code, done.out) == (0, b"no error in this text\n")
+
+
+@pytest.mark.parametrize("words", ["torch", "transformers"])
+@pytest.mark.parametrize("lacks", ["lm_head.weight", "score.weight"])
+def test_keys_without_a_place_are_said_beside_what_is_missing(
+    lacks: str, words: str, tmp_path: Path
+) -> None:
+    """A Qwen2 that is loaded as a Llama loses its biases, whatever the head is."""
+    names = [f"model.layers.0.self_attn.{side}_proj.bias" for side in "qk"]
+    state = {"model.embed_tokens.weight": torch.ones(8, 4)}
+    for name in names:
+        state[name] = torch.ones(4)
+        state[name.replace("bias", "weight")] = torch.ones(4, 4)
+    torch.save(state, tmp_path / "m.pt")
+    listed = ", ".join(f'"{name}"' for name in names)
+    message = (
+        "RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:\n\tMissing "
+        f'key(s) in state_dict: "{lacks}".\n\tUnexpected key(s) in state_dict: {listed}.'
+    )
+    if words == "transformers":
+        message = (
+            "Some weights of the model checkpoint at m were not used when initializing "
+            f"LlamaForCausalLM: {names}\nSome weights of LlamaForCausalLM were not "
+            f"initialized from the model checkpoint at m and are newly initialized: "
+            f"['{lacks}']"
+        )
+    found = Answered(message, tmp_path / "m.pt")
+    assert "The model has no place for 2 keys of this file." in found.said
+    assert set(names) <= set(found.names)

@@ -12,6 +12,8 @@ import numpy as np
 import paths
 import pytest
 import relaid
+import safetensors.torch
+import scaled
 import torch
 from inside import inside
 from process import SAMPLES, terminal
@@ -325,6 +327,17 @@ def test_a_quantised_side_is_compared_by_diff(order: int, tmp_path: Path) -> Non
     assert inside("diff", *names, cwd=tmp_path).code in (0, 1)
     same = inside("recipe", names[0], names[0], cwd=tmp_path)
     assert "quantised" not in same.out.decode()
+
+
+@pytest.mark.parametrize("scheme", ["gptq", "awq", "by_row", "four_bits"])
+def test_integers_with_scales_are_a_quantised_side(scheme: str, tmp_path: Path) -> None:
+    quantised = getattr(scaled, scheme)()
+    safetensors.torch.save_file(quantised, tmp_path / "q.safetensors")
+    plain = {"model.embed_tokens.weight": torch.randn(8, 8)}
+    safetensors.torch.save_file(plain, tmp_path / "a.safetensors")
+    done = inside("recipe", "a.safetensors", "q.safetensors", cwd=tmp_path)
+    assert done.code == 1
+    assert "  ckpt diff a.safetensors q.safetensors" in done.lines, done
 
 
 def test_no_line_of_a_recipe_is_broken_by_a_narrow_screen(tmp_path: Path) -> None:

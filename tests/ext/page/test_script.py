@@ -848,6 +848,9 @@ def test_what_all_files_say_stands_above_their_table() -> None:
     assert call(see, rows[:1]).startswith(
         "FileFormatSizeParametersdtypeDeviceLoadsa.pth"
     )
+    for number, unknown, shown in ((6, 1, "7?"), (0, 4, "4?"), (2000, 1, "2.00 K")):
+        row = {**file, "parameters": number, "unknown": unknown}
+        assert f"torch-zip1 B{shown}float32" in call(see, [row])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import folders
 import numpy as np
 import oracle
 import pytest
@@ -1020,3 +1021,20 @@ def test_lost_tensors_of_one_reason_are_one_line(tmp_path: Path) -> None:
     assert 0 < len(lost) <= 3 and any(".{q,k}.weight ×" in line for line in lost), lost
     report = inside("salvage", "cut.pt", "-o", "b.pt", "--json", cwd=tmp_path)
     assert len(json.loads(report.out)["lost"]) > 6
+
+
+def test_a_file_of_a_folder_that_is_cut_off(tmp_path: Path) -> None:
+    """verify names the command as for a single file, and the name of the file stands
+    once and as it is written.
+    """
+    folder = folders.trainer(tmp_path / "run")
+    path = folder / "optimizer.pt"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    command = "ckpt salvage run -o run.whole.safetensors"
+    done = inside("verify", "run", cwd=tmp_path)
+    assert done.code == 1 and done.out.decode().splitlines()[-1] == f"  {command}"
+    message = "PytorchStreamReader failed: failed finding central directory"
+    told = inside("explain", message, "run", cwd=tmp_path).out.decode()
+    assert "\noptimizer.pt was not read: " in told and command in told
+    done = inside("salvage", "run", "-o", "run.pth", cwd=tmp_path)
+    assert done.out.decode().splitlines()[1].startswith("  optimizer.pt: cut off: ")

@@ -801,6 +801,39 @@ def test_lint_says_that_values_were_not_read(tmp_path: Path) -> None:
     assert done.code == 1 and "values not read" not in done.err.decode()
 
 
+@pytest.mark.parametrize("name", ["a.pth", "a.safetensors", "old.pth"])
+def test_a_file_that_is_cut_off_names_the_command(name: str, tmp_path: Path) -> None:
+    """It says what is whole, and names the command that writes it."""
+    state = {"a": torch.ones(64), "b": torch.ones(64)}
+    path = tmp_path / name
+    if name.endswith(".safetensors"):
+        safetensors.torch.save_file(state, path)
+    else:
+        torch.save(state, path, _use_new_zipfile_serialization=name != "old.pth")
+    path.write_bytes(path.read_bytes()[:-100])
+    for command in ("inspect", "stats", "sum"):
+        done = inside(command, name, cwd=tmp_path)
+        hint = f"ckpt verify {name} names what is lost)"
+        assert done.code == 2 and done.complaints[-1].endswith(hint), done.complaints
+    done = inside("slim", name, "-o", "x.pth", cwd=tmp_path)
+    assert "ckpt verify" not in done.complaints[0]
+    assert "names what is lost" not in inside("verify", name, cwd=tmp_path).out.decode()
+
+
+def test_a_folder_counts_all_its_checkpoints(tmp_path: Path) -> None:
+    """Names with other endings count too: `ls` lists them in the same folder."""
+    (tmp_path / "run" / "below.tar").mkdir(parents=True)
+    (tmp_path / "run" / "notes.txt").write_text("x")
+    state = {"w": torch.ones(2)}
+    for name in ("best.pth", "epoch_1.pth.tar", "epoch_2", "last.tar"):
+        torch.save(state, tmp_path / "run" / name)
+    old = {"_use_new_zipfile_serialization": False}
+    torch.save(state, tmp_path / "run" / "old.th", **old)
+    assert len(inside("ls", "run", "--tsv", cwd=tmp_path).out.splitlines()) == 1 + 5
+    done = inside("slim", "run", "-o", "x.pth", cwd=tmp_path)
+    assert "holds 5 checkpoint files" in done.complaints[0]
+
+
 def test_a_folder_of_saves_without_a_usual_ending_is_no_empty_one(
     tmp_path: Path,
 ) -> None:

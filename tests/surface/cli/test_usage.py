@@ -94,6 +94,48 @@ LINES = {
     "lint . --annotate github": (
         "lint: no option --annotate (--annotate is --output-format now)"
     ),
+    # words of git, torch and Unix
+    "rehome legacy.pth --map-location cpu": (
+        "rehome: no option --map-location (did you mean --to?)"
+    ),
+    "rehome legacy.pth --device cpu": "rehome: no option --device (did you mean --to?)",
+    "inspect legacy.pth --device cpu": (
+        "inspect: no option --device (ckpt inspect --help)"
+    ),
+    "convert legacy.pth --half -o x.pth": (
+        "convert: no option --half (did you mean --dtype float16?)"
+    ),
+    "strip legacy.pth -i": "strip: no option -i (did you mean --in-place?)",
+    "strip legacy.pth -n": "strip: no option -n (did you mean --dry-run?)",
+    "slim legacy.pth -o x.pth -f": "slim: no option -f (did you mean --force?)",
+    "prune run -n": "prune: no option -n (nothing is deleted without --delete)",
+    "prune run --dry-run": (
+        "prune: no option --dry-run (nothing is deleted without --delete)"
+    ),
+    "prune run --keep 3": "prune: no option --keep (did you mean --keep-last?)",
+    "diff a b --exit-code": (
+        "diff: no option --exit-code (the exit code is 1 without it)"
+    ),
+    "diff a b --name-status": (
+        "diff: no option --name-status (did you mean --name-only?)"
+    ),
+    "diff a b --brief": "diff: no option --brief (did you mean --quiet?)",
+    "diff a b --shortstat": "diff: no option --shortstat (did you mean --stat?)",
+    "average a b --weights 1,2 -o x.pth": (
+        "average: no option --weights (did you mean --ratios?)"
+    ),
+    "warmstart a --target b": "warmstart: no option --target (did you mean --into?)",
+    "inspect a --filter head": (
+        "inspect: no option --filter (did you mean --include?)"
+    ),
+    "stats a --norm": "stats: no option --norm (ckpt stats --help)",
+    "stats a --hist": "stats: no option --hist (did you mean --histogram?)",
+    "lint --list": "lint: no option --list (ckpt lint --help)",
+    "explain --list": "explain: no option --list (without an argument it lists all)",
+    "ls --all": "ls: no option --all (ckpt ls --help)",
+    "rename legacy.pth s/a/b/ -o x.pth": (
+        "rename: --sub S/A/B/ is missing (ckpt rename --help)"
+    ),
     # order and number
     "get epoch train_cuda.pth": "epoch: no such file (ckpt get train_cuda.pth epoch)",
     "get epoch args.lr train_cuda.pth": (
@@ -130,6 +172,14 @@ LINES = {
     "extract legacy.pth": "no command extract (did you mean ckpt get?)",
     "hash legacy.pth": "no command hash (did you mean ckpt sum?)",
     "check legacy.pth": "no command check (did you mean ckpt verify?)",
+    "fsck a": "no command fsck (did you mean ckpt verify?)",
+    "log a": "no command log (did you mean ckpt ls?)",
+    "scan a": "no command scan (did you mean ckpt lint?)",
+    "repair a": "no command repair (did you mean ckpt salvage?)",
+    "recover a": "no command recover (did you mean ckpt salvage?)",
+    "shrink a": "no command shrink (did you mean ckpt slim?)",
+    "gc a": "no command gc (did you mean ckpt prune?)",
+    "mv a b": "no command mv (did you mean ckpt rename?)",
     "version": "no command version (did you mean ckpt --version?)",
     "inspct legacy.pth": "no command inspct (did you mean ckpt inspect?)",
     "legacy.pth": "legacy.pth: not a command (ckpt inspect legacy.pth)",

@@ -91,15 +91,17 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
             set(case.older.unchanged),
             case.section,
             set(case.older.stepped),
+            all_seen=case.older.is_sure,
         )
     found_numbers = (
         certain or by_change or numbered_parameters(survey, numbers, case.section)
     )
     rows += _reason_statements(numbers, found_numbers)
     if case.older is not None:
-        rows += _unchanged_statements(
-            case.older, fits=certain is not None or by_change is not None
-        )
+        misfit = None
+        if certain is None and by_change is None:
+            misfit = _misfit_reason(case.older, found_numbers)
+        rows += _unchanged_statements(case.older, misfit)
     # A certain numbering with one name for each number needs no further way.
     if found_numbers.trust == "likely" or any(
         len(row.entries) != 1 for row in found_numbers.rows
@@ -143,9 +145,9 @@ def _state_statements(names: Sequence[str], survey: Survey) -> Iterator[Statemen
         yield Statement(f"Never a gradient: {UNUSED[:1].lower()}{UNUSED[1:]}")
 
 
-def _unchanged_statements(older: Older, *, fits: bool) -> Iterator[Statement]:
+def _unchanged_statements(older: Older, misfit: str | None) -> Iterator[Statement]:
     """The parameters that did not change since an older save, and those that are the
-    same although they had a step.
+    same although they had a step. `misfit` says why the numbers of DDP do not fit them.
     """
     since = f"since {show(older.path, 80)}"
     if older.untold:
@@ -160,8 +162,8 @@ def _unchanged_statements(older: Older, *, fits: bool) -> Iterator[Statement]:
             f"{counted_noun(len(older.unchanged), 'parameter')} did not change "
             f"{since}: {why}."
         )
-        if not fits:
-            text += f" {_misfit_reason(older)}"
+        if misfit is not None:
+            text += f" {misfit}"
         yield Statement(text, older.unchanged)
     elif older.stepped:
         yield Statement(f"No parameter lacked a gradient {since}.")
@@ -190,9 +192,9 @@ def _untold_statement(older: Older) -> Statement:
     )
 
 
-def _misfit_reason(older: Older) -> str:
-    """The reason why the numbers of DDP do not fit the parameters that did not
-    change.
+def _misfit_reason(older: Older, found: Numbering) -> str:
+    """The reason why the numbers of DDP, which the file alone found, do not fit the
+    parameters that did not change.
     """
     if older.is_sure:
         return "The numbers do not fit them: are the saves of the run that stopped?"
@@ -200,6 +202,17 @@ def _misfit_reason(older: Older) -> str:
         return (
             "Nothing changed, so these saves do not tell which parameters had a "
             "gradient."
+        )
+    named: set[str] = set()
+    for row in found.rows:
+        named.update(entry.name for entry in row.entries)
+    # A bias in front of BatchNorm has a gradient of nearly zero.
+    if named < set(older.unchanged):
+        rest = len(older.unchanged) - len(named)
+        others = "the other one" if rest == 1 else f"the other {rest:,}"
+        return (
+            f"The numbers name {len(named):,} of them, and the step of {others} was "
+            "zero or too small to see."
         )
     return (
         "The numbers do not fit them: a step was too small to see, or the saves are of "

@@ -763,7 +763,9 @@ class KeyLists:
                 "strict=False, and tie them then (model.tie_weights() of "
                 "transformers); from_pretrained does both."
             )
-            self.is_told = True
+            # The keys that the model has no place for are said below.
+            self.is_told = not _unplaced_keys(self.here, self.met_here)
+            self.absent = []
             return
         # A file without a head is a base model, and one with another head is of another
         # task. Each has its sentence.
@@ -772,7 +774,8 @@ class KeyLists:
             and not self.present
             and are_new_heads(self.absent, self.message, self.shapes)
         ):
-            heads = heads_among(_unplaced_keys(self.here, self.met_here))
+            unplaced = _unplaced_keys(self.here, self.met_here)
+            heads = heads_among(unplaced)
             yield Statement(
                 "They are the head for a task, which the checkpoint of a base model "
                 "does not have: expected, where the model is to be trained for a new "
@@ -784,7 +787,7 @@ class KeyLists:
                 "the model is to be trained for other classes or another task. "
                 "Without training its answers are random."
             )
-            if not heads:
+            if not unplaced:
                 self.is_told = True
             self.absent = []
             return

@@ -60,13 +60,19 @@ const codes_of = (file) => [...new Set(by_level(file.findings).map((finding) => 
 const worst_of = (file) => smallest_of([...file.findings.map((finding) => LEVELS.indexOf(level_of(finding))), LEVELS.length]);
 const bytes_of = (files) => files.reduce((sum, file) => sum + (file.bytes || 0), 0);
 
+// The number of parameters, as `ckpt ls` shows it: with a question mark where some tensors may be buffers.
+function parameters_text(file) {
+  const sure = count_text(file.parameters || null), most = count_text(file.parameters + (file.unknown || 0) || null);
+  return most === sure ? sure : `${most}?`;
+}
+
 function file_table(files) {
   const has_findings = files.some((file) => file.findings.length);
   const all = [
     { title: "File", cell: (file) => name_of(base(file.path), 400, show(file.path, 400)), key: (file) => base(file.path) },
     { title: "Format", cell: (file) => sentence(file.format || ""), key: (file) => file.format, folds: true },
     { title: "Size", cell: (file) => size_text(file.bytes), key: (file) => file.bytes, right: true },
-    { title: "Parameters", cell: (file) => count_text(file.parameters || null), key: (file) => file.parameters, right: true },
+    { title: "Parameters", cell: parameters_text, key: (file) => file.parameters + (file.unknown || 0), right: true },
     { title: "dtype", cell: (file) => and_more(file.dtypes.map((text) => show(text)), 1), key: (file) => file.dtypes.join(" "), folds: true },
     { title: "Device", cell: (file) => and_more(file.devices.map((text) => show(text, 40)), 2), key: (file) => file.devices.join(" "), folds: true },
     ...(files.some(counters_text) ? [{ title: "Records", cell: counters_text, key: counters_text }] : []),
