@@ -54,6 +54,16 @@ def test_a_setting_that_is_tagged_with_a_type_is_read(
         assert done.code in (0, 2) and b"bug in ckpt" not in done.err
 
 
+def test_a_setting_that_copyreg_makes_is_read(tmp_path: Path) -> None:
+    """Without content it was looked for in itself, and that was a bug in ckpt."""
+    cls = glob("omegaconf.base", "ContainerMetadata")
+    path = tmp_path / "x.pth"
+    program = call(glob("copyreg", "__newobj__"), cls)
+    path.write_bytes(torch_zip(pickled({"w.weight": op.tensor(), "x": program})))
+    done = ckpt("inspect", path)
+    assert done.code == 0 and b"bug in ckpt" not in done.err
+
+
 @pytest.mark.parametrize(
     ("name", "parts"),
     [("PosixPath", ("a", "/b")), ("PureWindowsPath", ("a", "c:b"))],
