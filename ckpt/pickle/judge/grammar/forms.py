@@ -1267,8 +1267,8 @@ _KILOBYTES = 1_000
 
 
 def is_called(call: Opaque) -> bool:
-    """Tell whether a class is called. NEWOBJ and `copyreg` make an object without
-    `__init__`, which those of C++ need.
+    """Tell whether a class is called, so that `__init__` runs. NEWOBJ and `copyreg`
+    leave the memory of an object of C++ as it was.
     """
     func = class_of(call.func)
     return call.how == "reduce" and func is not None and func.module not in COPYREG

@@ -510,7 +510,9 @@ _ARRAY = result_of(
     "numpy.core.numeric._frombuffer",
 )
 _PLACES = {"pos": 624, "buffer_pos": 4}
-"""Where the next number of MT19937 and of Philox is taken from, and the most of it."""
+"""The places in the states of MT19937 and Philox from which the next number is taken,
+and the last of them.
+"""
 _BITS_STATE = one_of_forms(
     is_none,
     _is_state_of_bits,
