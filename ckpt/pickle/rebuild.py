@@ -57,6 +57,8 @@ _STEP, _TENSOR = 1_000, 500
 storage.
 """
 _TOO_MANY = 2**63
+_MOST_AROUND = 16
+"""The most parameters around each other. Each command walks through all of them."""
 
 UNTYPED = ("UntypedStorage", "_UntypedStorage")
 
@@ -85,6 +87,7 @@ class Rebuilder:
         self._meshes: dict[int, Mesh | None] = {}
         self._states: dict[int, Node] = {}
         self._again = 0
+        self._depths: dict[int, int] = {}
 
     def annotate(self, pickle: Pickle) -> None:
         """Set `meaning` of every call that torch would turn into a tensor. Raises
@@ -202,6 +205,11 @@ class Rebuilder:
         _check_arity(args, 2)
         # (data, requires_grad, backward hooks).
         data = _tensor(args[0])
+        depth = self._depths.get(id(args[0]), 0) + 1
+        if depth > _MOST_AROUND:
+            raise BadCallError("parameters lie around each other")
+        # The pickle keeps the call, so that nothing else gets its id.
+        self._depths[id(call)] = depth
         return _with_flags(data, True, data.is_buffer, _flag_or_none(args[1]))
 
     def _parameter_with_state(self, args: tuple[Node, ...], call: Opaque) -> Tensor:

@@ -86,12 +86,20 @@ def _read_path(call: Opaque, name: str) -> Scalar | None:
         return None
     parts = [str(part) for part in call.args]
     separator = "\\" if "Windows" in name else "/"
+    # Python begins anew at a part that is a path from the root, and no pickler writes
+    # one.
+    if any(_begins_anew(part, separator) for part in parts[1:]):
+        return None
     # The first part of a path from the root is the root: `/`, or `C:\`.
     if len(parts) > 1 and parts[0].endswith(separator):
         text = parts[0] + separator.join(parts[1:])
     else:
         text = separator.join(parts)
     return Scalar(name, text or ".")
+
+
+def _begins_anew(part: str, separator: str) -> bool:
+    return part.startswith(("/", separator)) or (separator != "/" and ":" in part)
 
 
 def _read_moment(call: Opaque, name: str) -> Scalar | None:

@@ -264,10 +264,10 @@ def _omegaconf_content(call: Opaque, state: dict[str, Node], name: str) -> View 
     """Return the view of what a container of OmegaConf holds, under the name of its
     class, or None.
     """
-    content = state.get("_content", state.get("_val", call))
+    content = inside(state.get("_content", state.get("_val", call)))
     # A node of OmegaConf inside a node is left to the fields: following it could lead
     # back to this call.
-    if type(content) is Opaque and content.class_name.startswith("omegaconf."):
+    if type(content) is Opaque and class_of(content).startswith("omegaconf."):
         return None
     view = look(content)
     return View(

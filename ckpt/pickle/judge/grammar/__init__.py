@@ -31,6 +31,7 @@ from ckpt.pickle.judge.grammar.forms import (
     class_of,
     holds_text,
     is_anything,
+    is_called,
     is_made_without_call,
     is_pairs,
     is_plain,
@@ -217,13 +218,19 @@ _DICT_RULE = Rule(
     keys=_keys_are_attributes,
     work=_steps_of_settings,
 )
-_ENUM_RULE = Rule(
-    takes(
-        lambda grammar, node: (
-            type(node) in (int, str, float, bool, ByteStr) and is_short(grammar, node)
-        )
+
+
+def _takes_member(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    """The value of a member of an enum, which a call finds."""
+    return (
+        is_called(call)
+        and len(args) == 1
+        and type(args[0]) in (int, str, float, bool, ByteStr)
+        and is_short(grammar, args[0])
     )
-)
+
+
+_ENUM_RULE = Rule(_takes_member)
 _FLAGS = "re.RegexFlag"
 _FLAG_RULE = Rule(takes(lambda grammar, node: type(node) is int and 0 <= node < 512))
 """The flags of expressions. Python 3.10 makes a member of each further bit, and all of

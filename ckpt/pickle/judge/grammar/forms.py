@@ -399,7 +399,10 @@ class Grammar:
         """Tell whether a regular expression is short, with all others of the pickle:
         compiling takes long.
         """
-        self._patterns += len(pattern) if isinstance(pattern, (str, bytes)) else _LONG
+        if isinstance(pattern, (str, bytes)):
+            self._patterns += len(pattern) + _letters_of_ranges(pattern)
+        else:
+            self._patterns += _LONG
         return self._patterns <= _LONG
 
     def may_hash(self, key: Node) -> bool:
@@ -617,6 +620,21 @@ class Grammar:
         if rule.makes != "instance":
             return self._is_plain(node)
         return python3_name(origin[0].module, origin[0].name) in _NEVER_CALLED
+
+
+def _letters_of_ranges(pattern: str | bytes) -> int:
+    """The letters that the ranges of a regular expression count for: Python goes
+    through all characters of each, up to 65,536.
+    """
+    if not isinstance(pattern, str):
+        return 0
+    is_wide = not pattern.isascii() or any(mark in pattern for mark in _WIDE)
+    return pattern.count("-") * _RANGE_LETTERS if is_wide else 0
+
+
+_WIDE = ("\\u", "\\U", "\\N")
+"""The beginnings of names of characters that need not be ASCII."""
+_RANGE_LETTERS = 50
 
 
 def _is_numbers(node: Node) -> bool | None:
@@ -1246,6 +1264,14 @@ def much_work(grammar: Grammar, call: Opaque) -> int:
 
 
 _KILOBYTES = 1_000
+
+
+def is_called(call: Opaque) -> bool:
+    """Tell whether a class is called, so that `__init__` runs. NEWOBJ and `copyreg`
+    leave the memory of an object of C++ as it was.
+    """
+    func = class_of(call.func)
+    return call.how == "reduce" and func is not None and func.module not in COPYREG
 
 
 def is_made_without_call(

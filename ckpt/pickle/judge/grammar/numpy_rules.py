@@ -43,6 +43,20 @@ _ARRAYS = named(
     "numpy.ma.core.MaskedArray",
 )
 _DTYPE = result_of("numpy.dtype")
+
+
+def _is_dtype_of_elements(grammar: Grammar, node: Node) -> bool:
+    """The dtype of an array or a scalar. One that is itself an array of others stands
+    in fields alone: numpy dies when it shows a scalar of it.
+    """
+    if type(node) is not Opaque or not _DTYPE(grammar, node):
+        return False
+    return not any(
+        is_tuple(state) and len(state) > 2 and state[2] is not None
+        for state in node.states
+    )
+
+
 _RECORD = named("numpy.record")
 _SIZES = {
     **dict.fromkeys(("b1", "i1", "u1", "?", "b", "B"), 1),
@@ -59,6 +73,10 @@ _TIME_CODES = ("M8", "m8")
 _OBJECT_CODES = ("O8", "O4", "O")
 _LONGEST_ELEMENT = 2**31
 _LONGEST_RECORD = 1 << 20
+_MOST_EMPTY = 1_000_000
+"""The most elements of no bytes in an array: numpy goes through all of them."""
+_ALIGNMENTS = (1, 2, 4, 8, 16, 32)
+"""The alignments of texts, bytes and records. numpy divides by them."""
 _OBJECTS_FLAGS = 63
 """The flags of a dtype of objects. With others, raw bytes would be taken as addresses
 of objects.
@@ -152,6 +170,10 @@ def _dtype_call(grammar: Grammar, call: Node) -> bool:
         return False
     assert type(flags) is int and type(size) is int
     code = "V0" if _RECORD(grammar, call.args[0]) else str(call.args[0])
+    # numpy writes -1 for the alignment of all others.
+    alignments = _ALIGNMENTS if code[0] in ("S", "U", "V") else (-1,)
+    if alignment not in alignments:
+        return False
     if len(state) == 9 and not _dtype_metadata(grammar, code, state[8]):
         return False
     # numpy reads the unit of a time where there is none, and dies.
@@ -300,12 +322,16 @@ def _array_state(grammar: Grammar, node: Node) -> bool:
         not all(map(holds_flag, version))
         or type(order) not in (bool, int)
         or order not in (0, 1)
-        or not _DTYPE(grammar, dtype)
+        or not _is_dtype_of_elements(grammar, dtype)
         or grammar.is_refilled(dtype)
     ):
         return False
+    # Their data of no bytes does not pay for the elements.
+    count = prod(shape)  # type: ignore[arg-type]
+    if count > _MOST_EMPTY and _element_size(grammar, dtype) == 0:
+        return False
     if type(data) is list:
-        is_full = prod(shape) == len(data) and not grammar.is_refilled(data)  # type: ignore[arg-type]
+        is_full = count == len(data) and not grammar.is_refilled(data)
         return is_full and _is_of_objects(dtype) and _is_shallow(data)
     return not _is_of_objects(dtype) and is_raw(grammar, data)
 
@@ -441,8 +467,56 @@ _SEEDS = result_of(
     "numpy.random.bit_generator.SeedSequence",
     "numpy.random.bit_generator.__pyx_unpickle_SeedSequence",
 )
+
+
+def _is_state_of_bits(grammar: Grammar, node: Node) -> bool:
+    """The state of a generator, as a dict or as the tuple of an old RandomState. numpy
+    takes its next number from the place that the state names, wherever that is.
+    """
+    if not grammar.is_plain(node):
+        return False
+    if is_tuple(node):
+        # (name, key, position, further numbers).
+        return len(node) >= 3 and _is_place("pos", node[2])
+    # numpy reads a list as such a tuple, and writes none.
+    return type(node) is Dict and _are_places(grammar, node, 2)
+
+
+def _are_places(grammar: Grammar, node: Dict, levels: int) -> bool:
+    """Tell whether a dict of a state, and the dicts inside of it, name places that are
+    there.
+    """
+    if not levels:
+        return False
+    for key, value in zip(node.keys, node.values, strict=True):
+        if not holds_text(key) or not _is_place(str(key), value):
+            return False
+        # A dict that a call makes could hide a place.
+        if type(value) is Opaque and not _ARRAY(grammar, value):
+            return False
+        if type(value) is Dict and not _are_places(grammar, value, levels - 1):
+            return False
+    return True
+
+
+def _is_place(name: str, value: Node) -> bool:
+    most = _PLACES.get(name)
+    return most is None or (type(value) is int and 0 <= value <= most)
+
+
+_ARRAY = result_of(
+    "numpy.core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar",
+    "numpy.core.numeric._frombuffer",
+)
+_PLACES = {"pos": 624, "buffer_pos": 4}
+"""The places in the states of MT19937 and Philox from which the next number is taken,
+and the last of them.
+"""
 _BITS_STATE = one_of_forms(
-    is_plain, tuple_of(is_plain, one_of_forms(is_none, is_plain, _SEEDS))
+    is_none,
+    _is_state_of_bits,
+    tuple_of(_is_state_of_bits, one_of_forms(is_none, is_plain, _SEEDS)),
 )
 _FROM_BITS = Rule(
     takes(
@@ -475,11 +549,13 @@ NUMPY = {
     "numpy.core.multiarray._reconstruct": Rule(
         takes(_ARRAYS, _is_zero, _is_letter), "container", _array_state
     ),
-    "numpy.core.multiarray.scalar": Rule(takes(_DTYPE, one_of_forms(is_raw, is_short))),
+    "numpy.core.multiarray.scalar": Rule(
+        takes(_is_dtype_of_elements, one_of_forms(is_raw, is_short))
+    ),
     "numpy.core.numeric._frombuffer": Rule(
         takes(
             is_raw,
-            _DTYPE,
+            _is_dtype_of_elements,
             is_plain,
             text_matching("[CFK]"),
             one_of_forms(is_none, is_plain),
@@ -533,7 +609,7 @@ NUMPY = {
         State(
             {
                 "subclass": _ARRAYS,
-                "dtype": _DTYPE,
+                "dtype": _is_dtype_of_elements,
                 **dict.fromkeys(_OF_WRAPPER, is_plain),
             },
             _on_wrapper,

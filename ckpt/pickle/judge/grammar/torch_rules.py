@@ -33,6 +33,7 @@ from ckpt.pickle.judge.grammar.forms import (
     holds_flag,
     holds_text,
     is_anything,
+    is_called,
     is_count,
     is_none,
     is_nowhere,
@@ -52,7 +53,6 @@ from ckpt.pickle.judge.grammar.forms import (
     stands_closed,
     stands_decorated,
     takes,
-    takes_many,
     takes_nothing,
     tuple_of,
 )
@@ -500,6 +500,23 @@ _OF_PLACEMENT = one_of_forms(
 """A part of a placement. The error of anything else shows all of it, each part as often
 as it is reached.
 """
+
+
+def _takes_placement(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    """A placement that is called, or made without a call and then filled by its state.
+
+    Since torch 2.10 they are objects of C++, whose memory is what lay there before
+    until one of both happens. `Replicate` has nothing in it.
+    """
+    if is_called(call):
+        return len(args) <= MOST_ARGUMENTS and all(
+            _OF_PLACEMENT(grammar, arg) for arg in args
+        )
+    origin = made_by(call)
+    is_empty = origin is not None and origin[0].name == "Replicate"
+    return not args and (is_empty or bool(call.states))
+
+
 _PLACEMENTS = result_of(
     *(
         f"torch.distributed.{module}.placement_types.{name}"
@@ -816,7 +833,7 @@ _ADJUSTED = {
     },
     **{
         f"torch.distributed.{module}.placement_types.{name}": Rule(
-            takes_many(_OF_PLACEMENT),
+            _takes_placement,
             "value",
             one_of_forms(
                 _few_of(_OF_PLACEMENT),
