@@ -182,7 +182,7 @@ def test_a_file_that_agrees_with_itself_has_an_old_reader(tmp_path: Path) -> Non
 
 
 def test_sizes_that_no_metadata_give(tmp_path: Path) -> None:
-    path = gguf(tmp_path / "m.gguf", {"blk.0.ssm_in.weight": (8, 16)}, block_count=1)
+    path = gguf(tmp_path / "m.gguf", {"blk.0.ssm_in.weight": (8, 16)}, **_SIZES)
     found = Answered(
         (
             f"{_BEGIN}tensor 'blk.0.ssm_in.weight' has wrong shape; expected 16, 9, "
