@@ -12,15 +12,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
-from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate, shown_path
 from ckpt.bytes.source import read_limited, read_pipe
 from ckpt.evidence.survey import Survey
 from ckpt.hooks import load_hook
 from ckpt.model.errors import (
-    UNFINISHED,
     CkptError,
-    CutOffError,
     UnreadableError,
     UsageError,
     about,
@@ -33,7 +30,6 @@ from ckpt.model.text import (
     Json,
     and_more,
     counted_noun,
-    pasted_path,
     show,
     show_folded_names,
     show_literal,
@@ -479,13 +475,8 @@ def _naming_loss(path: str) -> Iterator[None]:
     try:
         yield
     except UnreadableError as error:
-        pasted = pasted_path(path)
-        # The path as it was typed is known here, so the hint can have a command.
-        is_cut = isinstance(error, CutOffError) or error.hint == UNFINISHED
-        is_guess = error.hint is None or error.hint.endswith("?")
-        if is_cut and is_guess and pasted is not None and not is_url(path):
-            guess = "" if error.hint is None else f"{error.hint} "
-            error.hint = f"{guess}ckpt verify {pasted} names what is lost"
+        # The path as it was typed is known here.
+        error.hint = output.loss_hint(error, path)
         raise
 
 
