@@ -34,7 +34,6 @@ from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
 from ckpt.ext.explain.families.forms import find_forms
 from ckpt.ext.explain.families.key_lists import KeyLists
 from ckpt.ext.explain.families.mismatches import (
-    ADDED,
     CONVERTED,
     is_converted,
     mismatch_statements,
@@ -50,6 +49,7 @@ from ckpt.ext.explain.families.pairing import settle_rules
 from ckpt.ext.explain.families.programs import of_another_agent
 from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.families.replaced import ends_statement
+from ckpt.ext.explain.families.spellings import ADDED
 from ckpt.ext.explain.families.tracked import TRACKED, of_statistics, statistics_in
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.lists import keys_of

@@ -24,6 +24,14 @@ _AVERAGED = "ema_"
 place of dots.
 """
 
+ADDED = re.compile(
+    r"\.(?:modules_to_save\.[^.]+|base_layer)(?=\.)|(?<=lora_[AB])\.[^.]+(?=\.weight$)"
+    r"|(?<=lora_embedding_[AB])\.[^.]+$|(?<=lora_magnitude_vector)\.[^.]+(?=\.|$)"
+)
+"""Parts that PEFT puts into the names of a model, and leaves out of the file of an
+adapter.
+"""
+
 
 def cut_names(unexpected: Sequence[str], names: Collection[str]) -> int:
     """Count the letters that a program has cut off the beginning of every name of a

@@ -1,0 +1,182 @@
+"""Position embeddings and windows of attention of another size: the grids of patches
+that their numbers of rows are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import isqrt
+
+from ckpt.ext.explain.case import Statement
+from ckpt.ext.explain.message import Message, Mismatch
+from ckpt.model.text import and_more, show
+
+POSITIONS = re.compile(
+    r"(?:^|[._])(?:pos_embed|embed_positions|position_embeddings?|positional_embedding"
+    r"|wpe|relative_position)"
+)
+
+
+BIAS_TABLE = re.compile(r"(?:^|[._])relative_position_bias_table$")
+"""The table of a Swin Transformer, with a row for each way from one place of a window
+to another one.
+"""
+
+
+def bias_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say which windows the tables of relative positions are of, or return None."""
+    tables = [row for row in rows if BIAS_TABLE.search(row.name)]
+    if not tables or any(
+        len(row.checkpoint) != 2 or len(row.model) != 2 for row in tables
+    ):
+        return None
+    row = tables[0]
+    here, there = _window_text(row.checkpoint[0]), _window_text(row.model[0])
+    if not here or not there:
+        return None
+    text = (
+        f"The tables of relative positions are of another window: {row.checkpoint[0]:,}"
+        f" rows in the checkpoint ({here}) and {row.model[0]:,} in the model ({there})."
+    )
+    if is_other_attention(row):
+        return Statement(
+            f"{text} So the attention of the file goes along one dimension at a time "
+            "in another way than that of the model: they are two kinds of networks, "
+            "or two versions of one. Build the one that saved."
+        )
+    return Statement(
+        f"{text} Build the model with the window of the checkpoint (window_size), or "
+        "resize the tables, as the code of Swin for fine-tuning does. A load of what "
+        "fits leaves them untrained."
+    )
+
+
+def is_other_attention(row: Mismatch) -> bool:
+    """Tell whether a table of relative positions is of a window in one dimension on one
+    side, and in two on the other one.
+    """
+    sides = [isqrt(shape[0]) ** 2 == shape[0] for shape in (row.checkpoint, row.model)]
+    return BIAS_TABLE.search(row.name) is not None and sides[0] != sides[1]
+
+
+def _window_text(count: int) -> str:
+    """The window that has so many relative positions: 2w - 1 along each dimension.
+    Empty where there is none.
+    """
+    side = isqrt(count)
+    if side * side == count and side % 2:
+        return f"a window of {(side + 1) // 2} x {(side + 1) // 2}"
+    return f"a window of {(count + 1) // 2} in one dimension" if count % 2 else ""
+
+
+def _positions_text(shape: Sequence[int]) -> str:
+    """The number of positions of an embedding, and the square of patches that it is:
+    `257 (16 x 16 and 1 more)`.
+    """
+    count, side = _count_positions(shape), _grid_side(shape)
+    if not side:
+        return f"{count:,}"
+    more = count - side * side
+    return f"{count:,} ({side} x {side}{f' and {more} more' if more else ''})"
+
+
+def has_equal_grids(row: Mismatch) -> bool:
+    """Tell whether both sides have one grid of patches, and other places beside it."""
+    side = _grid_side(row.checkpoint)
+    return bool(POSITIONS.search(row.name)) and 0 < side == _grid_side(row.model)
+
+
+def _tokens_statement(row: Mismatch, message: Message) -> Statement | None:
+    """Say that one side has places for more tokens beside an equal grid of patches, or
+    return None.
+    """
+    if not has_equal_grids(row):
+        return None
+    here, there = _count_positions(row.checkpoint), _count_positions(row.model)
+    side = _grid_side(row.checkpoint)
+    more, less = ("model", "checkpoint") if there > here else ("checkpoint", "model")
+    count = abs(there - here)
+    places = "place" if count == 1 else "places"
+    said = message.missing if there > here else message.unexpected
+    tokens = [name for name in said if "token" in name]
+    of = f" ({and_more([show(name, 60) for name in tokens], 3)})" if tokens else ""
+    return Statement(
+        f"The positions of both are for {side} x {side} patches, so the image size is "
+        f"one. The {more} has {count} {places} more, for a token{of} that the {less} "
+        "does without: a class token, one of distillation, or registers. Build the "
+        "model with the tokens of the run that saved, by its options or its class. "
+        "Interpolation would give no place its own value."
+    )
+
+
+_PATCHES = re.compile(r"(?:^|\.)patch_embed(?:ding)?s?\.(?:proj|projection)\.weight$")
+
+
+def _image_text(row: Mismatch, shapes: dict[str, tuple[int, ...]]) -> str:
+    """The sentence on the sizes of images that two grids of patches have, or an empty
+    text.
+    """
+    sides = [_grid_side(shape) for shape in (row.checkpoint, row.model)]
+    kernels = {
+        shape[-1]
+        for name, shape in shapes.items()
+        if _PATCHES.search(name) and len(shape) == 4 and shape[2] == shape[3]
+    }
+    # With patches of two sizes nothing says which grid is meant.
+    if not all(sides) or len(kernels) != 1:
+        return ""
+    (patch,) = kernels
+    here, there = (side * patch for side in sides)
+    return (
+        f" With the patches of this file, of {patch} x {patch}, these are images of "
+        f"{here} x {here} and of {there} x {there}."
+    )
+
+
+def _grid_side(shape: Sequence[int]) -> int:
+    """The side of the square of patches that some positions are, or 0."""
+    count = _count_positions(shape)
+    for more in (0, 1, 2, 5):
+        side = isqrt(max(0, count - more))
+        if side > 2 and side * side == count - more:
+            return side
+    return 0
+
+
+def _count_positions(shape: Sequence[int]) -> int:
+    """The number of positions of an embedding: a table of rows, or a grid of them."""
+    # A grid of positions has the shape [1, height, width, channels].
+    if len(shape) == 4 and shape[0] == 1 and shape[1] == shape[2]:
+        return shape[1] * shape[2]
+    return shape[-2] if len(shape) > 1 else 0
+
+
+def positions_statement(
+    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]], message: Message
+) -> Statement | None:
+    """Say how many positions the first embedding of another number has, or return
+    None.
+    """
+    row = next((row for row in rows if _has_other_positions(row)), None)
+    if row is None:
+        return None
+    extra = _tokens_statement(row, message)
+    if extra is not None:
+        return extra
+    counts = " and ".join(
+        f"{_positions_text(shape)} in the {side}"
+        for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
+    )
+    return Statement(
+        f"Position embeddings differ: {counts}.{_image_text(row, shapes)} Build the "
+        "model with the image size, or the greatest length, of the checkpoint, or "
+        "interpolate them. A load of what fits leaves them untrained."
+    )
+
+
+def _has_other_positions(row: Mismatch) -> bool:
+    """Tell whether a tensor has embeddings of another number of positions."""
+    if not POSITIONS.search(row.name):
+        return False
+    return _count_positions(row.checkpoint) != _count_positions(row.model)

@@ -1,0 +1,449 @@
+"""The reasons that the shapes of a file and of a model show by themselves: another
+vocabulary, another number of classes, another table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence, Set
+from typing import TypeAlias
+
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.architectures import (
+    compare_depths,
+    groups_statement,
+    input_statements,
+    scaled_rows,
+    width_statement,
+)
+from ckpt.ext.explain.families.divided import (
+    STATISTIC,
+    is_empty,
+    is_of_a_rank,
+    rank_count,
+    shape_numel,
+)
+from ckpt.ext.explain.families.heads import HEAD_WORDS, is_head
+from ckpt.ext.explain.families.layers import (
+    renumbered_blocks,
+)
+from ckpt.ext.explain.families.positions import (
+    BIAS_TABLE,
+    POSITIONS,
+    bias_statement,
+    positions_statement,
+)
+from ckpt.ext.explain.families.replaced import (
+    Replaced,
+    agent_statement,
+    anchors_statement,
+    is_of_anchors,
+    replaced_parts,
+)
+from ckpt.ext.explain.families.spellings import ADDED, is_adapter
+from ckpt.ext.explain.families.turned import (
+    turned_statement,
+)
+from ckpt.ext.explain.families.verdicts import (
+    longer_lists,
+)
+from ckpt.ext.explain.message import Message, Mismatch
+from ckpt.ext.explain.origins import name_origin
+from ckpt.model.text import and_more, counted_noun, show
+
+VOCABULARY = re.compile(
+    r"(?:^|\.)(?:embed_tokens|word_embeddings|tok_embeddings|token_embedding|wte"
+    r"|lm_head|shared|embed_out)(?:\.|$)"
+)
+
+_TABLE = re.compile(
+    r"(?:^|[._])(?:embeddings?|embed|emb|ebd|codebook)(?:_[a-z]{1,3})?\d{0,3}"
+    r"(?:\.\d{1,4})?\.weight$"
+    r"|_(?:emb(?:edding)?|ebd)\.weight$"
+)
+"""The name of a table of rows that a number chooses: of words, codes, classes, pictures
+or cells.
+"""
+
+
+_EMBEDDING = re.compile(r"(?:^|[._])(?:\w*embed\w*|wte|shared)(?:[._]|$)")
+
+
+def _alphabet_statement(
+    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]
+) -> Statement | None:
+    """Say that the symbols of an output layer differ, where a file has no table of
+    words beside it, or return None.
+    """
+    if not all("lm_head" in row.name.split(".") for row in rows):
+        return None
+    # An adapter has the layers that it trains, and its base has the table.
+    if any(ADDED.search(row.name) for row in rows) or is_adapter(shapes):
+        return None
+    count = rows[0].checkpoint[0]
+    if any(
+        _EMBEDDING.search(name) and size[:1] == (count,)
+        for name, size in shapes.items()
+    ):
+        return None
+    return Statement(
+        f"The output layer has {count:,} symbols in the checkpoint and "
+        f"{rows[0].model[0]:,} in the model, and the file has no table of words: "
+        "another alphabet, as of a recognizer of speech (CTC). To use the model take "
+        "the tokenizer (vocab.json) of the run that saved. To train it with the new "
+        "symbols, from_pretrained with ignore_mismatched_sizes=True builds this layer "
+        "anew and loads all else."
+    )
+
+
+def _room_text(row: Mismatch, case: Case) -> str:
+    """The sentence on the room that a program makes for other tokens."""
+    # fairseq adds a token for each language of its settings, and has no way to make
+    # room.
+    languages = [
+        name
+        for name, node in case.finds_value(("langs",))
+        if isinstance(node, str) and node
+    ]
+    if languages:
+        shown = and_more([show(name, 60) for name in languages], 2)
+        return (
+            f" The file has its languages at {shown} (--langs), and the program adds a "
+            "token for each: build the model with the same list and dictionary."
+        )
+    origin = name_origin(case.survey) or ""
+    if "fairseq" in origin:
+        return " Take the dictionary of the run that saved (dict.txt)."
+    return (
+        f" In transformers model.resize_token_embeddings({row.checkpoint[0]}) before "
+        "the load makes room."
+    )
+
+
+_WITHOUT_DATA = (
+    " The model has none: it was built without the data, or without the list or the "
+    "number that stands for it."
+)
+_MOST_TABLES = 1
+"""Sizes of tables that have a sentence of their own."""
+
+
+def is_own_table(row: Mismatch) -> bool:
+    """Tell whether a tensor is a table of symbols, speakers or classes, which a model
+    needs whole, and of which only the rows differ.
+    """
+    return (
+        bool(_TABLE.search(row.name))
+        and not VOCABULARY.search(row.name)
+        # A head has rows for its classes too, and a sentence of its own.
+        and not HEAD_WORDS.search(row.name.rpartition(".")[0])
+        and row.checkpoint[1:] == row.model[1:]
+    )
+
+
+def shape_reasons(
+    rows: Sequence[Mismatch],
+    shapes: dict[str, tuple[int, ...]],
+    message: Message,
+    case: Case,
+) -> Iterator[Statement]:
+    """The reasons that the shapes themselves show."""
+    sole = _sole_reason(rows, shapes, message)
+    if sole is not None:
+        yield sole
+        return
+    wide = scaled_rows(rows)
+    if wide:
+        yield width_statement(wide)
+    rows = [row for row in rows if row not in wide]
+    agent = agent_statement(rows)
+    if agent is not None:
+        yield agent
+        return
+    anchors = anchors_statement(rows)
+    if anchors is not None:
+        yield anchors
+        rows = [row for row in rows if not is_of_anchors(row)]
+    yield from _reasons_of_rows(rows, shapes, message, case, is_wide=bool(wide))
+    yield from _window_statements(rows)
+    turned = turned_statement(rows, message, shapes, case)
+    if turned is not None:
+        yield turned
+    windows_of_bias = bias_statement(rows)
+    if windows_of_bias is not None:
+        yield windows_of_bias
+        rows = [row for row in rows if not BIAS_TABLE.search(row.name)]
+    positions = positions_statement(rows, shapes, message)
+    if positions is not None:
+        yield positions
+    yield from input_statements(rows, shapes)
+
+
+def _sole_reason(
+    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]], message: Message
+) -> Statement | None:
+    """The reason beside which there is no other one, or None: the tensors of the file
+    are parts.
+    """
+    empty = [row for row in rows if is_empty(row)]
+    # ZeRO-3 leaves small parameters as they are, and empties the large ones.
+    largest = max(map(shape_numel, shapes.values()), default=0)
+    if empty and (
+        any(row.checkpoint == (0,) for row in empty)
+        or max(shape_numel(row.model) for row in empty) >= largest
+    ):
+        return Statement(
+            f"{counted_noun(len(empty), 'tensor')} of the checkpoint "
+            f"{'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3 leaves "
+            "parameters whose values lie with all ranks. The weights are elsewhere."
+        )
+    groups = groups_statement(rows)
+    if groups is not None:
+        return groups
+    # A rank has all the names of its model.
+    if is_of_a_rank(rows) and not (message.missing or message.unexpected):
+        count = rank_count(rows[0])
+        return Statement(
+            f"Each has one dimension that is 1/{count} of the model's: this is the "
+            f"file of one rank of {count} of tensor parallelism, and no model by "
+            "itself."
+        )
+    return None
+
+
+# --- numbers of rows ------------------------------------------------------------------
+
+_RowCounts: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""The first sizes in the checkpoint and in the model. A scalar has none."""
+
+
+def _row_counts(row: Mismatch) -> _RowCounts:
+    return row.checkpoint[:1], row.model[:1]
+
+
+def _reasons_of_rows(
+    rows: Sequence[Mismatch],
+    shapes: dict[str, tuple[int, ...]],
+    message: Message,
+    case: Case,
+    *,
+    is_wide: bool,
+) -> Iterator[Statement]:
+    """The reasons for other numbers of rows: words, classes, and what the data of a run
+    count. `is_wide` is true where the network has another width as well.
+    """
+    words = [
+        row
+        for row in rows
+        if VOCABULARY.search(row.name) and row.checkpoint[1:] == row.model[1:]
+    ]
+    # Tables of one model that disagree about the number of words are no vocabulary.
+    if len(set(map(_row_counts, words))) == 1:
+        yield _words_statement(words, shapes, case)
+    tabled = [row for row in rows if _is_table(row)]
+    tables = {_row_counts(row) for row in tabled if row.checkpoint[1:] == row.model[1:]}
+    # Outputs with as many rows as the vocabulary, and positions, are no head.
+    vocabularies = set(map(_row_counts, words))
+    others = [
+        row
+        for row in rows
+        if _row_counts(row) not in vocabularies and not POSITIONS.search(row.name)
+    ]
+    heads = [
+        row
+        for row in others
+        if _row_counts(row) not in tables and is_head(row, rows, shapes)
+    ]
+    inner = _inner_sizes(rows)
+    heads = [row for row in heads if (row.checkpoint[0], row.model[0]) not in inner]
+    # The outputs of inner layers are another width too.
+    if is_wide:
+        heads = [row for row in heads if HEAD_WORDS.search(row.name.rpartition(".")[0])]
+    if heads:
+        rest = [row for row in others if row not in heads]
+        yield from _head_statements(heads, rest, message, shapes, case)
+    yield from _table_statements(tabled, tables, others)
+
+
+def _words_statement(
+    words: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]], case: Case
+) -> Statement:
+    """Say that the vocabulary differs, or the alphabet of an output layer alone."""
+    alphabet = _alphabet_statement(words, shapes)
+    if alphabet is not None:
+        return alphabet
+    row = words[0]
+    return Statement(
+        f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and "
+        f"{row.model[0]:,} in the model: another tokenizer, dictionary or config.json, "
+        f"or tokens that were added.{_room_text(row, case)}"
+    )
+
+
+def _is_table(row: Mismatch) -> bool:
+    """Tell whether a tensor is a table by its name, and no vocabulary and no head."""
+    if VOCABULARY.search(row.name) or not _TABLE.search(row.name):
+        return False
+    return not HEAD_WORDS.search(row.name.rpartition(".")[0])
+
+
+def _inner_sizes(rows: Sequence[Mismatch]) -> set[tuple[int, int]]:
+    """The pairs of sizes, in the checkpoint and in the model, that are widths of the
+    network: inputs of a layer, or outputs with a batch norm behind them.
+    """
+    inner = {
+        sizes
+        for row in rows
+        for sizes in zip(row.checkpoint[1:], row.model[1:], strict=False)
+        if sizes[0] != sizes[1]
+    }
+    for row in rows:
+        if STATISTIC.search(row.name) and row.checkpoint and row.model:
+            inner.add((row.checkpoint[0], row.model[0]))
+    return inner
+
+
+def _head_statements(
+    heads: Sequence[Mismatch],
+    rest: Sequence[Mismatch],
+    message: Message,
+    shapes: dict[str, tuple[int, ...]],
+    case: Case,
+) -> Iterator[Statement]:
+    """Say how many outputs the last layers have, if equal names are the same layers.
+    `rest` are the other tensors that differ.
+    """
+    # A replaced network explains longer lists, and a head may differ beside it.
+    replaced = replaced_in(message, shapes)
+    if not replaced and longer_lists(
+        message, message.missing, message.unexpected, shapes
+    ):
+        return
+    # In a list that moved equal names are other layers.
+    if renumbered_blocks(message.missing, message.unexpected):
+        return
+    row = heads[0]
+    # A table of labels has one row more, for no class.
+    one_more = ((row.checkpoint[0] + 1,), (row.model[0] + 1,))
+    # With other layers that differ, lack or are left over, the models are not one but
+    # for the last layer.
+    is_alone = (
+        all(_row_counts(other) == one_more for other in rest)
+        and not message.missing
+        and not message.unexpected
+    )
+    # A model of another depth may have another number of classes, too.
+    is_deeper = not is_alone and any(True for _ in compare_depths(message, shapes))
+    layers = {head.name.rpartition(".")[0] for head in heads}
+    which = "The last layer" if len(layers) == 1 else f"These {len(layers):,} layers"
+    end = f" ({show(row.name, 120)})."
+    if is_alone:
+        end = (
+            f": another number of {_outputs_noun(heads, case)}. {which} cannot be "
+            "loaded, and the others can."
+        )
+    elif is_deeper or replaced:
+        end = ": another number of classes, too."
+    # Outputs of a model of sound may be the bins of a spectrum, and no classes.
+    yield Statement(
+        _bins_text(row)
+        or f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
+        f"{row.model[0]:,}{end}"
+    )
+
+
+def _outputs_noun(heads: Sequence[Mismatch], case: Case) -> str:
+    """The word for the outputs of last layers."""
+    if "fairseq" in (name_origin(case.survey) or ""):
+        return "symbols or classes, as the dictionary of the run has them"
+    # A convolution may have a map for each joint. Only its name tells classes.
+    has_maps = any(len(head.model) > 2 for head in heads)
+    if has_maps and not any(_OF_CLASSES.search(head.name) for head in heads):
+        return "outputs, as of classes, joints or maps"
+    return "classes"
+
+
+def _table_statements(
+    tabled: Sequence[Mismatch], tables: Set[_RowCounts], others: Sequence[Mismatch]
+) -> Iterator[Statement]:
+    """Say which tables have other numbers of rows; many of them in one sentence."""
+    if len(tables) > _MOST_TABLES:
+        listed = [
+            f"{show(row.name, 100)} ({row.checkpoint[0]:,} and {row.model[0]:,})"
+            for row in tabled
+            if row.checkpoint[1:] == row.model[1:]
+        ]
+        yield Statement(
+            f"{counted_noun(len(listed), 'table')} have other numbers of rows in the "
+            f"checkpoint and in the model: {and_more(listed, 4)}. A number of rows is "
+            "counted in the data of a run (symbols, words or names of a vocabulary, "
+            "pictures, cells of a grid in a box), or follows from its settings. Take "
+            "the lists and the bounds that go with the checkpoint, for those of other "
+            "data give each row another meaning."
+        )
+        return
+    for here, there in sorted(tables):
+        same = [row.name for row in others if _row_counts(row) == (here, there)]
+        if not same:
+            continue
+        named = and_more([show(name, 120) for name in same], 3)
+        yield Statement(
+            f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the "
+            f"checkpoint and {there[0]:,} in the model: a size that the settings or "
+            "the data of a run give, as the number of its symbols, speakers, classes "
+            f"or pictures.{_WITHOUT_DATA if not there[0] else ''} Build it with "
+            f"{here[0]:,}: the settings, and the list of the symbols or names, are "
+            "those of the run that saved. A load of what fits leaves the whole table "
+            "untrained."
+        )
+
+
+def _window_statements(rows: Sequence[Mismatch]) -> Iterator[Statement]:
+    """Say that the window of a spectrum differs."""
+    windows = [
+        row
+        for row in rows
+        if _WINDOW.search(row.name) and len(row.checkpoint) == len(row.model) == 1
+    ]
+    # One window is named, for outputs beside it may follow from the same settings.
+    for row in windows[:1]:
+        yield Statement(
+            f"{show(row.name, 100)} is the window of a spectrum, by its name: "
+            f"{row.checkpoint[0]:,} samples in the checkpoint and {row.model[0]:,} in "
+            "the model. Settings of the sound give it (win_length, n_fft, block_size): "
+            "take those that go with the checkpoint, or the checkpoint that goes with "
+            "these settings. What has other outputs beside may follow from it."
+        )
+
+
+def replaced_in(message: Message, shapes: dict[str, tuple[int, ...]]) -> list[Replaced]:
+    """The parts that are another network in the file than in the model."""
+    here = [name for name in message.unexpected if name in shapes]
+    absent = [name for name in message.missing if name not in shapes]
+    return replaced_parts(absent, here, shapes)
+
+
+def _bins_text(row: Mismatch) -> str:
+    """The sentence for outputs that are the bins of a spectrum on both sides, one more
+    than half of a transform, or an empty text.
+    """
+    here, there = (2 * (shape[0] - 1) for shape in (row.checkpoint, row.model))
+    if here not in _TRANSFORMS or there not in _TRANSFORMS:
+        return ""
+    return (
+        f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
+        f"{row.model[0]:,} ({show(row.name, 120)}): by their numbers the bins of a "
+        f"spectrum, of a transform of {here:,} and of {there:,} samples. Where the "
+        f"model is one of sound, set n_fft (filter_length) to {here:,}, as the run "
+        "that saved had it."
+    )
+
+
+_TRANSFORMS = (256, 512, 1024, 2048, 4096)
+"""Lengths of a Fourier transform that programs for sound use."""
+
+_OF_CLASSES = re.compile(r"(?i)cls|class|logit|score|seg|fc|out[._]?conv|predict")
+"""Words in the name of a convolution that has a map for each class."""
+
+_WINDOW = re.compile(r"(?:^|[._])window$")
+"""The name of the window of a transform, a buffer."""
