@@ -159,7 +159,7 @@ def test_what_nobody_writes_is_an_error(name: str, tmp_path: Path) -> None:
 
 def test_the_gate_stops_what_ends_the_process(tmp_path: Path) -> None:
     """torch.load ends with a signal, and `lint` called this file fine."""
-    skip_command("lint")
+    skip_command(("lint",))
     path = tmp_path / "x.pth"
     groups(path, filled(0))
     done = ckpt("lint", "--level", "error", path)

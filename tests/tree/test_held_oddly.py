@@ -22,7 +22,7 @@ pytestmark = oracle.QUIET
 
 def test_parameters_around_each_other_are_refused(tmp_path: Path) -> None:
     """A file of 30 KB with 400 of them took `inspect` 7 s, and one of 3,000 hours."""
-    skip_command("convert")
+    skip_command(("convert",))
     rebuild = glob("torch._utils", "_rebuild_parameter_with_state")
     program = op.tensor() + op.put(1)
     for _ in range(400):
