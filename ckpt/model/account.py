@@ -25,13 +25,15 @@ class Notice(NamedTuple):
     """An oddity that the reader noticed while it read on: a code of the catalogue of
     findings, and a sentence.
 
-    `hint` is a command that mends it, ready to paste.
+    `hint` is a command that mends it, ready to paste. `file` is the one that was not
+    read.
     """
 
     code: str
     message: str
     tensors: tuple[str, ...] = ()
     hint: str | None = None
+    file: str | None = None
 
 
 class Absence(NamedTuple):

@@ -10,7 +10,6 @@ import opcodes as op
 import oracle
 import pytest
 from gadgets import made
-from needs import skip_command
 from opcodes import build, call, glob, newobj, pickled, torch_zip, value
 from process import ckpt
 
@@ -22,7 +21,6 @@ pytestmark = oracle.QUIET
 
 def test_parameters_around_each_other_are_refused(tmp_path: Path) -> None:
     """A file of 30 KB with 400 of them took `inspect` 7 s, and one of 3,000 hours."""
-    skip_command(("convert",))
     rebuild = glob("torch._utils", "_rebuild_parameter_with_state")
     program = op.tensor() + op.put(1)
     for _ in range(400):

@@ -234,9 +234,13 @@ def judge_checkpoint(
         )
     has_damage = not quick and bool(done.damage)
     has_whole = bool(report.whole and report.lost)
-    # A file of a folder that is cut off was not read, and may have whole tensors.
-    is_unread = checkpoint.account.has_noticed("damaged-file")
-    if report.hint is None and ((has_damage and has_whole) or is_unread):
+    # A file of a folder that is cut off was not read, and may have whole tensors. A
+    # document has none.
+    has_unread = any(
+        notice.file is not None and not notice.file.endswith(".json")
+        for notice in checkpoint.account.noticed("damaged-file")
+    )
+    if report.hint is None and ((has_damage and has_whole) or has_unread):
         return report._replace(hint=_salvage_command(checkpoint, opened.limits))
     return report
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from ckpt.model.rows import NamedTuple
 
 _TRAINING = frozenset(
     ("backward", "fit", "save", "save_checkpoint", "save_model", "save_pretrained")

@@ -143,7 +143,8 @@ def _is_nothing(error: CkptError) -> bool:
 
 def not_read(name: str, error: CkptError) -> Notice:
     """The notice of a file that cannot be read."""
-    return Notice("damaged-file", f"{show(name, 80)} was not read: {error.advice}")
+    text = f"{show(name, 80)} was not read: {error.advice}"
+    return Notice("damaged-file", text, file=name)
 
 
 def check_files(

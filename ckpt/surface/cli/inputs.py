@@ -18,7 +18,6 @@ from ckpt.evidence.survey import Survey
 from ckpt.hooks import load_hook
 from ckpt.model.errors import (
     CkptError,
-    UnreadableError,
     UsageError,
     about,
 )
@@ -454,30 +453,16 @@ def opened(
         layouts = load_hook("layouts")
         checkpoint = layouts.open_pattern(path, limits, plugins=plugins)
     if checkpoint is None:
-        with _naming_loss(path):
-            checkpoint = open_side(
-                path,
-                structure=structure,
-                partial=partial,
-                limits=limits,
-                plugins=plugins,
-            )
+        checkpoint = open_side(
+            path,
+            structure=structure,
+            partial=partial,
+            limits=limits,
+            plugins=plugins,
+        )
     for text in notice_lines(checkpoint) if tell else ():
         output.write_talk(text)
     return checkpoint
-
-
-@contextmanager
-def _naming_loss(path: str) -> Iterator[None]:
-    """Give the error of a file that is cut off, or of a set that lacks a file, the
-    command that names what is lost, and how the rest is written.
-    """
-    try:
-        yield
-    except UnreadableError as error:
-        # The path as it was typed is known here.
-        error.hint = output.loss_hint(error, path)
-        raise
 
 
 def tell_misfit(survey: Survey, model: str | None) -> None:

@@ -577,11 +577,12 @@ def talk_traceback(error: BaseException) -> None:
     talk_foreign("".join(traceback.format_exception(error)))
 
 
-def loss_hint(error: CkptError, path: str) -> str | None:
+def _hint_of(error: CkptError) -> str | None:
     """The hint of an error. A file that is cut off, or a set that lacks a file, gets
     the command that names what is lost, and how the rest is written.
     """
-    hint, pasted = error.hint, pasted_path(path)
+    hint, path = error.hint, error.path or ""
+    pasted = pasted_path(path)
     is_cut = isinstance(error, CutOffError) or hint == UNFINISHED
     is_guess = hint is None or hint.endswith("?")
     if not is_cut or not is_guess or not path or pasted is None or is_url(path):
@@ -600,7 +601,7 @@ def write_error(error: Exception) -> None:
     if isinstance(error, CkptError):
         # The hint has a line of its own.
         text = text.removesuffix(f" ({error.hint})")
-        hint = loss_hint(error, error.path or "")
+        hint = _hint_of(error)
     # A file can put megabytes into a name.
     if len(text) + len(hint or "") > _LONGEST:
         text, hint = str(error)[:_LONGEST], None
