@@ -4,6 +4,7 @@ there is the old or the new.
 
 from __future__ import annotations
 
+import argparse
 import errno
 import json
 import os
@@ -25,7 +26,7 @@ from ckpt.elements.computed import place_of
 from ckpt.formats import save
 from ckpt.formats.save import SavedFile, save_shards
 from ckpt.formats.sharded.writer import old_set, shard_names
-from ckpt.model.errors import CkptError, LimitError, UsageError
+from ckpt.model.errors import CkptError, LimitError, UsageError, WriteError
 from ckpt.model.limits import Limits
 
 INDEX = "model.safetensors.index.json"
@@ -515,3 +516,17 @@ def test_a_limit_that_the_check_of_a_new_file_meets_is_not_called_a_bug(
             rewriting.unedited(checkpoint), to, "torch-zip", Limits(entries=50)
         )
     assert "bug" not in str(caught.value) and not (tmp_path / "b.pth").exists()
+
+
+def test_a_written_file_that_weights_only_refuses_names_the_reason(
+    tmp_path: Path,
+) -> None:
+    """What is written is judged by our own reader, and torch loads nothing here."""
+    path = str(tmp_path / "a.pth")
+    torch.save({"w": torch.ones(1), "args": argparse.Namespace(lr=0.1)}, path)
+
+    with (
+        formats.open(path) as planned,
+        pytest.raises(WriteError, match=r"refuses argparse\.Namespace"),
+    ):
+        save.check_weights_only(path, planned)
