@@ -15,19 +15,11 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import TextIO
 
-from ckpt.bytes.far import is_url
-from ckpt.model.errors import (
-    UNFINISHED,
-    CkptError,
-    CutOffError,
-    Failure,
-    UsageError,
-)
+from ckpt.model.errors import CkptError, Failure, UsageError
 from ckpt.model.text import (
     STAND_INS,
     TEXT_LIMIT,
     Json,
-    pasted_path,
     show,
     show_line,
     show_literal,
@@ -577,31 +569,15 @@ def talk_traceback(error: BaseException) -> None:
     talk_foreign("".join(traceback.format_exception(error)))
 
 
-def _hint_of(error: CkptError) -> str | None:
-    """The hint of an error. A file that is cut off, or a set that lacks a file, gets
-    the command that names what is lost, and how the rest is written.
-    """
-    hint, path = error.hint, error.path or ""
-    pasted = pasted_path(path)
-    is_cut = isinstance(error, CutOffError) or hint == UNFINISHED
-    is_guess = hint is None or hint.endswith("?")
-    if not is_cut or not is_guess or not path or pasted is None or is_url(path):
-        return hint
-    guess = "" if hint is None else f"{hint} "
-    return f"{guess}ckpt verify {pasted} names what is lost"
-
-
 def write_error(error: Exception) -> None:
     """An error in one line on stderr, safe whatever the file put into it; CKPT_DEBUG
     shows where it arose.
     """
     if os.environ.get("CKPT_DEBUG"):
         talk_traceback(error)
-    text, hint = str(error), None
-    if isinstance(error, CkptError):
-        # The hint has a line of its own.
-        text = text.removesuffix(f" ({error.hint})")
-        hint = _hint_of(error)
+    text, hint = str(error), error.hint if isinstance(error, CkptError) else None
+    # The hint has a line of its own.
+    text = text.removesuffix(f" ({hint})")
     # A file can put megabytes into a name.
     if len(text) + len(hint or "") > _LONGEST:
         text, hint = str(error)[:_LONGEST], None

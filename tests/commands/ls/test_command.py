@@ -841,6 +841,5 @@ def test_a_set_without_a_shard_names_the_way_on(
     (folder / "model.safetensors.index.json").write_text(text)
     done = ckpt(command, "llm", cwd=tmp_path)
     assert done.returncode == 2
-    hint = "ckpt verify llm/model.safetensors.index.json names what is lost"
-    assert hint in done.stderr + done.stdout
+    assert "ckpt verify llm names what is lost" in done.stderr + done.stdout
     assert "lost: b.weight" in ckpt("verify", "llm", cwd=tmp_path).stdout

@@ -801,29 +801,6 @@ def test_lint_says_that_values_were_not_read(tmp_path: Path) -> None:
     assert done.code == 1 and "values not read" not in done.err.decode()
 
 
-@pytest.mark.parametrize("name", ["a.pth", "a.safetensors", "old.pth"])
-def test_a_file_that_is_cut_off_names_the_command(name: str, tmp_path: Path) -> None:
-    """It says what is whole, and names the command that writes it."""
-    state = {"a": torch.ones(64), "b": torch.ones(64)}
-    path = tmp_path / name
-    if name.endswith(".safetensors"):
-        safetensors.torch.save_file(state, path)
-    else:
-        torch.save(state, path, _use_new_zipfile_serialization=name != "old.pth")
-    path.write_bytes(path.read_bytes()[:-100])
-    hint = f"ckpt verify {name} names what is lost)"
-    for command in ("inspect", "stats", "sum"):
-        done = inside(command, name, cwd=tmp_path)
-        assert done.code == 2 and done.complaints[-1].endswith(hint), done.complaints
-    # What is whole can be written at once, unless the file has lost its directory.
-    ways = (hint, "(--partial writes the whole tensors only)")
-    for command in ("slim", "rehome", "convert"):
-        done = inside(command, name, "-o", "x.pth", cwd=tmp_path)
-        way = hint if name == "a.pth" else ways
-        assert done.code == 2 and done.complaints[-1].endswith(way), done.complaints
-    assert "names what is lost" not in inside("verify", name, cwd=tmp_path).out.decode()
-
-
 def test_a_folder_counts_all_its_checkpoints(tmp_path: Path) -> None:
     """Names with other endings count too: `ls` lists them in the same folder."""
     (tmp_path / "run" / "below.tar").mkdir(parents=True)

@@ -83,8 +83,8 @@ def is_converted(name: str, shapes: dict[str, tuple[int, ...]]) -> bool:
 
 
 class _Asked(NamedTuple):
-    """A message about tensors of other shapes, and the file to hold against it.
-    `shapes` are those of all tensors of the file.
+    """The message about tensors of other shapes, and the file to hold against it.
+    `shapes` has the shape of every tensor of the file.
     """
 
     message: Message
@@ -325,7 +325,7 @@ def _is_worth_a_load(
     names: Sequence[str], left: Sequence[Mismatch], asked: _Asked
 ) -> bool:
     """Tell whether a load of what fits gives a model that is worth something. `names`
-    are those of all tensors of the message.
+    has the name of every tensor of the message.
     """
     message, case, shapes = asked
     if case.found("tensor-parallel") or any(ADDED.search(name) for name in names):
