@@ -116,7 +116,7 @@ def _moved_notice(member: Member, notice: Notice) -> Notice:
     is_of_one_file = notice.code == "incomplete" and not member.checkpoint.parts
     text = notice.message
     begin = f"{show(member.file, 80)}: "
-    # What was left of a damaged file is read with a reason that names the file.
+    # The rest of a damaged file is read with a reason that names the file.
     if is_of_one_file and not text.startswith(begin):
         text = begin + text
     return notice._replace(message=text, tensors=names)

@@ -307,13 +307,13 @@ def _first_that_answers(
 def _then_load(statement: Callable[[str, Case], Statement | None]) -> _Step:
     """A step that says a statement, with the line that loads the file after it."""
 
-    def step(name: str, case: Case) -> Iterator[Statement]:
+    def answer_and_load(name: str, case: Case) -> Iterator[Statement]:
         row = statement(name, case)
         if row is not None:
             yield row
             yield from load_statements(case)
 
-    return step
+    return answer_and_load
 
 
 _SPEECHBRAIN = "SpeechBrain checkpoint"

@@ -149,13 +149,6 @@ def mismatch_statements(
         )
 
 
-def _told(statement: Statement | None, left: Sequence[Mismatch]) -> _Told:
-    """The answer of a step that explains all tensors, or has nothing to say."""
-    if statement is None:
-        return _Told((), left)
-    return _Told((statement,), left, is_last=True)
-
-
 def _step_of_bitsandbytes(left: Sequence[Mismatch], asked: _Asked) -> _Told:
     """Explain codes of four bits, which bitsandbytes writes beside absmax and
     quant_map, below the name of the weight.
@@ -268,7 +261,10 @@ def _step_of_dimensions(left: Sequence[Mismatch], asked: _Asked) -> _Told:
     # Dimensions of 1 alone change no value, and have their answer at the end.
     if all(_is_reshaped(row) for row in left):
         return _Told((), left)
-    return _told(dimensions_statement(left), left)
+    dimensions = dimensions_statement(left)
+    if dimensions is None:
+        return _Told((), left)
+    return _Told((dimensions,), left, is_last=True)
 
 
 def _step_of_settings(left: Sequence[Mismatch], asked: _Asked) -> _Told:

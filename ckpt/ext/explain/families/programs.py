@@ -255,7 +255,7 @@ def of_another_agent(message: Message, names: Iterable[str]) -> Statement | None
     """
     words = _first_words(names)
     here = _algorithm(words)
-    # What the model has is what it lacks, and what it has a place for.
+    # The model has the names that it lacks, and those that it has a place for.
     asked = _first_words(message.missing)
     there = _algorithm(asked | words.difference(_first_words(message.unexpected)))
     if here is None or there is None or here == there or not asked:

@@ -240,8 +240,8 @@ def _reasons_of_rows(
     # Tables of one model that disagree about the number of words are no vocabulary.
     if len(set(map(_row_counts, words))) == 1:
         yield _words_statement(words, shapes, case)
-    tabled = [row for row in rows if _is_table(row)]
-    tables = {_row_counts(row) for row in tabled if row.checkpoint[1:] == row.model[1:]}
+    tabled = [row for row in rows if is_own_table(row)]
+    tables = set(map(_row_counts, tabled))
     # Outputs with as many rows as the vocabulary, and positions, are no head.
     vocabularies = set(map(_row_counts, words))
     others = [
@@ -278,13 +278,6 @@ def _words_statement(
         f"{row.model[0]:,} in the model: another tokenizer, dictionary or config.json, "
         f"or tokens that were added.{_room_text(row, case)}"
     )
-
-
-def _is_table(row: Mismatch) -> bool:
-    """Tell whether a tensor is a table by its name, and no vocabulary and no head."""
-    if VOCABULARY.search(row.name) or not _TABLE.search(row.name):
-        return False
-    return not HEAD_WORDS.search(row.name.rpartition(".")[0])
 
 
 def _inner_sizes(rows: Sequence[Mismatch]) -> set[tuple[int, int]]:
@@ -371,7 +364,6 @@ def _table_statements(
         listed = [
             f"{show(row.name, 100)} ({row.checkpoint[0]:,} and {row.model[0]:,})"
             for row in tabled
-            if row.checkpoint[1:] == row.model[1:]
         ]
         yield Statement(
             f"{counted_noun(len(listed), 'table')} have other numbers of rows in the "
