@@ -137,6 +137,10 @@ holds a tensor's attributes.
 """
 
 
+NEW = ("newobj", "newobj_ex")
+"""Opcodes that make an object without calling its class: values of `Opaque.how`."""
+
+
 class Opaque:
     """An object that is not built: a call of `func` with `args`, and the changes after
     it.

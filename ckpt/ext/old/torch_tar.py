@@ -10,6 +10,7 @@ from __future__ import annotations
 from struct import unpack_from
 
 from ckpt.bytes.source import Source, Window, underlying_file
+from ckpt.ext.old import FORMAT
 from ckpt.formats.common.pickled import (
     Contents,
     interpret_pickle,
@@ -22,8 +23,8 @@ from ckpt.formats.common.stream import read_nested
 from ckpt.formats.common.swap import Swap
 from ckpt.formats.common.tar import read_tar, walk_tar
 from ckpt.formats.common.two_files import refuse_end
-from ckpt.formats.format import Format, Probe
-from ckpt.model.checkpoint import Checkpoint, Refusal, Traits
+from ckpt.formats.format import Probe
+from ckpt.model.checkpoint import Checkpoint, Refusal
 from ckpt.model.dtypes import UINT8
 from ckpt.model.errors import CkptError, CutOffError, UnreadableError
 from ckpt.model.limits import Budget, Limits
@@ -35,27 +36,6 @@ from ckpt.model.text import show
 from ckpt.pickle.machine import Pickle, TruncatedPickleError
 from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
 
-
-def sniff(probe: Probe) -> bool:
-    return (
-        probe.source is not None
-        and probe.is_tar
-        and (is_known(probe) or _other_kind(probe) is not None)
-    )
-
-
-FORMAT = Format(
-    "torch-tar",
-    Traits(
-        "PyTorch 0.1 tar",
-        "torch.load({path}, {options})",
-        is_pickle=True,
-        keeps_devices=True,
-    ),
-    sniff,
-    reader=__name__,
-    suffixes=(".pth", ".pt", ".tar"),
-)
 MEMBERS = ("storages", "tensors", "pickle")
 
 
@@ -81,7 +61,7 @@ def is_known(probe: Probe) -> bool:
     return len(members.intersection(MEMBERS)) > 1
 
 
-def _other_kind(probe: Probe) -> str | None:
+def other_kind(probe: Probe) -> str | None:
     """Return the other kind of a file whose first bytes are the header of a tar archive
     as well, or None.
     """
@@ -102,7 +82,7 @@ def _other_kind(probe: Probe) -> str | None:
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     # torch.load asks for a tar before legacy pickles; other loaders see the other kind.
-    other = _other_kind(probe)
+    other = other_kind(probe)
     if other is not None:
         raise UnreadableError(
             f"two files in one: torch.load reads a tar archive, other loaders {other}"

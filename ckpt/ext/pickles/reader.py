@@ -13,6 +13,7 @@ from ckpt.bytes.source import Memory, Source, underlying_file
 from ckpt.ext.pickles import FORMAT
 from ckpt.formats.common.early import LOOKED, is_early, runs_before_it_breaks
 from ckpt.formats.common.following import refuse_archive
+from ckpt.formats.common.legacy_magic import MAGIC
 from ckpt.formats.common.packed import is_packed, packing, unpack_all
 from ckpt.formats.common.pickled import (
     Contents,
@@ -22,7 +23,7 @@ from ckpt.formats.common.pickled import (
     unknown_names,
 )
 from ckpt.formats.common.refused import compressed_error
-from ckpt.formats.common.stream import MAGIC, read_nested
+from ckpt.formats.common.stream import read_nested
 from ckpt.formats.common.swap import SwapBytes
 from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import Probe

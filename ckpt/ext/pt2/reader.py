@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from ckpt.ext.pt2 import FORMAT
 from ckpt.ext.pt2.expressions import Doubts, doubts_of
 from ckpt.formats.common.archive import (
     Archive,
@@ -18,9 +19,9 @@ from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, interpret_pickle, make_checkpoint, run
 from ckpt.formats.common.storages import refuse_big, tree_inside
 from ckpt.formats.common.stream import read_nested
-from ckpt.formats.format import Format, Probe
+from ckpt.formats.format import Probe
 from ckpt.model.account import Notice
-from ckpt.model.checkpoint import Checkpoint, Entry, Refusal, Role, Traits
+from ckpt.model.checkpoint import Checkpoint, Entry, Refusal, Role
 from ckpt.model.columns import Chain
 from ckpt.model.dtypes import BY_NAME, DType
 from ckpt.model.errors import LimitError, UnreadableError
@@ -32,32 +33,6 @@ from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
 from ckpt.model.text import Json, and_more, show, size_text
 from ckpt.tree.view import look
 from ckpt.tree.walk import flatten_tree
-
-
-def sniff(probe: Probe) -> bool:
-    archive = probe.archive
-    return archive is not None and (
-        archive.find("archive_format") is not None
-        or "serialized_exported_program.json" in archive.records
-    )
-
-
-FORMAT = Format(
-    "pt2",
-    Traits(
-        "PT2",
-        "torch.export.load({path})",
-        is_pickle=True,
-        keeps_devices=True,
-        has_checksums=True,
-        names_are_code=True,
-    ),
-    sniff,
-    reader="ckpt.ext.pt2.reader",
-    suffixes=(".pt2",),
-    verifier="ckpt.formats.common.records",
-)
-
 
 _WEIGHTS, _CONSTANTS, _SAMPLES = (
     "data/weights/",

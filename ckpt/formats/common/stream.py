@@ -16,6 +16,7 @@ from ckpt.formats.common.holes import (
     zeros_before,
     zeros_text,
 )
+from ckpt.formats.common.legacy_magic import MAGIC, PROTOCOL, is_legacy
 from ckpt.formats.common.pickled import Contents, interpret_pickle, run, seen_as
 from ckpt.model.dtypes import DType
 from ckpt.model.errors import CutOffError, LimitError, UnreadableError
@@ -30,16 +31,6 @@ from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
 from ckpt.tree.quantized import convolution_attributes, packed_parameters
 from ckpt.tree.scalars import class_of
 
-MAGIC = 0x1950A86A20F9469CFC6C
-PROTOCOL = 1001
-_MAGIC_BYTES = b"\x8a\x0a" + MAGIC.to_bytes(10, "little")
-_MAGICS = (
-    b"\x80\x02" + _MAGIC_BYTES,
-    b"\x80\x03" + _MAGIC_BYTES,
-    b"\x80\x04\x95\x0d\0\0\0\0\0\0\0" + _MAGIC_BYTES,
-    b"\x80\x05\x95\x0d\0\0\0\0\0\0\0" + _MAGIC_BYTES,
-    b"L%dL\n" % MAGIC,
-)
 _FIRST_READ = 1 << 18
 """Bytes that are read first of a pickle, whose length no header tells."""
 
@@ -79,11 +70,6 @@ def needs_data(call: Opaque) -> str | None:
 _PACKED = "packed parameters of a quantized module"
 
 
-def is_legacy(head: bytes) -> bool:
-    """Tell whether these first bytes begin a legacy stream."""
-    return head.startswith(_MAGICS)
-
-
 def read_nested(
     data: bytes | Range, contents: Contents, limits: Limits, depth: int
 ) -> Node:
@@ -94,7 +80,7 @@ def read_nested(
         source: Source = Window(data.source, data.offset, data.size, data.source.name)
     else:
         source = Memory(data)
-    if not source.read(0, min(32, source.size)).startswith(_MAGICS):
+    if not is_legacy(source.read(0, min(32, source.size))):
         raise UnreadableError("a nested checkpoint does not have the legacy format")
     prefix = f"nested-{contents.streams}:"
     contents.streams += 1

@@ -8,9 +8,10 @@ value, because it can then run anything.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ckpt.model.nodes import (
+    NEW,
     Dict,
     Global,
     Nested,
@@ -22,25 +23,16 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
-from ckpt.pickle.attributes import WRITTEN
-from ckpt.pickle.judge.grammar import (
-    NEW,
-    Grammar,
-    class_of,
-    grammar_of,
-    is_at_rest,
-    is_no_odd_optimizer,
-    made_by,
-)
 from ckpt.pickle.judge.known import (
     is_known,
     is_own,
-    makes_plain_objects,
     passes_module,
     python3_name,
 )
-from ckpt.pickle.keys import objects_in
 from ckpt.pickle.machine import Fillings
+
+if TYPE_CHECKING:
+    from ckpt.pickle.judge.culprits import Uses
 
 Group = Literal["known", "odd", "unknown", "called"]
 
@@ -59,14 +51,6 @@ class Judgement(NamedTuple):
     attributes: tuple[str, ...] = ()
 
 
-_KEPT = 1_000
-"""The most calls that are kept per name."""
-_UNGUARDED = ("deque", "defaultdict", "_reconstruct", "__newobj__", "_reconstructor")
-"""Names that make containers which Python frees one inside the other."""
-_LOOKED_UP = ("append", "extend", "add", "__setstate__")
-"""Methods that a loader looks up on an object, so that one of its items can stand for
-them.
-"""
 _CAREFUL = frozenset(
     (
         "torch.storage._load_from_bytes",
@@ -105,9 +89,6 @@ def judge_imports(
     its methods. `hashed` are the keys that are objects, or tuples with objects.
     `fillings` are nodes that got items after a call could see them.
     """
-    grammar = grammar_of(fillings)
-    called: dict[Global, _Calls] = {}
-    odd: dict[Global, dict[str, None]] = {}
     # A set, for each nested pickle has a node of its own for this name.
     hooks = {
         name
@@ -117,43 +98,24 @@ def judge_imports(
     usual: dict[Node, int] = {
         name: count for name in names if (count := _USUAL.get(name.qualified))
     }
-    unguarded = {name for name in names if name.name in _UNGUARDED}
-    for call in calls:
-        # Nearly all calls of a file are these, so the grammar is not asked for them.
-        if _is_usual(call, usual, hooks):
-            continue
-        is_allowed = grammar.allows(call)
-        if not is_allowed:
-            _blame_names(called, _find_culprits(grammar, call), call, grammar.called)
-        # Allowed all the same: odd attributes are a warning.
-        elif grammar.odd:
-            odd.setdefault(_class_behind(call), {}).update(dict.fromkeys(grammar.odd))
-        # With keys as attributes, an item may stand for `append` or `__setstate__`.
-        if call.keys and (call.items or call.states):
-            _blame_names(called, _method_items(call), call)
-        if call.func in unguarded and not grammar.may_be_freed(call):
-            _blame_names(called, (call.func,), call)
-    for call in late:
-        _blame_names(called, (call.func,), call)
-    for call in objects_in(hashed):
-        if not grammar.may_be_key(call):
-            _blame_names(called, (call.func,), call)
-    for key in hashed:
-        if not grammar.may_hash(key):
-            for call in objects_in([key]):
-                _blame_names(called, (call.func,), call)
-            # All further keys would exceed the limit as well.
-            break
+    # Nearly all calls of a file are usual, so the grammar is not asked for them.
+    unusual = [call for call in calls if not _is_usual(call, usual, hooks)]
+    called: dict[Global, Uses] = {}
+    odd: dict[Global, list[str]] = {}
+    # A state dict has none of these, and the import takes as long as reading it.
+    if unusual or late or hashed:
+        from ckpt.pickle.judge.culprits import blame_calls
+
+        called, odd = blame_calls(names, unusual, late, hashed, fillings)
     careful = {
         name for name in names if python3_name(name.module, name.name) in _CAREFUL
     }
     # A value may be called later, with any arguments.
-    for name in _held_names(calls, roots, careful) if careful else ():
-        called.setdefault(name, _Calls())
+    held = _held_names(calls, roots, careful) if careful else set()
     for name in names:
         # Its import goes through a module to some function of Python.
         if passes_module(name.name) and not is_known(name):
-            called.setdefault(name, _Calls())
+            held.add(name)
     judged = {
         name: Judgement("known" if is_known(name) else "unknown") for name in names
     }
@@ -161,22 +123,13 @@ def judge_imports(
         if is_known(name):
             judged[name] = Judgement("odd", attributes=tuple(attributes))
     # Called is the worst answer, so it replaces any other.
-    return judged | {
-        name: Judgement("called", tuple(uses.first), uses.count, tuple(uses.attributes))
-        for name, uses in called.items()
-    }
-
-
-def _class_behind(call: Opaque) -> Global:
-    """The class of an object that the grammar allows, by its name in the pickle."""
-    origin = made_by(call)
-    assert origin is not None
-    name, args = origin
-    # The attributes are of the class of the tensor, not of the function.
-    of_tensor = (
-        class_of(args[1]) if name.name.startswith("_rebuild_from_type") else None
-    )
-    return of_tensor or name
+    for name, uses in called.items():
+        judged[name] = Judgement(
+            "called", tuple(uses.first), uses.count, tuple(uses.attributes)
+        )
+    for name in held - called.keys():
+        judged[name] = Judgement("called")
+    return judged
 
 
 _USUAL = {"torch._utils._rebuild_tensor_v2": 6, "torch._utils._rebuild_parameter": 3}
@@ -272,144 +225,6 @@ def nodes_below(root: Node) -> Iterator[Node]:
                     if type(node.meaning) is Nested:
                         todo.append([node.meaning.root])
             yield node
-
-
-# --- calls ----------------------------------------------------------------------------
-
-
-def _find_culprits(grammar: Grammar, call: Opaque) -> Sequence[Node]:
-    """Return the names that a call which is not harmless would run, or the calls whose
-    result is called.
-
-    There are none for an object of an unknown class, made without calling it: its name
-    is an import.
-    """
-    origin = made_by(call)
-    if origin is None:
-        # Made without a call, a class runs no code but `__new__`.
-        is_foreign = call.how in NEW and _is_foreign(grammar, call.func)
-        return () if is_foreign and _hands_data(grammar, call) else (call.func,)
-    cls, _ = origin
-    # made_by looks through `copyreg`, so a class other than the function means that.
-    is_object = call.how in NEW or cls is not class_of(call.func)
-    if not (is_object and grammar.rule(cls) is None and _makes_unknown(cls)):
-        return (cls,)
-    is_written = cls.qualified in WRITTEN or (cls.module, cls.name) in _OPAQUE_CLASSES
-    if not is_written and not _hands_data(grammar, call):
-        return (cls,)
-    if not is_own(cls.module):
-        return () if is_no_odd_optimizer(grammar, call) else (cls,)
-    return () if is_at_rest(grammar, call, is_written=is_written) else (cls,)
-
-
-def _is_foreign(grammar: Grammar, func: Node) -> bool:
-    """Tell whether what is made without a call is a class of a package that nobody
-    knows here, or a class inside of one.
-    """
-    if type(func) is Opaque and not grammar.allows(func):
-        return False
-    # A class inside a class is a getattr of a getattr.
-    for _ in range(_CLASSES_DEEP):
-        if type(func) is not Opaque or not func.args:
-            break
-        func = func.args[0]
-    return type(func) is Global and not is_own(func.module)
-
-
-_CLASSES_DEEP = 100
-"""Classes inside each other that are followed to the name of the outermost one."""
-
-
-def _hands_data(grammar: Grammar, call: Opaque) -> bool:
-    """Tell whether `__new__` of an unknown class is given data, tensors and objects of
-    unknown classes alone.
-
-    Types that call what they are given, such as `map`, have other names in many
-    modules.
-    """
-    if call.how not in NEW:
-        return True
-    named = () if call.kwargs is None else (*call.kwargs.keys, *call.kwargs.values)
-    return all(map(grammar.is_handed, (*call.args, *named)))
-
-
-def _makes_unknown(cls: Global | None) -> bool:
-    return cls is not None and (
-        not is_own(cls.module)
-        or makes_plain_objects(cls.module)
-        or (cls.module, cls.name) in _OPAQUE_CLASSES
-    )
-
-
-_OPAQUE_CLASSES = (
-    ("torch", "ScriptObject"),
-    ("torch._dynamo.eval_frame", "OptimizedModule"),
-)
-"""Further classes of torch whose objects are made without a call, as whole models hold
-them.
-"""
-
-
-class _Calls:
-    """The calls that count against one name: the first of them, and how many
-    there are.
-    """
-
-    def __init__(self) -> None:
-        self.first: list[Opaque] = []
-        self.count = 0
-        self.attributes: dict[str, None] = {}
-
-
-def _blame_names(
-    called: dict[Global, _Calls],
-    culprits: Sequence[Node],
-    call: Opaque,
-    attributes: Sequence[str] = (),
-) -> None:
-    for culprit in culprits:
-        # A culprit may be a call without any name below it; then the function counts.
-        for name in _names_behind(culprit) or _names_behind(call.func):
-            uses = called.setdefault(name, _Calls())
-            uses.count += 1
-            uses.attributes.update(dict.fromkeys(attributes))
-            if len(uses.first) < _KEPT:
-                uses.first.append(call)
-
-
-def _names_behind(culprit: Node) -> list[Global]:
-    """The name of what is called, or the names that made it: the unknown ones, else the
-    first.
-    """
-    names: list[Global] = []
-    todo, seen = [culprit], 0
-    # A few names tell enough, and each of many calls is looked at.
-    while todo and seen < 20:
-        node = todo.pop()
-        seen += 1
-        name = class_of(node)
-        if name is not None:
-            names.append(name)
-        elif type(node) is Opaque:
-            todo += [
-                *(arg for arg in reversed(node.args) if type(arg) in (Global, Opaque)),
-                node.func,
-            ]
-    unknown = [name for name in names if not is_known(name)]
-    return unknown or names[:1]
-
-
-def _method_items(call: Opaque) -> list[Node]:
-    """Items of an object that a loader calls as its methods, where keys are
-    attributes.
-    """
-    return [
-        value
-        for key, value in zip(call.keys, call.values, strict=True)
-        if isinstance(key, str)
-        and key in _LOOKED_UP
-        and type(value) in (Global, Opaque)
-    ]
 
 
 # --- names as values ------------------------------------------------------------------

@@ -22,7 +22,6 @@ from ckpt.model.nodes import ByteStr, Dict, Node, Opaque, is_tuple
 from ckpt.pickle.attributes import ATTRIBUTES
 from ckpt.pickle.judge.grammar.forms import (
     COPYREG,
-    NEW,
     Form,
     Grammar,
     Manner,
@@ -56,7 +55,6 @@ from ckpt.pickle.judge.known import CLASSES, DICTS, ENUMS, MODULES, OPTIMIZERS
 from ckpt.pickle.machine import Fillings
 
 __all__ = [
-    "NEW",
     "Grammar",
     "class_of",
     "grammar_of",

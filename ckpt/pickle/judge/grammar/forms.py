@@ -13,6 +13,7 @@ from typing import Literal
 
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.nodes import (
+    NEW,
     WITH_STATE,
     ByteStr,
     Dict,
@@ -105,8 +106,6 @@ _METHODS = (
     "torch.distributed._shard.sharded_tensor.api.ShardedTensor.ProcessGroupState",
 )
 """Methods and classes inside of classes that have a rule."""
-NEW = ("newobj", "newobj_ex")
-"""Opcodes that make an object without calling its class."""
 
 
 class _Search:
