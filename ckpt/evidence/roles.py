@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence, Set
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ckpt.evidence.extras import extra_kind, is_mask
-from ckpt.evidence.matching import Match, matches, recorded
-from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name, unwrapping_rule
@@ -27,6 +25,9 @@ from ckpt.model.tensors import Tensor, TensorRef
 from ckpt.model.text import show
 from ckpt.tree.find import children_of
 from ckpt.tree.view import look
+
+if TYPE_CHECKING:
+    from ckpt.evidence.matching import Match
 
 RoleName = Literal["parameter", "buffer", "optimizer", "other", "unknown"]
 Trust = Literal["certain", "strong", "likely", "none"]
@@ -206,13 +207,19 @@ def find_roles(
         for index, row in match.known().items():
             roles[index] = Role(row.role, "certain", source, note)
     optimizers: tuple[Match, ...] = ()
-    if any(section.kind == "optimizer" for section in sections):
+    has_optimizer = any(section.kind == "optimizer" for section in sections)
+    if has_optimizer:
+        # Here and below: many files hold no optimizer.
+        from ckpt.evidence.matching import matches
+
         sure_buffers = [
             role.role == "buffer" and role.trust in ("certain", "strong")
             for role in roles
         ]
         optimizers = matches(checkpoint, sections, sure_buffers, _parameters_of(match))
-    if match is not None:
+    if match is not None and match.record.optimizers:
+        from ckpt.evidence.matching import recorded
+
         several = len(match.record.optimizers) > 1
         for optimizer in match.record.optimizers:
             name = optimizer.cls.rpartition(".")[2] if several else ""
@@ -676,10 +683,13 @@ def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:
     """Names of parameters in optimizers: `param_names` (torch 2.6), or the keys of the
     state (FSDP).
     """
+    optimizers = [section for section in sections if section.kind == "optimizer"]
+    if not optimizers:
+        return frozenset()
+    from ckpt.evidence.optimizers import parts_of
+
     names: set[str] = set()
-    for section in sections:
-        if section.kind != "optimizer":
-            continue
+    for section in optimizers:
         parts = parts_of(section.node)
         state = parts.get("state")
         if state is not None:

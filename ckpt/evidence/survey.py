@@ -8,12 +8,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ckpt.evidence.gradients import GradientUse, MixedSteps, gradient_uses, mixed_steps
-from ckpt.evidence.loading import Load, load_of
-from ckpt.evidence.matching import Match
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.roles import Evidence, RecordMatch, Role, find_roles, role_alone
-from ckpt.evidence.scaled import Scaled, config_of, find_scaled, is_shard
 from ckpt.evidence.sections import Section, find_sections
 from ckpt.model.checkpoint import Checkpoint, Entry, looks_of
 from ckpt.model.errors import UsageError
@@ -22,7 +18,11 @@ from ckpt.model.tensors import TensorRef
 from ckpt.model.text import and_more, shell_word, show
 
 if TYPE_CHECKING:
+    from ckpt.evidence.gradients import GradientUse, MixedSteps
+    from ckpt.evidence.loading import Load
+    from ckpt.evidence.matching import Match
     from ckpt.evidence.modules import UnseenParts
+    from ckpt.evidence.scaled import Scaled
 
 
 _LOOSE = frozenset(("dict", "OrderedDict", "defaultdict", "list", "tuple"))
@@ -195,6 +195,7 @@ class Survey:
         """The sections that a command takes for the model: models, else averages, else
         a file of tensors only.
         """
+
         averages = [section for section in self.sections if section.kind == "ema"]
         loose = [
             section
@@ -297,6 +298,11 @@ class Survey:
     @cached_property
     def uses(self) -> tuple[GradientUse, ...]:
         """Return the parameters that had a gradient, by the state of each optimizer."""
+        if not self.matches:
+            return ()
+        # Here and below: a file without an optimizer says nothing of gradients.
+        from ckpt.evidence.gradients import gradient_uses
+
         return gradient_uses(self.matches)
 
     @cached_property
@@ -306,12 +312,17 @@ class Survey:
             # all other formats hold the counters in one file, or refuse what
             # contradicts itself
             return None
+        from ckpt.evidence.gradients import mixed_steps
+
         optimizers = [part.path for part in self.sections if part.kind == "optimizer"]
         return mixed_steps(self.checkpoint, self.matches, optimizers)
 
     @cached_property
     def scaled(self) -> Scaled:
         """Return the tensors that hold codes, and the scales beside them."""
+        # Here and below: commands other than inspect do not ask.
+        from ckpt.evidence.scaled import config_of, find_scaled, is_shard
+
         part = is_shard(self.checkpoint)
         return find_scaled(self.tensors, config_of(self.checkpoint), is_part=part)
 
@@ -331,5 +342,7 @@ class Survey:
     @cached_property
     def load(self) -> Load:
         """Return the way to open the file in Python."""
+        from ckpt.evidence.loading import load_of
+
         averages = [section for section in self.sections if section.kind == "ema"]
         return load_of(self.checkpoint, self.models or averages)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt.evidence.emptied import Emptied, emptied_of, emptied_parts
-from ckpt.evidence.scaled import LONE, groups_of, is_shard
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
@@ -48,6 +47,9 @@ def scaled_findings(survey: Survey, plan: Plan) -> Iterator[Finding]:
         if scaled.config is None
         else f" (config.json: {show(scaled.config.method, 40)})"
     )
+    # Here and below: few files hold codes.
+    from ckpt.evidence.scaled import groups_of, is_shard
+
     groups = groups_of(scaled, survey.tensors)
     for number, group in enumerate(groups, 1):
         names = [survey.tensors[index].name for index in group.indices]
@@ -78,6 +80,8 @@ def _lone_scales(survey: Survey) -> Iterator[Finding]:
     lone = [index for index, row in survey.scaled.beside.items() if row.codes is None]
     if not lone:
         return
+    from ckpt.evidence.scaled import LONE
+
     types = {entry.name: entry.tensor.dtype.name for entry in survey.tensors}
     cast: list[str] = []
     absent: list[str] = []

@@ -41,13 +41,14 @@ else:
             raise TypeError(
                 f"{cls.__name__} takes {len(cls._fields)} values, got {len(values)}"
             )
-        fields = cls._field_defaults | dict(zip(cls._fields, values, strict=False))
-        for field in named:
-            if field not in cls._fields[len(values) :]:
-                raise TypeError(
-                    f"{cls.__name__} got an unexpected or second value {field!r}"
-                )
-        fields.update(named)
+        given = dict(zip(cls._fields, values, strict=False))
+        fields = cls._field_defaults | given | named
+        # Each name is looked at on the way to an error only: tables have many rows.
+        if len(fields) > len(cls._fields) or not given.keys().isdisjoint(named):
+            odd = [name for name in named if name in given or name not in cls._fields]
+            raise TypeError(
+                f"{cls.__name__} got an unexpected or second value {odd[0]!r}"
+            )
         try:
             return [fields[field] for field in cls._fields]
         except KeyError as missing:

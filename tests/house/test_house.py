@@ -289,6 +289,79 @@ def test_importing_the_package_costs_nothing() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def _modules_of(*words: str) -> set[str]:
+    """The modules of ckpt that a run of Python imports."""
+    done = subprocess.run(
+        [sys.executable, "-v", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+        timeout=TIMEOUT,
+    )
+    return set(re.findall(r"^import '(ckpt[.\w]*)'", done.stderr, re.MULTILINE))
+
+
+def test_the_table_of_formats_imports_no_reader() -> None:
+    # That of safetensors says how its files begin, which the table has to know.
+    readers = {format.reader for format in FORMATS} - {
+        "ckpt.formats.common.safetensors"
+    }
+
+    loaded = _modules_of("-c", "from ckpt.formats import FORMATS; list(FORMATS)")
+
+    assert "ckpt.formats.torch_zip" in loaded
+    assert sorted(loaded & readers) == []
+    assert sorted(name for name in loaded if name.startswith("ckpt.pickle.")) == []
+
+
+_PLAIN = (
+    "ckpt.commands.inspect.unused",
+    "ckpt.commands.rewriting",
+    "ckpt.commands.sum",
+    "ckpt.elements.cast",
+    "ckpt.evidence.mapping",
+    "ckpt.evidence.matching",
+    "ckpt.pickle.judge.grammar",
+)
+"""Modules that answer about optimizers, calls and names. A third of the time of a small
+file goes into imports.
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "names", "needed"),
+    [
+        ("inspect", _PLAIN, "ckpt.commands.inspect.inspect"),
+        (
+            "verify",
+            ("ckpt.commands.convert", "ckpt.evidence.mapping", "ckpt.pickle.emit"),
+            "ckpt.commands.verify.verify",
+        ),
+        (
+            "diff",
+            ("ckpt.commands.convert", "ckpt.commands.rename", "ckpt.pickle.emit"),
+            "ckpt.commands.diff.diff",
+        ),
+        (
+            "rehome",
+            ("ckpt.commands.convert", "ckpt.evidence.mapping", "ckpt.commands.verify"),
+            "ckpt.commands.rehome.rehome",
+        ),
+    ],
+)
+def test_a_plain_state_dict_imports_what_its_command_needs(
+    command: str, names: tuple[str, ...], needed: str, samples: Path, tmp_path: Path
+) -> None:
+    file = str(samples / "llama_bf16.pth")
+    words = {"diff": (file, file), "rehome": (file, "-o", str(tmp_path / "out.pth"))}
+
+    loaded = _modules_of("-m", "ckpt", command, *words.get(command, (file,)))
+
+    assert needed in loaded
+    assert sorted(name for name in loaded if name.startswith(names)) == []
+
+
 def test_public_names_work_twice(samples: Path) -> None:
     for _ in range(2):
         with ckpt.open(str(samples / "llama_bf16.pth")) as checkpoint:

@@ -14,7 +14,8 @@ from ckpt import formats
 from ckpt.bytes import target
 from ckpt.commands.convert import convert as converting
 from ckpt.commands.diff.diff import DiffReport, Options, diff
-from ckpt.commands.rewriting.report import Coverage, RewriteReport, edited_checkpoint
+from ckpt.commands.rewriting.edited import edited_checkpoint
+from ckpt.commands.rewriting.report import Coverage, RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
 from ckpt.model.checkpoint import Checkpoint

@@ -9,23 +9,21 @@ from collections.abc import Callable, Sequence
 
 from ckpt.commands.convert.optimizers import keys_of, with_optimizers
 from ckpt.commands.convert.plain import Plain
+from ckpt.commands.rewriting.edited import edited_checkpoint, storages_of, with_ties
 from ckpt.commands.rewriting.names import ATTRIBUTE, attributes_left, not_selected
 from ckpt.commands.rewriting.report import (
     Change,
     Leftover,
     RewriteReport,
-    edited_checkpoint,
     keys_beside,
     losses_of,
     made_plain,
     make_with_drop_hint,
     refuse_empty,
     rest_of,
-    storages_of,
     uninitialized_leftovers,
     weightless_leftovers,
     weights_of,
-    with_ties,
     without_documents,
 )
 from ckpt.commands.rewriting.sets import (

@@ -12,13 +12,9 @@ from functools import partial
 from math import prod
 
 from ckpt.bytes.source import Zeros
+from ckpt.commands.rewriting.edited import edited_checkpoint
 from ckpt.commands.rewriting.names import with_new_names
-from ckpt.commands.rewriting.report import (
-    Change,
-    Leftover,
-    RewriteReport,
-    edited_checkpoint,
-)
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport
 from ckpt.commands.strip.strip import removed_prefixes
 from ckpt.evidence.joining import Joined, join_names, names_in_torch
 from ckpt.evidence.matching import Match

@@ -73,12 +73,16 @@ def diff(
     from ckpt.commands.diff.diff import DIFFER, Options, tolerance_of
     from ckpt.commands.diff.diff import diff as job
     from ckpt.commands.diff.findings import without_training
-    from ckpt.commands.rename.rename import substitution
-    from ckpt.commands.rewriting.report import with_ties
+    from ckpt.commands.rewriting.edited import with_ties
 
     text_only(section=section)
     if close and not (atol is None and rtol is None):
         raise UsageError("--close and --atol or --rtol exclude each other")
+    rules = []
+    for text in keyword_texts(sub):
+        from ckpt.commands.rename.rename import substitution
+
+        rules.append(substitution(text).apply)
     gate = gate_of("diff", select, ignore, level, fail_on, also=(DIFFER,))
     options = Options(
         globs_of(include, exclude),
@@ -91,7 +95,7 @@ def diff(
         norms=stat,
         histogram=histogram,
         align=align,
-        rules=[substitution(text).apply for text in keyword_texts(sub)],
+        rules=rules,
         executor=current_executor(),
     )
     # Made before a file is read: an error of the factory comes at once.

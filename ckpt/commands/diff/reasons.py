@@ -13,7 +13,6 @@ from ckpt.commands.diff.rows import Cause, Row, Status
 from ckpt.elements.audit import are_damaged
 from ckpt.elements.blocks import is_permuted
 from ckpt.elements.compare import Change, compare_all, plan_comparison
-from ckpt.evidence.matching import by_order
 from ckpt.evidence.record import ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Entry, ParallelRank
@@ -95,6 +94,9 @@ class Side:
         """Forget what an optimizer says about a tensor that contradicts it, and about
         all that are matched by order alone.
         """
+        # Here: only parameters of an optimizer are matched.
+        from ckpt.evidence.matching import by_order
+
         for use in self._survey.uses:
             # State that names its parameter stays certain, whatever the order is.
             ordered: frozenset[int] = frozenset()

@@ -7,14 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
 from math import inf, isnan, nan, sqrt
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ckpt.bytes.executor import Executor, Failed, Task, run_each
-from ckpt.commands.sum.sums import digest
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.compare import Change, kind_of
 from ckpt.elements.spans import cut_spans
-from ckpt.evidence.mapping import Rename
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.unread import unlisted_parts
@@ -24,6 +22,9 @@ from ckpt.model.names import names_above
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Composite, Tensor, TensorRef, parts_of, unwrap_dtensor
 from ckpt.model.text import counted_noun, show
+
+if TYPE_CHECKING:
+    from ckpt.evidence.mapping import Rename
 
 Status = Literal[
     "same", "changed", "reshaped", "retyped", "renamed", "added", "removed", "unchecked"
@@ -588,6 +589,9 @@ def _content_keys(
     """Read the contents of tensors as keys that are equal for equal tensors, and why
     some cannot be read.
     """
+    # Here: only names of one side alone may belong together.
+    from ckpt.commands.sum.sums import digest
+
     alike: dict[Hashable, list[TensorRef]] = {}
     for tensor in tensors.values():
         if isinstance(tensor, TensorRef):

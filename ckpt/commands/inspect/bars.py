@@ -6,14 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
-from ckpt.commands.inspect.inspect import Inspection
 from ckpt.commands.inspect.tables import ROWS
 from ckpt.elements.histogram import Histogram
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import percent_text, show, size_text
 from ckpt.surface.text.folding import Fold, fold, leaves_of
 from ckpt.surface.text.lines import Column, Line, cells, column_lines
+
+if TYPE_CHECKING:
+    from ckpt.commands.inspect.inspect import Inspection
 
 CELLS = 16
 LEVELS = "▁▂▃▄▅▆▇█"

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ckpt.bytes.location import path_beside
-from ckpt.commands.inspect import unused
 from ckpt.evidence.adapters import Adapter, Scales, adapter_of, scales_of
 from ckpt.evidence.devices import HiddenDevice, hidden_devices, is_accelerator
 from ckpt.evidence.extras import (
@@ -21,7 +20,6 @@ from ckpt.evidence.extras import (
     find_extras,
 )
 from ckpt.evidence.loading import Load, look_at, refusals_text
-from ckpt.evidence.optimizers import first_field
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -89,6 +87,9 @@ def _resume_stops(survey: Survey, plan: Plan) -> Iterable[Finding]:
     """
     if not survey.checkpoint.traits.fills_a_state:
         return
+    # Here: few formats fill a state.
+    from ckpt.evidence.optimizers import first_field
+
     for use in survey.uses:
         slots = [use.match.slots[number] for number in use.never]
         names = [
@@ -513,7 +514,10 @@ def _list_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     yield from emptied_findings(survey)
     yield from scaled_findings(survey, plan)
     if survey.knows_gradients:
-        yield from unused.unused_findings(survey)
+        # Here: a file without an optimizer or a record says nothing of gradients.
+        from ckpt.commands.inspect.unused import unused_findings
+
+        yield from unused_findings(survey)
         if survey.record is not None:
             # Here: only a record of a model says so much.
             from ckpt.commands.inspect.unused import loose_findings

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from ckpt.commands.inspect.inspect import Inspection, Prefix, Row
 from ckpt.commands.inspect.tables import (
@@ -17,9 +18,7 @@ from ckpt.commands.inspect.tables import (
     value_table,
     value_text,
 )
-from ckpt.evidence.gradients import GradientUse
 from ckpt.evidence.loading import NEEDED, refusals_text
-from ckpt.evidence.optimizers import Optimizer, optimizer_facts
 from ckpt.evidence.record import ModelRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import adapted_layers
@@ -58,6 +57,10 @@ from ckpt.surface.text.lines import (
 from ckpt.tree.find import REGISTERED, is_metadata
 from ckpt.tree.literals import scalar_text
 from ckpt.tree.view import UNINITIALIZED, look
+
+if TYPE_CHECKING:
+    from ckpt.evidence.gradients import GradientUse
+    from ckpt.evidence.optimizers import Optimizer
 
 _POINTER = (
     rb"version https://git-lfs[^\n]*\noid sha256:([0-9a-f]{64})\nsize ([0-9]{1,18})\n?"
@@ -660,6 +663,9 @@ def _part_text(
     nbytes = sum(section.nbytes for section in parts)
     sizes = f"{counted_noun(tensors, 'tensor')}, {size_text(nbytes)}"
     if part.kind == "optimizer":
+        # Here: many files hold no optimizer.
+        from ckpt.evidence.optimizers import optimizer_facts
+
         facts = optimizer_facts(part)
         if facts is None:
             return sizes

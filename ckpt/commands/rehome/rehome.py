@@ -4,12 +4,8 @@ a device is a tag.
 
 from __future__ import annotations
 
-from ckpt.commands.rewriting.report import (
-    Change,
-    Leftover,
-    RewriteReport,
-    edited_checkpoint,
-)
+from ckpt.commands.rewriting.edited import edited_checkpoint
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport
 from ckpt.commands.rewriting.sets import refuse_incomplete
 from ckpt.evidence.devices import check_device, hidden_devices, is_accelerator
 from ckpt.evidence.survey import Survey

@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 import warnings
 
+from ckpt.commands.rewriting.edited import with_ties
 from ckpt.commands.rewriting.names import in_scope, with_new_names
-from ckpt.commands.rewriting.report import (
-    Change,
-    RewriteReport,
-    refuse_script,
-    with_ties,
-)
+from ckpt.commands.rewriting.report import Change, RewriteReport, refuse_script
 from ckpt.commands.rewriting.sets import refuse_incomplete
 from ckpt.evidence.survey import Survey
 from ckpt.model.errors import UsageError

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpt.commands.rewriting.report import edited_checkpoint
+from ckpt.commands.rewriting.edited import edited_checkpoint
 from ckpt.elements.blocks import is_dense, memory_order, permute_dims
 from ckpt.elements.computed import little_endian_storage
 from ckpt.model.checkpoint import Checkpoint

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-from ckpt.commands.rewriting.report import Leftover, edited_checkpoint, keys_beside
+from ckpt.commands.rewriting.edited import edited_checkpoint
+from ckpt.commands.rewriting.report import Leftover, keys_beside
 from ckpt.evidence.alignment import both_called
 from ckpt.evidence.optimizers import flattened_names, named_parts
 from ckpt.evidence.sections import Section

@@ -9,20 +9,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from ckpt.commands.convert.plain import LAZY, Plain
-from ckpt.evidence.dialects import HEADS
+from ckpt.commands.rewriting.edited import edited_checkpoint
 from ckpt.evidence.extras import ExtraKind, find_extras, lone_counters
-from ckpt.evidence.mapping import Rename, Shift, common_component
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.model.account import UNREAD
-from ckpt.model.checkpoint import Checkpoint, Container, Entry, Traits
+from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import CkptError, LossError, UnsupportedError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Dict, Node, dict_of, tensor_of
-from ckpt.model.rows import NamedTuple, replace
-from ckpt.model.tensors import Storage, parts_of
+from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, and_more, counted_noun, show, show_name
 from ckpt.pickle.state_dict import state_dict, without_gradient
 from ckpt.surface.reports import document_head, reduce_report, shown_as_html
@@ -32,17 +29,16 @@ from ckpt.tree.find import (
     metadata_of,
     node_at,
     places_of,
-    tied_aliases,
     tied_names,
     with_metadata,
-    with_unique_names,
     without_keys,
 )
 from ckpt.tree.literals import brief_text
 from ckpt.tree.view import UNINITIALIZED, look
-from ckpt.tree.walk import flatten_tree
 
 if TYPE_CHECKING:
+    from ckpt.commands.convert.plain import Plain
+    from ckpt.evidence.mapping import Rename, Shift
     from ckpt.formats.save import SavedFile
 
 
@@ -339,92 +335,6 @@ def _left_json(row: Leftover) -> dict[str, Json]:
     return {"name": row.name, "what": row.what, "bytes": row.nbytes}
 
 
-def edited_checkpoint(
-    checkpoint: Checkpoint,
-    root: Node,
-    limits: Limits,
-    *,
-    traits: Traits | None = None,
-    origin: Literal["same"] | None = "same",
-) -> Checkpoint:
-    """The checkpoint over another tree, with the same file behind it. Raises
-    LimitError, UnreadableError.
-
-    `origin=None` takes away what its format keeps for its own writer.
-    """
-    flat = flatten_tree(root, limits)
-    # Keys such as 1 and "1" read as one name: a mark tells them apart.
-    tensors, _ = with_unique_names(flat.tensors)
-    values, _ = with_unique_names(flat.values)
-    return replace(
-        checkpoint,
-        root=root,
-        tensors=tuple(tensors),
-        storages=storages_of(tensors),
-        values=tuple(values),
-        containers=tuple(_in_order(checkpoint, flat.containers)),
-        is_edited=True,
-        traits=traits or checkpoint.traits,
-        origin=checkpoint.origin if origin == "same" else None,
-    )
-
-
-def _in_order(checkpoint: Checkpoint, rows: list[Container]) -> list[Container]:
-    """Put the containers of an edited tree in order. Several files keep the order of
-    their reader.
-
-    There the root comes last, and only the weights are its own: the other files lie
-    below keys of it.
-    """
-    if (
-        len(checkpoint.containers) < 2
-        or checkpoint.containers[-1].path
-        or not rows
-        or rows[0].path
-    ):
-        return rows
-    root, inner = rows[0], rows[1:]
-    # Keys of the root that lead to another file are no tensors of the root itself.
-    others = {row.path[0] for row in inner}
-    keys = tuple(key for key in root.keys if key not in others)
-    last = min([row.first for row in inner], default=root.last)
-    return [*inner, root._replace(keys=keys, last=last)]
-
-
-def storages_of(tensors: Sequence[Entry]) -> tuple[Storage, ...]:
-    """The storages that tensors look into, each once, in their order."""
-    # A dict without values: a set that keeps its order.
-    storages: dict[Storage, None] = {}
-    for entry in tensors:
-        for part in parts_of(entry.tensor):
-            storages[part.storage] = None
-    return tuple(storages)
-
-
-def with_ties(survey: Survey, limits: Limits) -> Survey:
-    """A checkpoint of safetensors with the tied tensors that its metadata notes, as
-    tensors under both names.
-    """
-    checkpoint = survey.checkpoint
-    if checkpoint.traits.keeps_ties:
-        return survey
-    others = tied_aliases(checkpoint)
-    if not others:
-        return survey
-    texts = {
-        name: text
-        for name, text in metadata_of(checkpoint.root).items()
-        if name not in others
-    }
-    root = with_metadata(checkpoint.root, {})
-    # A tied tensor is one node under two keys: so it stays one memory.
-    nodes = dict(zip(map(str, root.keys), root.values, strict=True))
-    root.set(list(others), [nodes[name] for name in others.values()])
-    return Survey(
-        edited_checkpoint(checkpoint, with_metadata(root, texts), limits), survey.model
-    )
-
-
 def keys_beside(survey: Survey, section: Section) -> set[str | int]:
     """Return the keys of the root beside a section at the root: other sections, and
     what is with them.
@@ -617,6 +527,9 @@ def uninitialized_leftovers(checkpoint: Checkpoint, section: Section) -> list[Le
     """The parameters and buffers of a section that have no shape yet, because their
     lazy modules have not run.
     """
+    # Here and below: `rehome` and `set` ask none of these.
+    from ckpt.commands.convert.plain import LAZY
+
     depth = len(section.path)
     return [
         Leftover(value.name, LAZY)
@@ -855,6 +768,9 @@ def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     module where it does not fit and has a matrix. A norm has none: a model whose head
     is tied to its embedding ends with one.
     """
+    from ckpt.evidence.dialects import HEADS
+    from ckpt.evidence.mapping import common_component
+
     names = [row.name for row in rows]
     # `model.head.weight` is a head as `head.weight` is one.
     first = len(common_component(names))
@@ -993,6 +909,8 @@ class Coverage(NamedTuple):
         """The top-level modules of the target, below the beginning that all its names
         have.
         """
+        from ckpt.evidence.mapping import common_component
+
         rows = [row for row in self.pairings if row.target is not None]
         modules = _by_module(rows, len(common_component([row.name for row in rows])))
         out: list[Module] = []

@@ -8,17 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import copy
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from ckpt.bytes.source import Zeros
+from ckpt.commands.rewriting.edited import edited_checkpoint
 from ckpt.commands.rewriting.filling import Restored
-from ckpt.commands.rewriting.names import ATTRIBUTE, attributes_left
-from ckpt.commands.rewriting.report import (
-    Change,
-    Leftover,
-    RewriteReport,
-    edited_checkpoint,
-)
-from ckpt.commands.sum.sums import Likeness
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport
 from ckpt.elements.computed import lacks_bytes
 from ckpt.evidence.optimizers import LOST_STATE
 from ckpt.evidence.survey import Survey
@@ -33,6 +28,9 @@ from ckpt.model.tensors import Storage, parts_of
 from ckpt.model.text import and_more, counted_noun, show, show_name
 from ckpt.pickle.edit import DROPPED, Edit
 from ckpt.tree.find import node_at, without_keys
+
+if TYPE_CHECKING:
+    from ckpt.commands.sum.sums import Likeness
 from ckpt.tree.view import look
 from ckpt.tree.walk import parts_of as leaves_of
 
@@ -141,6 +139,9 @@ def with_flattening(
 
     Raises LimitError.
     """
+    # Here: only what is written as a folder of ranks takes dicts apart.
+    from ckpt.commands.rewriting.names import ATTRIBUTE, attributes_left
+
     root = report.result.root
     # All of it was taken apart before.
     if report.source.traits.is_folder:

@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from ckpt.commands.convert.plain import Plain
+from ckpt.commands.rewriting.edited import edited_checkpoint, with_ties
 from ckpt.commands.rewriting.names import not_selected
 from ckpt.commands.rewriting.report import (
     Change,
     Leftover,
     RewriteReport,
-    edited_checkpoint,
     keys_beside,
     losses_of,
     made_plain,
@@ -22,7 +22,6 @@ from ckpt.commands.rewriting.report import (
     rest_of,
     weightless_leftovers,
     weights_of,
-    with_ties,
 )
 from ckpt.commands.rewriting.sets import refuse_incomplete
 from ckpt.elements.computed import Computed

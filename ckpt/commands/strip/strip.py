@@ -7,13 +7,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ckpt.commands.rewriting.edited import with_ties
 from ckpt.commands.rewriting.names import NewName, in_scope, with_new_names
-from ckpt.commands.rewriting.report import (
-    Change,
-    RewriteReport,
-    refuse_script,
-    with_ties,
-)
+from ckpt.commands.rewriting.report import Change, RewriteReport, refuse_script
 from ckpt.commands.rewriting.sets import refuse_incomplete
 from ckpt.evidence.mapping import common_component
 from ckpt.evidence.sections import Section

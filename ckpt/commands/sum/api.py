@@ -40,7 +40,7 @@ def sum(
     and no tensor is read. With `dequantize` quantised weights are the floats that they
     stand for. Raises CkptError.
     """
-    from ckpt.commands.rewriting.report import with_ties
+    from ckpt.commands.rewriting.edited import with_ties
     from ckpt.commands.sum.recorded import SumReport, listed, unread_in
     from ckpt.commands.sum.sums import sums
     from ckpt.evidence.unread import unread_parts

@@ -91,7 +91,7 @@ def verify(
                     opened, stored, section, quick=quick, progress=meter
                 )
             if other is not None:
-                from ckpt.commands.rewriting.report import with_ties
+                from ckpt.commands.rewriting.edited import with_ties
                 from ckpt.commands.sum.sums import likeness
 
                 comparison = likeness(with_ties(opened.survey, limits), other, section)
@@ -194,7 +194,7 @@ def judge_checkpoint(
     """The verdict on a checkpoint that could be opened. Raises CkptError where it is
     damaged.
     """
-    from ckpt.commands.rewriting.report import with_ties
+    from ckpt.commands.rewriting.edited import with_ties
     from ckpt.commands.sum.sums import sums_now
     from ckpt.commands.verify import verify as job
     from ckpt.formats.verify import checksums

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from ckpt.bytes.far import is_url
 from ckpt.bytes.source import Given
 from ckpt.bytes.target import target, writing_file
-from ckpt.commands.rewriting.report import Change, RewriteReport, edited_checkpoint
+from ckpt.commands.rewriting.edited import edited_checkpoint
+from ckpt.commands.rewriting.report import Change, RewriteReport
 from ckpt.elements.blocks import is_dense
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.base import Base, met_flat_names, met_names

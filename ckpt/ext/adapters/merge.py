@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ckpt.commands.rewriting.edited import edited_checkpoint
 from ckpt.commands.rewriting.filling import Filling
 from ckpt.commands.rewriting.report import (
     Change,
     ConfigValue,
     Leftover,
     RewriteReport,
-    edited_checkpoint,
     with_own_option,
 )
 from ckpt.commands.slim.slim import slim

@@ -14,12 +14,12 @@ from ckpt.ext.torchscript.packs import judge_packs
 from ckpt.ext.torchscript.script_types import Types, check_doubling
 from ckpt.formats.common.archive import Archive, check_paths
 from ckpt.formats.common.directory import Record
+from ckpt.formats.common.heads import is_pickle
 from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import (
     Contents,
     interpret_pickle,
     is_of_script,
-    is_pickle,
     make_checkpoint,
     run,
 )

@@ -37,6 +37,7 @@ from ckpt.formats.common import pickled
 from ckpt.formats.common.coverage import Fault, find_fault, format_box
 from ckpt.formats.common.early import is_early
 from ckpt.formats.common.file_set import FileSet
+from ckpt.formats.common.heads import is_pickle
 from ckpt.formats.common.members import Member
 from ckpt.formats.common.mixed_steps import refuse_mixed
 from ckpt.formats.common.pickled import Contents
@@ -732,7 +733,7 @@ def _begins_as_pickle(source: Source, limits: Limits) -> bool:
     if source.read(0, min(source.size, len(LOCAL_MAGIC))) == LOCAL_MAGIC:
         return False
     head = source.read(0, min(source.size, _HEAD))
-    return pickled.is_pickle(head) or is_early(head, source, limits)
+    return is_pickle(head) or is_early(head, source, limits)
 
 
 def _judge_file(probe: Probe, name: str, source: Source, out: _Strangers) -> None:

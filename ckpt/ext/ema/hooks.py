@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ckpt.commands.rewriting.edited import edited_checkpoint, with_ties
 from ckpt.commands.rewriting.report import (
     Change,
     Leftover,
     RewriteReport,
-    edited_checkpoint,
     refuse_script,
     rest_of,
     weights_of,
-    with_ties,
 )
 from ckpt.commands.rewriting.sets import refuse_incomplete
 from ckpt.evidence.sections import Section

@@ -106,12 +106,8 @@ def in_transformers(survey: Survey) -> RewriteReport:
     Raises UnsupportedError for an architecture without a table, LossError for a tensor
     that no table knows.
     """
-    from ckpt.commands.rewriting.report import (
-        Change,
-        Leftover,
-        RewriteReport,
-        storages_of,
-    )
+    from ckpt.commands.rewriting.edited import storages_of
+    from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport
 
     found = meeting.renamed(survey)
     if found is None:

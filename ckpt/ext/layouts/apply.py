@@ -8,13 +8,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from ckpt.bytes.source import Source
-from ckpt.commands.rewriting.report import (
-    Change,
-    Leftover,
-    RewriteReport,
-    rest_of,
-    storages_of,
-)
+from ckpt.commands.rewriting.edited import storages_of
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, rest_of
 from ckpt.elements import cast
 from ckpt.elements.boxes import Box, Boxes
 from ckpt.elements.cast import can_cast

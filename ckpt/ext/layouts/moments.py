@@ -11,12 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from ckpt.commands.rewriting.report import (
-    Change,
-    Leftover,
-    RewriteReport,
-    edited_checkpoint,
-)
+from ckpt.commands.rewriting.edited import edited_checkpoint
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport
 from ckpt.elements.cast import few, has_numbers
 from ckpt.evidence.joining import join_names
 from ckpt.evidence.matching import Match

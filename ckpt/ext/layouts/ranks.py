@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from ckpt.bytes.location import is_plain_name
-from ckpt.commands.rewriting.report import edited_checkpoint
+from ckpt.commands.rewriting.edited import edited_checkpoint
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.model.checkpoint import Checkpoint, Entry

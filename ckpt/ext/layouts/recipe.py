@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from ckpt.bytes.executor import current_executor
 from ckpt.bytes.location import with_home
 from ckpt.bytes.target import make_parents, target, writing_file
-from ckpt.commands.rewriting.report import with_ties
+from ckpt.commands.rewriting.edited import with_ties
 from ckpt.ext.layouts.checking import check_recipe
 from ckpt.ext.layouts.document import parsed_mapping, read_recipe, recipe_text
 from ckpt.ext.layouts.find import find_layout

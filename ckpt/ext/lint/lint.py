@@ -8,12 +8,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import translate
+from typing import TYPE_CHECKING
 
 from ckpt.bytes.far import is_url
 from ckpt.commands.inspect.inspect import inspect
 from ckpt.commands.inspect.logical import with_quantised
-from ckpt.commands.inspect.unused import loose_findings
-from ckpt.commands.stats.stats import Row, stats
 from ckpt.evidence.modules import Hook
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
@@ -26,6 +25,9 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, and_more, counted_noun, show, show_names
 from ckpt.surface.reports import document_head, shown_as_html
 from ckpt.tree.view import look
+
+if TYPE_CHECKING:
+    from ckpt.commands.stats.stats import Row
 
 # `/home/ann` and `C:\Users\ann`: up to the name of the person, not the path behind it.
 _HOME = re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\Users\\)[^/\\\s'\"]+")
@@ -353,6 +355,9 @@ def lint_structure(survey: Survey, *, plan: Plan | None = None) -> list[Finding]
     findings = list(with_quantised(inspect(survey, plan=plan), None).findings)
     hidden = survey.unseen
     if survey.record is not None:  # else `inspect` has looked
+        # Here and below: only the record of a model has loose layers.
+        from ckpt.commands.inspect.unused import loose_findings
+
         findings += loose_findings(hidden.loose)
     findings += _plain_tensor_findings(hidden.plain_tensors)
     findings += _duplicate_findings(hidden.twice)
@@ -378,6 +383,9 @@ def lint_values(survey: Survey) -> ValueReport:
     names: list[str | None] = [part.name for part in parts]
     findings: list[Finding] = []
     unread: list[Row] = []
+    # Here: only `--read-values` measures.
+    from ckpt.commands.stats.stats import stats
+
     for name in names or [None]:
         report = stats(
             survey,
@@ -405,6 +413,8 @@ def _failure_of(unread: Sequence[Row]) -> Failure | None:
 
 def lint_model(record: ModelRecord) -> list[Finding]:
     """Every finding of a live model."""
+    from ckpt.commands.inspect.unused import loose_findings
+
     return [
         *loose_findings(record.loose),
         *_plain_tensor_findings(record.plain_tensors),

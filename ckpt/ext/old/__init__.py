@@ -9,7 +9,7 @@ from ckpt.model.checkpoint import Traits
 def sniff(probe: Probe) -> bool:
     if probe.source is None or not probe.is_tar:
         return False
-    from ckpt.ext.old.torch_tar import is_known, other_kind
+    from ckpt.ext.old.kinds import is_known, other_kind
 
     return is_known(probe) or other_kind(probe) is not None
 

@@ -11,23 +11,22 @@ from struct import unpack_from
 
 from ckpt.bytes.source import Source, Window, underlying_file
 from ckpt.ext.old import FORMAT
+from ckpt.ext.old.kinds import MEMBERS, other_kind
 from ckpt.formats.common.pickled import (
     Contents,
     interpret_pickle,
-    is_pickle,
     make_checkpoint,
     run,
 )
-from ckpt.formats.common.safetensors import is_usual
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.common.swap import Swap
-from ckpt.formats.common.tar import read_tar, walk_tar
+from ckpt.formats.common.tar import read_tar
 from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import Probe
 from ckpt.model.checkpoint import Checkpoint, Refusal
 from ckpt.model.dtypes import UINT8
-from ckpt.model.errors import CkptError, CutOffError, UnreadableError
-from ckpt.model.limits import Budget, Limits
+from ckpt.model.errors import CutOffError, UnreadableError
+from ckpt.model.limits import Limits
 from ckpt.model.nodes import Global, Node, PersistentId, is_tuple
 from ckpt.model.places import Range
 from ckpt.model.rows import NamedTuple
@@ -36,48 +35,10 @@ from ckpt.model.text import show
 from ckpt.pickle.machine import Pickle, TruncatedPickleError
 from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
 
-MEMBERS = ("storages", "tensors", "pickle")
-
-
 # Most pickles in the archive are a few bytes: a key, a number.
 _FIRST_READ = 1 << 10
 _ROW = 500
 _MOST = 2**63
-
-
-def is_known(probe: Probe) -> bool:
-    """Tell whether a tar archive holds two of torch's three members. `read` finds what
-    is wrong with them.
-    """
-    members: set[str] = set()
-    # The members before a fault count.
-    try:
-        for name, _ in walk_tar(
-            probe.file, probe.limits, Budget(probe.limits, probe.size)
-        ):
-            members.add(name)
-    except CkptError:
-        pass
-    return len(members.intersection(MEMBERS)) > 1
-
-
-def other_kind(probe: Probe) -> str | None:
-    """Return the other kind of a file whose first bytes are the header of a tar archive
-    as well, or None.
-    """
-    if is_usual(probe.head):
-        return "a safetensors file"
-    from ckpt.formats.common.early import (
-        is_early,
-    )  # here: few archives have three members of torch
-
-    if is_pickle(probe.head) or is_early(probe.head, probe.file, probe.limits):
-        return "a pickle"
-    from ckpt.formats.common.packed import is_packed
-
-    if is_packed(probe.head, probe.file, probe.limits):
-        return "a compressed pickle"
-    return None
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt.formats.common.pickled import is_pickle
+from ckpt.formats.common.heads import is_pickle
 from ckpt.formats.format import PICKLE, Format, Probe
 from ckpt.model.checkpoint import Traits
 

@@ -13,12 +13,11 @@ from ckpt.bytes.source import Memory, Source, underlying_file
 from ckpt.ext.pickles import FORMAT
 from ckpt.formats.common.early import LOOKED, is_early, runs_before_it_breaks
 from ckpt.formats.common.following import refuse_archive
-from ckpt.formats.common.legacy_magic import MAGIC
+from ckpt.formats.common.heads import MAGIC, is_pickle
 from ckpt.formats.common.packed import is_packed, packing, unpack_all
 from ckpt.formats.common.pickled import (
     Contents,
     interpret_pickle,
-    is_pickle,
     make_checkpoint,
     unknown_names,
 )

@@ -7,12 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ckpt.commands.rewriting.report import (
-    Change,
-    Leftover,
-    RewriteReport,
-    edited_checkpoint,
-)
+from ckpt.commands.rewriting.edited import edited_checkpoint
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.ext.quantised.facts import facts_of
 from ckpt.ext.quantised.find import Found, Logical, find_logical

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.commands.inspect.inspect import Inspection, inspect
-from ckpt.commands.rewriting.report import edited_checkpoint
+from ckpt.commands.rewriting.edited import edited_checkpoint
 from ckpt.evidence.survey import Survey
 from ckpt.ext.quantised.edit import Swap
 from ckpt.ext.quantised.find import Logical, NearMiss, find_logical

@@ -7,12 +7,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ckpt.commands.rewriting.report import (
-    Pairing,
-    RewriteReport,
-    edited_checkpoint,
-    with_ties,
-)
+from ckpt.commands.rewriting.edited import edited_checkpoint, with_ties
+from ckpt.commands.rewriting.report import Pairing, RewriteReport
 from ckpt.elements.cast import AVERAGED
 from ckpt.evidence.survey import Survey
 from ckpt.ext.resizing.grids import Grids, grids_of, resampling_of

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ckpt.commands.rewriting.edited import edited_checkpoint
 from ckpt.commands.rewriting.filling import Filling, Restored, lies_close
 from ckpt.commands.rewriting.report import (
     Change,
@@ -13,7 +14,6 @@ from ckpt.commands.rewriting.report import (
     Leftover,
     RewriteReport,
     Share,
-    edited_checkpoint,
 )
 from ckpt.commands.rewriting.sets import NOT_WHOLE, without_lost
 from ckpt.elements.audit import DAMAGED

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
+from ckpt.commands.rewriting.edited import edited_checkpoint
 from ckpt.commands.rewriting.report import (
     Change,
     Leftover,
     RewriteReport,
-    edited_checkpoint,
     refuse_script,
 )
 from ckpt.evidence.survey import Survey

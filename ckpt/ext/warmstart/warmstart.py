@@ -13,6 +13,7 @@ from copy import copy
 from math import prod
 from typing import Literal
 
+from ckpt.commands.rewriting.edited import edited_checkpoint, with_ties
 from ckpt.commands.rewriting.filling import Filling, lies_close
 from ckpt.commands.rewriting.report import (
     LOADED,
@@ -21,11 +22,9 @@ from ckpt.commands.rewriting.report import (
     Leftover,
     Pairing,
     RewriteReport,
-    edited_checkpoint,
     head_of,
     refuse_script,
     rest_of,
-    with_ties,
 )
 from ckpt.commands.rewriting.sets import refuse_incomplete
 from ckpt.elements.blocks import elements, memory_order, permute_dims, same_bytes

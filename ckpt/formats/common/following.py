@@ -21,7 +21,7 @@ from ckpt.formats.common.arrays import (
 )
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.early import LOOKED, runs_before_it_breaks
-from ckpt.formats.common.legacy_magic import is_legacy
+from ckpt.formats.common.heads import is_legacy
 from ckpt.formats.common.pickled import Contents, interpret_pickle
 from ckpt.formats.common.stream import Stream, read_nested
 from ckpt.formats.common.trailing import follow_text

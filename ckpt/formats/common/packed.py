@@ -22,7 +22,7 @@ from ckpt.formats.common.early import (
     look_at_bytes,
     skipped_bytes,
 )
-from ckpt.formats.common.pickled import is_pickle
+from ckpt.formats.common.heads import is_pickle
 from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.rows import NamedTuple

@@ -412,16 +412,3 @@ def _import_row(
 
 
 _WORST: tuple[imports.Group, ...] = ("called", "unknown", "odd", "known")
-
-
-def is_pickle(head: bytes) -> bool:
-    """Tell whether these first bytes begin a pickle of a dict, a list or an object."""
-    # From protocol 2 on a pickle begins with its protocol.
-    if head[:1] == b"\x80":
-        return len(head) > 1 and head[1] <= 5
-    # A dict and a list of protocol 0, then of protocol 1, then a state dict.
-    return (
-        head[:3] in (b"(dp", b"(lp")
-        or head[:2] in (b"}q", b"]q")
-        or head.startswith(b"ccollections\nOrderedDict\n")
-    )

@@ -17,7 +17,6 @@ from math import prod
 from operator import sub
 
 from ckpt.bytes.source import Source
-from ckpt.formats.common.early import is_pickle_too
 from ckpt.formats.common.holes import lost_notices, partial_place
 from ckpt.formats.format import Probe, no_checksums
 from ckpt.model.account import Account
@@ -119,6 +118,9 @@ def read_header(
 
     Raises UnreadableError, LimitError.
     """
+    # Here: the table of formats needs no machine for pickles.
+    from ckpt.formats.common.early import is_pickle_too
+
     if is_pickle_too(head, source, limits):
         raise UnreadableError(
             "two files in one: safetensors reads tensors, pickle.load and torch.load "

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.bytes.source import Memory, Source, Window, underlying_file
+from ckpt.formats.common.heads import MAGIC, PROTOCOL, is_legacy
 from ckpt.formats.common.holes import (
     partial_place,
     written_end,
     zeros_before,
     zeros_text,
 )
-from ckpt.formats.common.legacy_magic import MAGIC, PROTOCOL, is_legacy
 from ckpt.formats.common.pickled import Contents, interpret_pickle, run, seen_as
 from ckpt.model.dtypes import DType
 from ckpt.model.errors import CutOffError, LimitError, UnreadableError

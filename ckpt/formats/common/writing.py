@@ -13,7 +13,7 @@ from ckpt.bytes.source import Memory
 from ckpt.bytes.target import Sink
 from ckpt.elements.blocks import same_bytes
 from ckpt.elements.computed import little_endian_storage
-from ckpt.formats.common.legacy_magic import MAGIC, PROTOCOL
+from ckpt.formats.common.heads import MAGIC, PROTOCOL
 from ckpt.model.checkpoint import Checkpoint, Value
 from ckpt.model.errors import WriteError
 from ckpt.model.limits import Limits

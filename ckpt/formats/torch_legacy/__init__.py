@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt.formats.common.legacy_magic import is_legacy
+from ckpt.formats.common.heads import is_legacy
 from ckpt.formats.format import TORCH, Format, Probe
 from ckpt.model.checkpoint import Traits
 

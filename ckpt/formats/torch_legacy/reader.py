@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.formats.common.legacy_magic import is_legacy
+from ckpt.formats.common.heads import is_legacy
 from ckpt.formats.common.pickled import Contents, make_checkpoint
 from ckpt.formats.common.stream import Stream, needs_data, read_nested
 from ckpt.formats.common.two_files import refuse_end

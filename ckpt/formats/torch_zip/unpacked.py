@@ -8,11 +8,22 @@ folder, or into a folder around that.
 from __future__ import annotations
 
 from ckpt.bytes.location import Location
-from ckpt.formats.format import Format, Probe
+from ckpt.bytes.source import read_limited
+from ckpt.formats.format import HEAD_BYTES, Format, Probe
 from ckpt.model.checkpoint import Traits
-from ckpt.model.errors import NotOpenedError, UnreadableError
+from ckpt.model.errors import CkptError, NotOpenedError, UnreadableError
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.names import natural_sort_key
 
 PICKLE = "data.pkl"
+_SMALL = ("version", "byteorder", ".format_version", ".storage_alignment")
+"""Records of torch.save beside the pickle."""
+_FOLDERS = ("data", ".data")
+_OF_TORCH = (".data/serialization_id", ".data/version")
+_LETTERS = 64
+"""The most bytes of a small record. No checkpoint is as short, and pickles are
+judged.
+"""
 _MARKS = ("version", "byteorder", ".data/")
 """Names of which one at least is beside `data.pkl`, whatever torch wrote it."""
 _AROUND = 4
@@ -26,10 +37,40 @@ def sniff(probe: Probe) -> bool:
 
 
 def _list_files(probe: Probe) -> tuple[str, ...] | None:
-    # Here: few folders are such an archive.
-    from ckpt.formats.torch_zip.unpacked_reader import list_files
+    folder = folder_of(probe)
+    if folder is None:
+        return None
+    inner = "" if folder.name == probe.location.name else f"{last_step(folder)}/"
+    keys = _keys_of(folder, probe.limits)
+    # Any other file is judged by itself.
+    kept = [
+        name
+        for name, file in list_members(folder)
+        if keys is None or _is_read(name, file, keys, probe.limits)
+    ]
+    return tuple(inner + name for name in kept)
 
-    return list_files(probe)
+
+def _is_read(name: str, file: Location, keys: set[str], limits: Limits) -> bool:
+    """Tell whether a file belongs to the checkpoint: its pickle, a storage that this
+    names, or a few letters of torch.
+
+    A storage that is a pickle too is a file of its own: nothing but its name says that
+    nobody unpickles it.
+    """
+    if name == PICKLE:
+        return True
+    # Here: few folders are such an archive.
+    from ckpt.formats.common.early import is_pickle_too
+
+    source = file.open()
+    try:
+        if name.removeprefix("data/") in keys:
+            head = source.read(0, min(source.size, HEAD_BYTES))
+            return not head or not is_pickle_too(head, source, limits)
+        return name in (*_SMALL, *_OF_TORCH) and source.size <= _LETTERS
+    finally:
+        source.close()
 
 
 def folder_of(probe: Probe) -> Location | None:
@@ -73,6 +114,50 @@ def list_names(folder: Location) -> list[str]:
 
 def last_step(location: Location) -> str:
     return location.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
+def _keys_of(folder: Location, limits: Limits) -> set[str] | None:
+    """The keys of the storages that the pickle names, or None for a pickle that cannot
+    be read.
+    """
+    # Here: few folders are such an archive.
+    from ckpt.pickle.machine import run_machine
+
+    source = folder.child(PICKLE, "no").open()
+    try:
+        budget = Budget(limits, source.size)
+        data = read_limited(source, limits.pickle_bytes, "pickle-bytes", PICKLE)
+        pickle = run_machine(data, limits, 0, budget)
+    except CkptError:
+        return None
+    finally:
+        source.close()
+    keys: set[str] = set()
+    for persistent in pickle.persistent:
+        pid = persistent.pid
+        if type(pid) is tuple and len(pid) > 2 and isinstance(pid[2], (str, int)):
+            keys.add(str(pid[2]))
+    return keys
+
+
+def list_members(folder: Location) -> list[tuple[str, Location]]:
+    """The files of the archive by their names in it, in the order of torch. No link is
+    followed.
+    """
+    names = list_names(folder)
+    members: list[tuple[str, Location]] = []
+    for name in (PICKLE, *_SMALL):
+        if name in names:
+            members.append((name, folder.child(name, "no")))
+    for inner in _FOLDERS:
+        if f"{inner}/" in names:
+            below = folder.child(inner, "no")
+            keys = sorted(
+                (key for key in list_names(below) if not key.endswith("/")),
+                key=natural_sort_key,
+            )
+            members += [(f"{inner}/{key}", below.child(key, "no")) for key in keys]
+    return members
 
 
 FORMAT = Format(

@@ -5,75 +5,29 @@ lay end to end in an archive.
 from __future__ import annotations
 
 from ckpt.bytes.location import Location
-from ckpt.bytes.source import Joined, Source, read_limited
+from ckpt.bytes.source import Joined, Source
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record, Records
-from ckpt.formats.common.early import is_pickle_too
-from ckpt.formats.format import HEAD_BYTES, Probe
+from ckpt.formats.format import Probe
 from ckpt.formats.format import no_checksums as checksums  # noqa: F401  (of the verifier)
 from ckpt.formats.torch_zip.unpacked import (
     FORMAT,
-    PICKLE,
     folder_of,
     last_step,
+    list_members,
     list_names,
 )
 from ckpt.model.account import Notice
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import (
-    CkptError,
     LimitError,
     UnsupportedError,
 )
-from ckpt.model.limits import Budget, Limits
-from ckpt.model.names import natural_sort_key
+from ckpt.model.limits import Limits
 from ckpt.model.rows import replace
 from ckpt.model.text import pasted_path
-from ckpt.pickle.machine import run_machine
 
-_SMALL = ("version", "byteorder", ".format_version", ".storage_alignment")
-"""Records of torch.save beside the pickle."""
-_FOLDERS = ("data", ".data")
-_OF_TORCH = (".data/serialization_id", ".data/version")
-_LETTERS = 64
-"""The most bytes of a small record. No checkpoint is as short, and pickles are
-judged.
-"""
 _PROGRAM = ("constants.pkl", "code/")
-
-
-def list_files(probe: Probe) -> tuple[str, ...] | None:
-    folder = folder_of(probe)
-    if folder is None:
-        return None
-    inner = "" if folder.name == probe.location.name else f"{last_step(folder)}/"
-    keys = _keys_of(folder, probe.limits)
-    # Any other file is judged by itself.
-    kept = [
-        name
-        for name, file in _list_members(folder)
-        if keys is None or _is_read(name, file, keys, probe.limits)
-    ]
-    return tuple(inner + name for name in kept)
-
-
-def _is_read(name: str, file: Location, keys: set[str], limits: Limits) -> bool:
-    """Tell whether a file belongs to the checkpoint: its pickle, a storage that this
-    names, or a few letters of torch.
-
-    A storage that is a pickle too is a file of its own: nothing but its name says that
-    nobody unpickles it.
-    """
-    if name == PICKLE:
-        return True
-    source = file.open()
-    try:
-        if name.removeprefix("data/") in keys:
-            head = source.read(0, min(source.size, HEAD_BYTES))
-            return not head or not is_pickle_too(head, source, limits)
-        return name in (*_SMALL, *_OF_TORCH) and source.size <= _LETTERS
-    finally:
-        source.close()
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -87,7 +41,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     if any(name in names for name in _PROGRAM):
         problem = "an unpacked TorchScript archive, which ckpt reads as an archive only"
         raise UnsupportedError(problem, hint=zip_again)
-    members = _list_members(folder)
+    members = list_members(folder)
     if len(members) > limits.entries:
         raise LimitError("the folder holds too many files", "entries", limits.entries)
     sources: list[Source] = []
@@ -132,47 +86,6 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             Notice("unpacked", text, (), zip_again)
         ),
     )
-
-
-def _keys_of(folder: Location, limits: Limits) -> set[str] | None:
-    """The keys of the storages that the pickle names, or None for a pickle that cannot
-    be read.
-    """
-    source = folder.child(PICKLE, "no").open()
-    try:
-        budget = Budget(limits, source.size)
-        data = read_limited(source, limits.pickle_bytes, "pickle-bytes", PICKLE)
-        pickle = run_machine(data, limits, 0, budget)
-    except CkptError:
-        return None
-    finally:
-        source.close()
-    keys: set[str] = set()
-    for persistent in pickle.persistent:
-        pid = persistent.pid
-        if type(pid) is tuple and len(pid) > 2 and isinstance(pid[2], (str, int)):
-            keys.add(str(pid[2]))
-    return keys
-
-
-def _list_members(folder: Location) -> list[tuple[str, Location]]:
-    """The files of the archive by their names in it, in the order of torch. No link is
-    followed.
-    """
-    names = list_names(folder)
-    members: list[tuple[str, Location]] = []
-    for name in (PICKLE, *_SMALL):
-        if name in names:
-            members.append((name, folder.child(name, "no")))
-    for inner in _FOLDERS:
-        if f"{inner}/" in names:
-            below = folder.child(inner, "no")
-            keys = sorted(
-                (key for key in list_names(below) if not key.endswith("/")),
-                key=natural_sort_key,
-            )
-            members += [(f"{inner}/{key}", below.child(key, "no")) for key in keys]
-    return members
 
 
 def _zip_command(folder: Location) -> str | None:

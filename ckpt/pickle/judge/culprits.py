@@ -14,7 +14,7 @@ from ckpt.pickle.judge.grammar import (
     is_no_odd_optimizer,
     made_by,
 )
-from ckpt.pickle.judge.known import is_known, is_own, makes_plain_objects
+from ckpt.pickle.judge.known import METHODS, is_known, is_own, makes_plain_objects
 from ckpt.pickle.keys import objects_in
 from ckpt.pickle.machine import Fillings
 
@@ -22,10 +22,6 @@ _KEPT = 1_000
 """The most calls that are kept per name."""
 _UNGUARDED = ("deque", "defaultdict", "_reconstruct", "__newobj__", "_reconstructor")
 """Names that make containers which Python frees one inside the other."""
-_LOOKED_UP = ("append", "extend", "add", "__setstate__")
-"""Methods that a loader looks up on an object, so that one of its items can stand for
-them.
-"""
 
 
 class Uses:
@@ -46,10 +42,10 @@ def blame_calls(
     hashed: Sequence[Node],
     fillings: Fillings | None,
 ) -> tuple[dict[Global, Uses], dict[Global, list[str]]]:
-    """Return the names that the calls run, and the attributes of objects that their
-    classes do not write, by the class.
+    """Return the names that the calls run. The second dict has the attributes that a
+    class does not write.
 
-    The arguments are those of `judge_imports`.
+    All arguments mean the same in `judge_imports`.
     """
     grammar = grammar_of(fillings)
     called: dict[Global, Uses] = {}
@@ -211,7 +207,5 @@ def _method_items(call: Opaque) -> list[Node]:
     return [
         value
         for key, value in zip(call.keys, call.values, strict=True)
-        if isinstance(key, str)
-        and key in _LOOKED_UP
-        and type(value) in (Global, Opaque)
+        if isinstance(key, str) and key in METHODS and type(value) in (Global, Opaque)
     ]

@@ -24,6 +24,7 @@ from ckpt.model.nodes import (
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
 from ckpt.pickle.judge.known import (
+    METHODS,
     is_known,
     is_own,
     passes_module,
@@ -98,8 +99,13 @@ def judge_imports(
     usual: dict[Node, int] = {
         name: count for name in names if (count := _USUAL.get(name.qualified))
     }
+    changes_later = fillings is not None and bool(fillings.last)
     # Nearly all calls of a file are usual, so the grammar is not asked for them.
-    unusual = [call for call in calls if not _is_usual(call, usual, hooks)]
+    unusual = [
+        call
+        for call in calls
+        if not _is_usual(call, usual, hooks) or (call.keys and changes_later)
+    ]
     called: dict[Global, Uses] = {}
     odd: dict[Global, list[str]] = {}
     # A state dict has none of these, and the import takes as long as reading it.
@@ -139,16 +145,47 @@ empty dict of hooks.
 
 
 def _is_usual(call: Opaque, usual: Mapping[Node, int], hooks: Collection[Node]) -> bool:
-    """Tell whether torch.save writes such a call for each tensor. The grammar allows
-    it.
+    """Tell whether torch.save writes such a call for each tensor, or for a state dict.
+    The grammar allows it.
     """
-    if call.states or call.items or call.keys or call.kwargs is not None:
+    if call.items or call.kwargs is not None:
         return False
     if type(call.meaning) is TensorRef:
-        return len(call.args) == usual.get(call.func) and _is_empty(
-            call.args[-1], hooks
+        return (
+            not (call.states or call.keys)
+            and len(call.args) == usual.get(call.func)
+            and _is_empty(call.args[-1], hooks)
         )
-    return call.func in hooks and not call.args and call.how == "reduce"
+    if call.func not in hooks or call.args or call.how != "reduce":
+        return False
+    return _are_texts(call.keys) and (
+        not call.states
+        or (_are_versions(call.states, hooks) and METHODS.isdisjoint(call.keys))
+    )
+
+
+def _are_texts(keys: Sequence[Node]) -> bool:
+    return set(map(type, keys)) <= {str}
+
+
+def _are_versions(states: Sequence[Node], dicts: Collection[Node]) -> bool:
+    """Tell whether the state of a dict is what `state_dict()` puts on it: `_metadata`,
+    a dict of a small dict of numbers for each module.
+    """
+    state = states[0]
+    if len(states) > 1 or type(state) is not Dict or state.keys != ["_metadata"]:
+        return False
+    modules = state.values[0]
+    if type(modules) is not Opaque or modules.func not in dicts:
+        return False
+    if modules.args or modules.states or not _are_texts(modules.keys):
+        return False
+    return all(
+        type(module) is Dict
+        and _are_texts(module.keys)
+        and set(map(type, module.values)) <= {int}
+        for module in modules.values
+    )
 
 
 def _is_empty(hooks: Node, dicts: Collection[Node]) -> bool:

@@ -487,6 +487,12 @@ KNOWN |= {
 }
 
 
+METHODS = frozenset(("append", "extend", "add", "__setstate__"))
+"""Methods that a loader looks up on an object, so that one of its items can stand for
+them.
+"""
+
+
 def is_known(node: Node) -> bool:
     """Tell whether a global is on the closed list."""
     if type(node) is not Global:

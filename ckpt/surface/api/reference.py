@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ckpt.bytes.source import Source
-from ckpt.elements import cast
 from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Entry
 from ckpt.model.errors import UnsupportedError, lines_in_notebook
@@ -257,7 +256,10 @@ class Ref:
 
             if can_unpack(ref):
                 return unpacked(ref)
-        if not cast.has_numbers(ref.dtype):
+        # Here: most references are asked for a shape or a device alone.
+        from ckpt.elements.cast import has_numbers
+
+        if not has_numbers(ref.dtype):
             raise UnsupportedError(
                 f"{show(self.name, 80)}: numpy has no {self.dtype}",
                 path=self._handle.path,

@@ -17,20 +17,14 @@ from ckpt.bytes import target
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import path_beside
 from ckpt.bytes.target import make_parents
-from ckpt.commands.rewriting.report import (
-    Filled,
-    Leftover,
-    RewriteReport,
-    with_ties,
-    with_unread,
-)
+from ckpt.commands.rewriting.edited import with_ties
+from ckpt.commands.rewriting.report import Filled, Leftover, RewriteReport, with_unread
 from ckpt.commands.rewriting.sets import (
     weights_file,
     whole_part,
     with_files,
     without_copies,
 )
-from ckpt.commands.sum.sums import Like, likeness
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import emptied_findings
 from ckpt.formats import save
@@ -67,6 +61,7 @@ from ckpt.surface.api.progress import Meter
 from ckpt.surface.api.steps import step_of
 
 if TYPE_CHECKING:
+    from ckpt.commands.sum.sums import Like
     from ckpt.surface.api.config_files import ConfigFile
     from ckpt.surface.api.steps import Tell
 
@@ -456,6 +451,8 @@ def _make_report(survey: Survey, make: Make, options: WriteOptions) -> RewriteRe
     # Another save says which tensors this one should have.
     comparison = None
     if options.like is not None:
+        from ckpt.commands.sum.sums import likeness
+
         comparison = likeness(
             with_ties(survey, options.limits), options.like, options.like_section
         )

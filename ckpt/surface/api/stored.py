@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from ckpt.bytes.location import locate, read_file, with_home
-from ckpt.commands.rewriting.report import with_ties
+from ckpt.commands.rewriting.edited import with_ties
 from ckpt.commands.sum.recorded import (
     RecordedList,
     SumReport,

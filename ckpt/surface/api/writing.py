@@ -20,7 +20,6 @@ from ckpt.surface.api.keywords import Path, limits_only
 from ckpt.surface.api.opening import Input
 from ckpt.surface.api.progress import Progress
 from ckpt.surface.api.rewriting import COMMANDS, WriteOptions, place_named
-from ckpt.surface.api.stored import like_at
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -164,6 +163,9 @@ def with_like(
     options: WriteOptions, like: Input | None, section: str | None
 ) -> WriteOptions:
     """The options with another save whose tensors the source must have."""
+    # Here: few runs have another save to compare with.
+    from ckpt.surface.api.stored import like_at
+
     if like is None:
         return options
     other = like_at(like, options.limits, section, plugins=options.plugins)

@@ -115,18 +115,21 @@ def _option_row(
         metavar, commands, text = texts
     # `-o/--output`: the letter stands before the slash.
     short, _, long = name.rpartition("/")
+    names = tuple(commands.replace("*", "").split())
     # `inspect*` is rare in inspect alone.
-    marked = commands.split()
+    rare_in = names if rare else ()
+    if "*" in commands and not rare:
+        rare_in = tuple(
+            command[:-1] for command in commands.split() if command[-1] == "*"
+        )
     return Option(
         name=long,
         short=short or None,
         kind=kind,
         metavar=metavar,
-        commands=tuple(command.rstrip("*") for command in marked),
+        commands=names,
         help=text,
-        rare_in=tuple(
-            command.rstrip("*") for command in marked if rare or command.endswith("*")
-        ),
+        rare_in=rare_in,
         default=default,
         low=low,
         high=high,

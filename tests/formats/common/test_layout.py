@@ -22,10 +22,10 @@ from same import difference
 from ckpt import formats
 from ckpt.bytes import target
 from ckpt.commands.rehome.rehome import moves, rehome
-from ckpt.commands.rewriting.report import edited_checkpoint
+from ckpt.commands.rewriting.edited import edited_checkpoint
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
-from ckpt.formats.common import stream
+from ckpt.formats.common import heads
 from ckpt.formats.common.layout import PAGE, PlannedRecord, bytes_record, lay_out
 from ckpt.formats.torch_zip import writer as torch_zip
 from ckpt.formats.torch_zip.reader import Origin
@@ -525,7 +525,7 @@ def legacy_with_view(path: Path) -> Path:
     view = Id("storage", torch.FloatStorage, "7", "cpu", 5, ("8", 2, 3))
     with path.open("wb") as file:
         for head in (
-            stream.MAGIC,
+            heads.MAGIC,
             1001,
             {"protocol_version": 1001, "little_endian": True},
         ):
