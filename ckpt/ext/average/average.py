@@ -554,7 +554,7 @@ class _Plan:
         first = self._firsts.setdefault(ref.view, name)
         if first != name:
             self._refuse_untied(first, name)
-        elif ref.numel:
+        else:
             self._fill_mean(name, ref, refs[:-1])
 
     def _fill_mean(

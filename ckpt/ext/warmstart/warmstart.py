@@ -227,18 +227,18 @@ def _plan_coverage(
     joins = names.match.joins if options.fuse else {}
     cuts = names.match.cuts if options.split else {}
     rows: list[Pairing] = []
+    is_live = target.traits.is_live
     for name, entry in wanted.items():
         partner = names.partners.get(name)
         if name in joins:
             parts = [given[part] for part in joins[name]]
-            rows += _fused_rows(name, entry, parts, options)
+            rows += _fused_rows(name, entry, parts, options, is_live)
         elif name in cuts:
             whole, third = cuts[name]
-            rows += _split_rows(name, entry, given[whole], third, options)
+            rows += _split_rows(name, entry, given[whole], third, options, is_live)
         elif partner is None:
             rows.append(Pairing("missing", name, entry, None))
         else:
-            is_live = target.traits.is_live
             rows.append(_pair_tensor(name, entry, given[partner], options, is_live))
     taken = set(names.partners.values())
     for names_of_parts in joins.values():
@@ -612,7 +612,11 @@ def _inner_modules(name: str) -> list[str]:
 
 
 def _fused_rows(
-    name: str, target: Entry, parts: Sequence[Entry], options: Options
+    name: str,
+    target: Entry,
+    parts: Sequence[Entry],
+    options: Options,
+    is_live: bool,
 ) -> list[Pairing]:
     """The rows of a tensor that holds query, key and value one after the other."""
     rows = [len_of(part) for part in parts]
@@ -626,13 +630,18 @@ def _fused_rows(
         # Some rows of the target are a tensor of their own, that the part is loaded
         # into.
         own = _rows_of(target, start, count)
-        row = _pair_tensor(name, own, part, options, is_live=True)
+        row = _pair_tensor(name, own, part, options, is_live)
         fused.append(_with_rows(row, "target", start, count))
     return fused
 
 
 def _split_rows(
-    name: str, target: Entry, whole: Entry, third: int, options: Options
+    name: str,
+    target: Entry,
+    whole: Entry,
+    third: int,
+    options: Options,
+    is_live: bool,
 ) -> list[Pairing]:
     """The row of a tensor that is a third of another one."""
     count = len_of(target)
@@ -640,7 +649,7 @@ def _split_rows(
         why = f"a third of {list(whole.tensor.shape)} → {list(target.tensor.shape)}"
         return [Pairing("kept", name, target, whole, why=why)]
     part = _rows_of(whole, third * count, count)
-    row = _pair_tensor(name, target, part, options, is_live=True)
+    row = _pair_tensor(name, target, part, options, is_live)
     return [_with_rows(row, "pretrained", third * count, count)]
 
 

@@ -554,6 +554,29 @@ def test_parts_of_other_shapes_are_kept(option: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("option", ["--fuse", "--split"])
+def test_parts_of_a_target_without_memory_are_kept(option: str, tmp_path: Path) -> None:
+    sides = (HF, TIMM) if option == "--fuse" else (TIMM, HF)
+    one, two = vit(sides[0], 0).state_dict(), vit(sides[1], 1).state_dict()
+    empty = (
+        "blocks.1.attn.qkv.weight"
+        if option == "--fuse"
+        else "vit.layers.1.attention.k_proj.weight"
+    )
+    two[empty] = two[empty].to("meta")
+    rewriting.saved(one, tmp_path / "a.pth")
+    rewriting.saved(two, tmp_path / "b.pth")
+
+    words = ("warmstart", "a.pth", "--into", "b.pth", option)
+    coverage = planned(inside(*words, "--dry-run", "--json", cwd=tmp_path))
+
+    kept = [row for row in coverage["pairs"] if row["status"] == "kept"]
+    assert {row["name"] for row in kept} == {empty}
+    assert {row["why"] for row in kept} == {
+        "the target's tensor is on meta, without data"
+    }
+
+
 # --- what belongs to the old weights --------------------------------------------------
 
 
