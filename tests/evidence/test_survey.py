@@ -11,6 +11,7 @@ import pytest
 
 from ckpt import formats
 from ckpt.commands.inspect.inspect import inspect
+from ckpt.evidence import gradients
 from ckpt.evidence import survey as surveys
 from ckpt.evidence.record import LooseModule, ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
@@ -25,7 +26,7 @@ def test_each_thing_is_worked_out_once(samples: Path) -> None:
         ) as sections,
         mock.patch.object(surveys, "find_roles", wraps=surveys.find_roles) as roles,
         mock.patch.object(
-            surveys, "gradient_uses", wraps=surveys.gradient_uses
+            gradients, "gradient_uses", wraps=gradients.gradient_uses
         ) as uses,
     ):
         survey = Survey(checkpoint)

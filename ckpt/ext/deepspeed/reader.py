@@ -523,7 +523,10 @@ def _mend_module(files: Files, models: dict[int, ModelState]) -> None:
         # copy in the module is lost.
         trained = _trained_names(main)
         names = [f"{MODULE}.{name}" for name in lost]
-        names += [f"{MODEL}.{name}" for name in lost if name not in trained]
+        for name in lost:
+            # A shared parameter is rebuilt under the name of its owner.
+            if main.shared.get(name, name) not in trained:
+                names.append(f"{MODEL}.{name}")
         text = (
             f"the module is cut off: {and_more([show(name, 60) for name in lost], 3)}"
         )

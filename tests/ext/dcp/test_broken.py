@@ -282,8 +282,25 @@ def test_an_item_that_is_something_else_is_found_by_verify(
     store(copy, found)
     done = inside("verify", str(copy), cwd=copy)
     assert done.code == 1 and said in done.out.decode(), done
-    with ckpt.open(copy) as checkpoint, pytest.raises(CkptError):
+    with ckpt.open(copy) as checkpoint, pytest.raises(CkptError) as caught:
         checkpoint["model.up.weight"].numpy()
+    assert "model.up.weight" in str(caught.value) and str(copy) in str(caught.value)
+
+
+def test_an_item_that_cannot_be_read_is_named(copy: Path) -> None:
+    found = metadata(copy)
+    info = found.storage_data[index("model.up.weight")]
+    file = copy / info.relative_path
+    data = bytearray(file.read_bytes())
+    entry = data.index(b"PK\x01\x02", info.offset)
+    data[entry + 8] |= 1  # the record is called encrypted
+    file.write_bytes(data)
+
+    with ckpt.open(copy) as checkpoint, pytest.raises(CkptError) as caught:
+        checkpoint["model.up.weight"].numpy()
+
+    said = str(caught.value)
+    assert said.count("model.up.weight: record ") == 1 and "is encrypted" in said
 
 
 REFUSED: list[tuple[str, Edit, str]] = [

@@ -84,6 +84,30 @@ def test_a_rank_of_zero_2_is_missing(
         )
 
 
+def test_the_module_is_cut_off(tmp_path: Path) -> None:
+    """Half of the file is gone: the trained parameters are in the optimizer states, and
+    the others are nowhere.
+    """
+    folder = deepspeeds.write(tmp_path / "run", 2)
+    file = folder / TAG / "mp_rank_00_model_states.pt"
+    os.truncate(file, file.stat().st_size // 2)
+
+    with formats.open(str(folder), partial=True) as found:
+        notices = {notice.code: notice for notice in found.account.notices}
+
+    notice = notices["incomplete"]
+    live = deepspeeds.Live()
+    module = {f"module.{name}" for name in live.weights()}
+    # The head is tied to the embedding, which is trained.
+    there = {*live.trained, "head.weight"}
+    untrained = set(live.weights()) - there
+    assert set(notice.tensors) == module | {f"model.{name}" for name in untrained}
+    assert notice.message == (
+        "the module is cut off: emb.weight, up.weight, up.bias and 7 more"
+    )
+    assert names(found, "model") == there
+
+
 def test_a_rank_of_zero_3_is_missing(tmp_path: Path) -> None:
     """Every parameter has a part in each rank. The last rank may have none of a small
     one.

@@ -48,6 +48,7 @@ def test_a_missing_rank_is_named_with_what_is_lost(rank: int, copy: Path) -> Non
         3: "up.weight lacks [12:16, :]",
     }[rank]
     assert text.startswith(f"the file of rank {rank} is missing: {lost}"), text
+    assert text.endswith(f"and {len(names) - 1} more tensors lack parts too"), text
     assert "up.weight" in names and "bn.running_mean" not in names
     done = inside("verify", "c", cwd=copy.parent)
     assert done.code == 1 and "bn.running_mean" not in done.out.decode(), done
