@@ -23,7 +23,13 @@ from ckpt.model.limits import Limits
 from ckpt.model.text import counted_noun, show, show_literal
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.keywords import Path, Texts, globs_of, limits_only
-from ckpt.surface.api.opening import Input, at_hand, location_of, path_of
+from ckpt.surface.api.opening import (
+    Input,
+    at_hand,
+    location_of,
+    path_of,
+    without_command,
+)
 from ckpt.surface.api.progress import Meter, Progress, metered_reading
 
 if TYPE_CHECKING:
@@ -102,6 +108,8 @@ def verify(
             opened.check_unchanged()
             return report
     except CkptError as error:
+        # The command of its hint is this one.
+        error.hint = without_command(error.hint)
         if not isinstance(error, UnreadableError) or isinstance(
             error, (LinkError, NotOpenedError)
         ):

@@ -15,8 +15,15 @@ from ckpt.bytes.far import is_url
 from ckpt.bytes.location import Alone, Location, locate, with_home
 from ckpt.bytes.source import BaseSource, Duplicate, File, FileObject, Source, Window
 from ckpt.hooks import load_hook
-from ckpt.model.errors import NotOpenedError, about
+from ckpt.model.errors import (
+    UNFINISHED,
+    CutOffError,
+    NotOpenedError,
+    UnreadableError,
+    about,
+)
 from ckpt.model.limits import Limits
+from ckpt.model.text import pasted_path
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.handle import Recipe, handle_of, opened
 from ckpt.surface.api.keywords import limits_only
@@ -54,7 +61,9 @@ def open(
             path if isinstance(path, bytes) else bytes(path), limits, partial, plugins
         )
     elif isinstance(path, (str, os.PathLike)):
-        handle = handle_of(with_home(os.fsdecode(path)), limits, partial, plugins)
+        given = with_home(os.fsdecode(path))
+        with naming_loss(None if partial else given):
+            handle = handle_of(given, limits, partial, plugins)
     elif hasattr(path, "read"):
         # Such a file cannot be opened again by another process: its recipe has no path.
         source = _source_of(path)
@@ -70,6 +79,34 @@ def open(
             f"{type(path).__name__}{way}"
         )
     return Checkpoint(handle, limits, plugins=plugins)
+
+
+@contextmanager
+def naming_loss(path: str | None) -> Iterator[None]:
+    """Give the error of a file that is cut off, or of a set that lacks a file, the
+    command that names what is lost, and how the rest is written.
+    """
+    try:
+        yield
+    except UnreadableError as error:
+        pasted = None if path is None or is_url(path) else pasted_path(path)
+        is_lossy = isinstance(error, CutOffError) or error.hint == UNFINISHED
+        # A guess at the cause stands before the command. Another hint is a way out.
+        is_guess = error.hint is None or error.hint.endswith("?")
+        if pasted is not None and is_lossy and is_guess:
+            guess = "" if error.hint is None else f"{error.hint} "
+            error.hint = f"{guess}{_COMMAND}{pasted}{_LOSS}"
+        raise
+
+
+_COMMAND, _LOSS = "ckpt verify ", " names what is lost"
+
+
+def without_command(hint: str | None) -> str | None:
+    """The hint as it was before `naming_loss`: its guess alone."""
+    if hint is None or not hint.endswith(_LOSS):
+        return hint
+    return hint.partition(_COMMAND)[0].rstrip() or None
 
 
 def _source_of(file: object) -> Source:

@@ -56,7 +56,7 @@ from ckpt.pickle.calls import Code, code_of
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
 from ckpt.surface.api.handle import read
 from ckpt.surface.api.keywords import Path, doubt_lines
-from ckpt.surface.api.opening import NAMELESS, Input, at_hand, path_of
+from ckpt.surface.api.opening import NAMELESS, Input, at_hand, naming_loss, path_of
 from ckpt.surface.api.progress import Meter
 from ckpt.surface.api.steps import step_of
 
@@ -312,7 +312,10 @@ def opened(path: str, options: WriteOptions) -> Checkpoint:
     """
     if options.open is not None:
         return options.open(path, options.partial)
-    return read(path, options.limits, plugins=options.plugins, partial=options.partial)
+    with naming_loss(None if options.partial else path):
+        return read(
+            path, options.limits, plugins=options.plugins, partial=options.partial
+        )
 
 
 def _check_place(given: Opened) -> None:

@@ -12,15 +12,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
-from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate, shown_path
 from ckpt.bytes.source import read_limited, read_pipe
 from ckpt.evidence.survey import Survey
 from ckpt.hooks import load_hook
 from ckpt.model.errors import (
-    UNFINISHED,
     CkptError,
-    UnreadableError,
     UsageError,
     about,
 )
@@ -32,7 +29,6 @@ from ckpt.model.text import (
     Json,
     and_more,
     counted_noun,
-    pasted_path,
     show,
     show_folded_names,
     show_literal,
@@ -457,32 +453,16 @@ def opened(
         layouts = load_hook("layouts")
         checkpoint = layouts.open_pattern(path, limits, plugins=plugins)
     if checkpoint is None:
-        with _naming_loss(path):
-            checkpoint = open_side(
-                path,
-                structure=structure,
-                partial=partial,
-                limits=limits,
-                plugins=plugins,
-            )
+        checkpoint = open_side(
+            path,
+            structure=structure,
+            partial=partial,
+            limits=limits,
+            plugins=plugins,
+        )
     for text in notice_lines(checkpoint) if tell else ():
         output.write_talk(text)
     return checkpoint
-
-
-@contextmanager
-def _naming_loss(path: str) -> Iterator[None]:
-    """Give the error of a set that lacks a file the command that names what is lost,
-    and how the rest is written.
-    """
-    try:
-        yield
-    except UnreadableError as error:
-        pasted = pasted_path(path)
-        # The path as it was typed is known here, so the hint can have a command.
-        if error.hint == UNFINISHED and pasted is not None and not is_url(path):
-            error.hint = f"{UNFINISHED} ckpt verify {pasted} names what is lost"
-        raise
 
 
 def tell_misfit(survey: Survey, model: str | None) -> None:

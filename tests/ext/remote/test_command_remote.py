@@ -191,9 +191,11 @@ def test_a_legacy_file_with_a_wrong_count(web: Web, tmp_path: Path) -> None:
             ckpt("inspect", web.put("/b.pth", bytes(wrong))),
             ckpt("inspect", str(tmp_path / "b.pth")),
         )
-        assert far.err.replace(f"{web.url}/b.pth".encode(), b"") == local.err.replace(
-            str(tmp_path / "b.pth").encode(), b""
-        )
+        path = str(tmp_path / "b.pth").encode()
+        # A URL may hold a password, so no command with it is printed.
+        said = local.err.replace(b"ckpt verify %s names what is lost" % path, b"")
+        said = said.replace(b" ()\n", b"\n").replace(path, b"")
+        assert far.err.replace(f"{web.url}/b.pth".encode(), b"") == said
         assert far.code == local.code != 0
 
 

@@ -614,6 +614,30 @@ def test_an_unreadable_file_without_a_command_says_why(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["cut.pth", "it's cut?.pth"])
+def test_the_error_of_a_file_that_is_cut_off_names_verify(
+    name: str, tmp_path: Path
+) -> None:
+    whole = (SAMPLES / "llama_bf16.pth").read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    command = f"ckpt verify {shell_word(name)}"
+    guess = "an unfinished download or save?"
+
+    for words in (("inspect", name), ("rehome", name, "-o", "out.pth")):
+        done = inside(*words, cwd=tmp_path)
+        (line,) = done.complaints
+        assert line.endswith(f"({guess} {command} names what is lost)"), line
+    document = json.loads(inside("inspect", name, "--json", cwd=tmp_path).out)
+    assert document["error"]["hint"] == f"{guess} {command} names what is lost"
+
+    # The command does not name itself, and a file object has no path.
+    said = inside("verify", name, cwd=tmp_path).out.decode()
+    assert f"({guess})" in said and "names what is lost" not in said
+    with pytest.raises(CkptError) as caught:
+        package.open(whole[: len(whole) // 2])
+    assert caught.value.hint == guess
+
+
 def test_the_end_of_a_torn_rewrite_names_undo(tmp_path: Path) -> None:
     folder = tmp_path / "it dir"
     folder.mkdir()

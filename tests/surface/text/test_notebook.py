@@ -309,7 +309,7 @@ def test_an_error_shows_the_caller_and_one_line(tmp_path: Path) -> None:
     problem = "cut off: the zip archive has no directory, the file ends at 13,687 bytes"
     assert lines[-1] == (
         f"CutOffError: {SAMPLES}/truncated.pth: {problem} (an unfinished download "
-        "or save?)"
+        f"or save? ckpt verify {SAMPLES}/truncated.pth names what is lost)"
     )
     frames = [line for line in lines if line.startswith("  File ")]
     assert len(frames) == 2 and all(Path(__file__).name in frame for frame in frames)
