@@ -5,16 +5,19 @@ what is printed is not what failed.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import oracle
 import pytest
 import torch
 from answered import Answered, raised
+from process import ROOT
 from safetensors.torch import save_file
 from torch import nn
 
 pytestmark = oracle.QUIET
+GPU_FILES = ROOT / "tests" / "gpu_files"
 
 
 def net() -> nn.Sequential:
@@ -192,3 +195,25 @@ def test_one_file_is_not_what_every_loader_reads(tmp_path: Path) -> None:
     assert "every loader" not in found.said
     assert "by the name model.safetensors, beside config.json" in found.said
     found.run("ckpt convert")
+
+
+@pytest.mark.needs("pt2")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AssertionError: Torch not compiled with CUDA enabled",
+        (
+            "RuntimeError: Attempting to deserialize object on a CUDA device but "
+            "torch.cuda.is_available() is False."
+        ),
+    ],
+)
+def test_a_program_of_a_gpu_gives_its_weights(text: str, tmp_path: Path) -> None:
+    shutil.copy(GPU_FILES / "exported.pt2", tmp_path)
+
+    found = Answered(text, tmp_path / "exported.pt2")
+
+    assert "torch.export.load has no map_location" in found.said
+    written = found.run("ckpt convert")
+    state = torch.load(written, map_location="cpu", weights_only=True)
+    assert len(state) == 13

@@ -91,9 +91,11 @@ def _answer_device(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"None is saved on {show(message.device, 40)}, which the message names."
         )
-    yield from command_statements(
-        "A file without devices loads on any machine:", case.plan(("rehome",))
-    )
+    way = case.plan(("rehome",))
+    # Nothing moves an exported program, and the finding says what is left.
+    if way.command is None:
+        yield from finding_statements(case.found("cuda"))
+    yield from command_statements("A file without devices loads on any machine:", way)
     if survey.checkpoint.weights_only:
         yield from command_statements(
             (
