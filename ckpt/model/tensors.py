@@ -422,7 +422,7 @@ def parts_of(tensor: Tensor) -> tuple[TensorRef, ...]:
 def is_cut(tensor: Tensor) -> bool:
     """Tell whether a file has less than the tensor, for it is that of one rank.
 
-    A summand (Partial) is no part: the files of all ranks do not give the tensor either.
+    A summand (Partial) is no part: the files of all ranks do not give the tensor.
     """
     if not isinstance(tensor, Composite):
         return False

@@ -454,9 +454,7 @@ def test_whole_tensors_of_two_files_are_compared(ranks: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("ending", ["safetensors", "pth"])
 @pytest.mark.parametrize("command", ["convert", "slim"])
-def test_one_rank_alone_names_the_folder(
-    command: str, ending: str, copy: Path
-) -> None:
+def test_one_rank_alone_names_the_folder(command: str, ending: str, copy: Path) -> None:
     """The weights of a model are tensors, and no option may drop them."""
     plain = ["--plain"] if (command, ending) == ("convert", "pth") else []
     done = inside(command, file(0), *plain, "-o", f"out.{ending}", cwd=copy)
