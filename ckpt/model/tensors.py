@@ -420,7 +420,7 @@ def parts_of(tensor: Tensor) -> tuple[TensorRef, ...]:
 
 
 def is_cut(tensor: Tensor) -> bool:
-    """Tell whether a file has less than the tensor, for it is that of one rank.
+    """Tell whether the file of one rank has less than the tensor.
 
     A summand (Partial) is no part: the files of all ranks do not give the tensor.
     """

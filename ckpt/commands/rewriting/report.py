@@ -626,8 +626,8 @@ def uninitialized_leftovers(checkpoint: Checkpoint, section: Section) -> list[Le
 
 
 def refuse_pieces(tensors: Sequence[Tensor | None], path: str) -> None:
-    """Raise LossError where parts of tensors are lost, for the file is that of one
-    rank: dropping them would leave next to nothing.
+    """Raise LossError where parts of tensors are lost: the file is one rank's, and
+    dropping them leaves next to nothing.
     """
     pieces = [tensor for tensor in tensors if tensor is not None and is_cut(tensor)]
     if not pieces:
