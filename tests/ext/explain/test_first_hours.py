@@ -217,3 +217,25 @@ def test_a_program_of_a_gpu_gives_its_weights(text: str, tmp_path: Path) -> None
     written = found.run("ckpt convert")
     state = torch.load(written, map_location="cpu", weights_only=True)
     assert len(state) == 13
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_save_before_the_first_step_asks_for_a_later_one(
+    steps: int, tmp_path: Path
+) -> None:
+    model = nn.ModuleDict({"a": net(), "b": nn.Linear(3, 4), "c": nn.Linear(3, 4)})
+    model["c"].requires_grad_(False)
+    trained = [tensor for tensor in model.parameters() if tensor.requires_grad]
+    optimizer = torch.optim.Adam(trained)
+    for _ in range(steps):
+        model["a"](torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, tmp_path / "step.pth")
+    text = "Parameter indices which did not receive grad for rank 0: 4 5"
+
+    found = Answered(text, tmp_path / "step.pth")
+
+    asks = [line for line in found.commands if line.startswith("ckpt explain MESSAGE")]
+    later, older = "MESSAGE step.pth LATER", "MESSAGE OLDER step.pth"
+    assert asks == [f"ckpt explain {older if steps else later}"]
