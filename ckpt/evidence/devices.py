@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 from ckpt.model.checkpoint import Value
+from ckpt.model.dtypes import BY_NAME
 from ckpt.model.errors import UsageError
 from ckpt.model.nodes import is_tuple
 from ckpt.model.rows import NamedTuple
@@ -53,6 +54,8 @@ def check_device(tag: str) -> str:
     if kind in ("gpu", "cuda") or (kind.isdigit() and not colon):
         index = number or (kind if kind.isdigit() else "0")
         hint = f"did you mean cuda:{index}?" if index.isdigit() else hint
+    elif tag.removeprefix("torch.") in BY_NAME:
+        hint = f"a dtype: ckpt convert --dtype {tag.removeprefix('torch.')}"
     elif kind == "cpu":
         hint = "cpu has no number" if colon else "did you mean cpu?"
     raise UsageError(f"{tag or '(empty)'}: not a device that torch knows", hint=hint)

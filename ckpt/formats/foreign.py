@@ -418,6 +418,18 @@ _LONG_NAME = 4_096
 """Bytes behind the header of a tar archive in which a long name is looked for."""
 
 
+_BEFORE_PICKLE = frozenset(
+    (
+        "version",
+        "byteorder",
+        ".format_version",
+        ".storage_alignment",
+        ".data/serialization_id",
+    )
+)
+"""The records that torch writes when it closes an archive, also without a pickle."""
+
+
 def _archive_error(archive: Archive, path: str) -> CkptError:
     names = archive.records
     flat = set(names)
@@ -436,6 +448,12 @@ def _archive_error(archive: Archive, path: str) -> CkptError:
         return UnsupportedError("not a checkpoint: an office document")
     if any(name.lower().endswith(WEIGHTS) for name in names):
         return UnsupportedError("a zip archive of checkpoints", hint="unzip it first")
+    # All records lie in one folder, which has the name of the file.
+    if {name.partition("/")[2] for name in names} <= _BEFORE_PICKLE:
+        return UnsupportedError(
+            "not a checkpoint: torch.save stopped before it wrote data.pkl",
+            hint="an object that cannot be pickled? use an earlier save",
+        )
     return UnsupportedError("not a checkpoint: a zip archive without data.pkl")
 
 

@@ -417,3 +417,25 @@ def parts_of(tensor: Tensor) -> tuple[TensorRef, ...]:
     if isinstance(tensor, TensorRef):
         return (tensor,)
     return tuple(part for _, part in tensor.parts)
+
+
+def is_cut(tensor: Tensor) -> bool:
+    """Tell whether the file of one rank has less than the tensor.
+
+    A summand (Partial) is no part: the files of all ranks do not give the tensor.
+    """
+    if not isinstance(tensor, Composite):
+        return False
+    if tensor.piece is not None:
+        kinds = {placement.kind for placement in tensor.piece.placements}
+        return tensor.piece.is_cut and "partial" not in kinds
+    shards = tensor.shards
+    return shards is not None and len(shards.offsets) < len(shards.listed)
+
+
+def rank_of(tensor: Tensor) -> int | None:
+    """The rank whose part of a tensor a file has, or None where it is not recorded."""
+    assert isinstance(tensor, Composite)
+    if tensor.piece is not None:
+        return tensor.piece.rank
+    return None if tensor.shards is None else tensor.shards.rank

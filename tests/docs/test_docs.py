@@ -418,6 +418,8 @@ def test_the_errors_of_the_page_are_torchs() -> None:
         "Some tensors share memory",
         "to be dict-like",
         "mat1 and mat2",
+        "Input type (torch.cuda",
+        "not compiled with CUDA",
         "Can't pickle local",
         "state_steps",
         "addmm_impl",

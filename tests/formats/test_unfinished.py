@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from process import ckpt
+from process import check_error, ckpt
 
 TEXT = (
     "RuntimeError: unexpected EOF, expected 129070 more bytes. The file might be "
@@ -103,3 +103,16 @@ def test_tensors_of_zeros_are_whole(is_zip: bool, tmp_path: Path) -> None:
         _use_new_zipfile_serialization=is_zip,
     )
     assert report(tmp_path / "m.pth", "verify")["verdict"] == "intact"
+
+
+def test_a_save_that_stopped_at_its_pickle(tmp_path: Path) -> None:
+    """torch closes the archive of a save that fails, and leaves it without a pickle."""
+    path = tmp_path / "a.pth"
+    with pytest.raises(Exception, match="pickle"):
+        torch.save({"w": torch.ones(2), "f": lambda: 0}, path)
+    assert path.exists()
+
+    check_error(
+        ckpt("inspect", path),
+        "torch.save stopped before it wrote data.pkl (an object that cannot be pickled?",
+    )

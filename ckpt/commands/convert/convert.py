@@ -20,6 +20,7 @@ from ckpt.commands.rewriting.report import (
     made_plain,
     make_with_drop_hint,
     refuse_empty,
+    refuse_pieces,
     rest_of,
     uninitialized_leftovers,
     weightless_leftovers,
@@ -748,6 +749,15 @@ def _to_tensors(
     else:
         lost += rows
     if lost and not drop_other:
+        names = {row.name for row in lost}
+        refuse_pieces(
+            [
+                entry.tensor
+                for entry in checkpoint.tensors
+                if entry.name in names or chosen.relative(entry.name) in names
+            ],
+            checkpoint.path,
+        )
         listed = and_more(
             [f"{show_name(row.name, 60)} ({row.what})" for row in lost], 5, "; "
         )

@@ -893,8 +893,8 @@ def _bar_text(change: float, largest: float, room: int) -> str:
 
 def _row_name(row: Row) -> str:
     if row.status == "renamed":
-        return f"{show(row.labels[0])} → {show(row.labels[1])}"
-    return show(row.label)
+        return " → ".join([show(label) or "(the root)" for label in row.labels])
+    return show(row.label) or "(the root)"
 
 
 def _row_texts(row: Row) -> Texts:
@@ -1178,7 +1178,7 @@ def name_lines(report: DiffReport) -> Sequence[Line]:
     """The names of what differs, one per line."""
     names = [row.name for row in report.rows if row.status not in ("same", "unchecked")]
     return [
-        [(show(name, None), "")]
+        [(show(name, None) or "(the root)", "")]
         for name in (*names, *(row.name for row in report.values))
     ]
 

@@ -128,7 +128,7 @@ def tensor_lines(
     ]
     if values:
         facts.append(("values", _values_text(values, tensor.numel)))
-    lines: list[Line] = [[(show(row.entry.name, None), "name")]]
+    lines: list[Line] = [[(show(row.entry.name, None) or "(the root)", "name")]]
     for label, text in facts:
         if text:
             head: Line = [("  ", ""), (f"{label:<9}", "dim")]

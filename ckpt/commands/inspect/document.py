@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from ckpt.commands.inspect.logical import counted_parameters, with_whole_weights
 from ckpt.evidence.gradients import says_gradients
 from ckpt.evidence.roles import Role
 from ckpt.evidence.survey import Survey
@@ -190,12 +191,16 @@ def totals(report: Inspection) -> dict[str, Json]:
     dtypes: dict[str, int] = {}
     for row in report.rows:
         dtypes[row.tensor.dtype.name] = dtypes.get(row.tensor.dtype.name, 0) + 1
+    whole = with_whole_weights(report)
+    parameters, unknown = counted_parameters(whole)
     return {
         "tensors": len(report.rows),
         "numel": sum(row.tensor.numel for row in report.rows),
         "bytes": sum(row.tensor.nbytes for row in report.rows),
         "storages": len(report.checkpoint.storages),
         "storage_bytes": sum(storage.nbytes for storage in report.checkpoint.storages),
+        "parameters": whole.survey.count_elements(parameters),
+        "unknown": whole.survey.count_elements(unknown),
         "dtypes": dtypes,
         "devices": device_totals(report),
     }

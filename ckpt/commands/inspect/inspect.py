@@ -801,13 +801,22 @@ def _device_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
             last = max(_cuda_number(tag) for tag in away)
             if last > 0:
                 follows += f" It needs {last + 1} GPUs."
+        way = plan(("rehome",))
+        # Nothing moves a program that names a device beside each tensor, and its loader
+        # has no map_location.
+        if checkpoint.traits.names_are_code and not checkpoint.traits.tags_are_apart:
+            way = plan(("extracted",))
+            follows = (
+                f"{loader} has no map_location, and stops without that device. "
+                "convert takes the weights out."
+            )
         pairs = zip(names_of(report.entries), looks_of(report.entries), strict=True)
         names = tuple([name for name, look in pairs if look.device in away])
         yield Finding(
             "cuda",
             f"A bare {loader} puts {held}.",
             names,
-            plan(("rehome",)).command,
+            way.command,
             consequence=follows,
         )
     named = [row for row in checkpoint.code_devices if is_accelerator(row.device)]

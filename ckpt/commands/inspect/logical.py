@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckpt.hooks import find_hook
@@ -42,3 +43,26 @@ def is_quantised(survey: Survey) -> bool:
 
 def _is_of_torchao(tensor: Tensor) -> bool:
     return tensor.layout == "wrapper" and (tensor.detail or "").startswith("torchao.")  # type: ignore[union-attr]
+
+
+def with_whole_weights(report: Inspection) -> Inspection:
+    """The report in which each quantised weight is one tensor, where there are some."""
+    if report.quantised is None:
+        return report
+    return report.quantised.shown or report
+
+
+def counted_parameters(
+    report: Inspection,
+) -> tuple[Sequence[int], Sequence[int]]:
+    """The positions of the selected parameters, and of tensors that may be parameters
+    or buffers.
+    """
+    chosen, unknown = report.survey.parameters, report.survey.unknown
+    if not report.selected:
+        return chosen, unknown
+    here = {row.position for row in report.rows}
+    return (
+        [index for index in chosen if index in here],
+        [index for index in unknown if index in here],
+    )

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from ckpt.commands.inspect.inspect import Inspection, Prefix, Row
+from ckpt.commands.inspect.logical import counted_parameters, with_whole_weights
 from ckpt.commands.inspect.tables import (
     ROWS,
     import_table,
@@ -129,7 +130,7 @@ def inspect_lines(
     """The report as a person reads it. The table is cut to the rows left on a screen of
     `height` rows.
     """
-    shown = report if everything else _with_whole_weights(report)
+    shown = report if everything else with_whole_weights(report)
     out = [
         *call_lines(report, width),
         *headline_lines(report, width, shown),
@@ -212,13 +213,6 @@ def call_lines(report: Inspection, width: int | None = None) -> list[Line]:
     return out
 
 
-def _with_whole_weights(report: Inspection) -> Inspection:
-    """The report in which each quantised weight is one tensor, where there are some."""
-    if report.quantised is None:
-        return report
-    return report.quantised.shown or report
-
-
 def headline_lines(
     report: Inspection, width: int | None = None, listed: Inspection | None = None
 ) -> list[Line]:
@@ -228,7 +222,7 @@ def headline_lines(
     `listed` has the tensors of the table, whose number is told.
     """
     quantised = report.quantised
-    report = _with_whole_weights(report)
+    report = with_whole_weights(report)
     checkpoint, rows = report.checkpoint, report.entries
     entries = rows if listed is None else listed.entries
     text = checkpoint.layout or checkpoint.traits.label
@@ -240,14 +234,8 @@ def headline_lines(
         pieces.append("big-endian")
     tensors = looks_of(rows)
     every = looks_of(report.survey.tensors)
-    chosen, unknown = report.survey.parameters, report.survey.unknown
+    chosen, unknown = counted_parameters(report)
     if report.selected:
-        here = {row.position for row in report.rows}
-        # Only parameters that are among the selected tensors are counted.
-        chosen, unknown = (
-            [index for index in indices if index in here]
-            for indices in (chosen, unknown)
-        )
         pieces.append(f"{counted_noun(len(entries), 'tensor')} selected")
     else:
         pieces.append(size_text(checkpoint.nbytes))

@@ -20,6 +20,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Dict, Node, dict_of, tensor_of
 from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Tensor, is_cut, rank_of
 from ckpt.model.text import Json, and_more, counted_noun, show, show_name
 from ckpt.pickle.state_dict import state_dict, without_gradient
 from ckpt.surface.reports import document_head, reduce_report, shown_as_html
@@ -538,6 +539,22 @@ def uninitialized_leftovers(checkpoint: Checkpoint, section: Section) -> list[Le
     ]
 
 
+def refuse_pieces(tensors: Sequence[Tensor | None], path: str) -> None:
+    """Raise LossError where parts of tensors are lost: the file is one rank's, and
+    dropping them leaves next to nothing.
+    """
+    pieces = [tensor for tensor in tensors if tensor is not None and is_cut(tensor)]
+    if not pieces:
+        return
+    ranks = {rank_of(tensor) for tensor in pieces} - {None}
+    whose = f", those of rank {ranks.pop()}" if len(ranks) == 1 else ""
+    raise LossError(
+        f"holds parts of {counted_noun(len(pieces), 'tensor')}{whose}",
+        path=path,
+        hint="the folder with the files of all ranks is one checkpoint",
+    )
+
+
 def losses_of(
     checkpoint: Checkpoint,
     edit: Plain,
@@ -563,6 +580,7 @@ def losses_of(
         for marker, (_, what) in lost.items()
     ]
     if not drop_other:
+        refuse_pieces([tensor_of(node) for node, _ in lost.values()], checkpoint.path)
         listed = and_more(
             [f"{show_name(row.name, 60)} ({show(row.what, 80)})" for row in rows],
             5,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ckpt.commands.rewriting.edited import with_ties
 from ckpt.commands.rewriting.names import NewName, in_scope, with_new_names
@@ -125,12 +126,26 @@ def removed_prefixes(names: dict[str, str]) -> dict[tuple[str, str], int]:
         gone = [part for part in parents if part in WRAPPERS and part not in new_parts]
         if all(part.startswith("_") for part in gone):
             # A word of a wrapper alone, wherever it stood: one row for all layers.
-            counts[f"*.{'.'.join(dict.fromkeys(gone))}.", "*."] += 1
+            counts[f"{_pattern_of(parents, gone)}.", "*."] += 1
             continue
         # `module` may be a layer of the user too, so its place is shown.
         same = _common_end_length(old, new)
         counts[old[: len(old) - same + 1], new[: len(new) - same + 1]] += 1
     return dict(counts)
+
+
+def _pattern_of(parents: list[str], gone: list[str]) -> str:
+    """The words of wrappers in a name, with a star for what stands before and between
+    them: `*._orig_mod`, `_fsdp_wrapped_module.*._checkpoint_wrapped_module`.
+    """
+    words = list(dict.fromkeys(gone))
+    if len(words) == 1:
+        return f"*.{words[0]}"
+    places = [parents.index(word) for word in words]
+    text = words[0] if places[0] == 0 else f"*.{words[0]}"
+    for (before, place), word in zip(pairwise(places), words[1:], strict=True):
+        text += f".{word}" if place == before + 1 else f".*.{word}"
+    return text
 
 
 def _common_end_length(one: str, two: str) -> int:

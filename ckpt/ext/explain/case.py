@@ -311,6 +311,11 @@ def root_keys(case: Case) -> list[str]:
     return [] if root is None else [str(key) for key in root.keys]
 
 
+ONE_TENSOR = (
+    "The root of this file is one tensor: torch.load gives that tensor, and no dict of "
+    "weights by their names."
+)
+"""The sentence about a file that torch.save wrote of a tensor alone."""
 NOTHING = "ckpt finds nothing in this file"
 """The beginning of what is said of a file without findings."""
 
@@ -378,6 +383,14 @@ _END = 2_000
 """Letters at the end of a text, in which the error is."""
 
 
+def _in_sequence(weights: Sequence[str]) -> str:
+    """The end of the sentence about a list: which of its things are weights."""
+    if not any(weights):
+        return ", and no names of weights."
+    shown = and_more([show(name, 80) for name in weights], 3)
+    return f". The weights are in {shown}."
+
+
 def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
     """Say what a checkpoint is, which keys it has, how its names begin, and what it
     lacks of what an error is about.
@@ -410,9 +423,11 @@ def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
         kinds = list(dict.fromkeys(show(look(row).type, 80) for row in root.children))
         yield Statement(
             f"Its root, a {show(root.type, 40)}, holds "
-            f"{counted_noun(len(root.children), 'thing')} ({and_more(kinds, 3)}), and "
-            "no names of weights."
+            f"{counted_noun(len(root.children), 'thing')} ({and_more(kinds, 3)})"
+            f"{_in_sequence(weights)}"
         )
+    elif root.kind == "tensor":
+        yield Statement(ONE_TENSOR)
     elif is_flat and not survey.checkpoint.parts and survey.tensors:
         yield Statement(
             f"It is a state dict of {counted_noun(len(survey.tensors), 'tensor')}: the "

@@ -65,7 +65,8 @@ class PruneRow(NamedTuple):
                 {"name": name, "value": value if isfinite(value) else None}
                 for name, value in self.metrics
             ],
-            "bytes": self.nbytes,
+            # A checkpoint that was passed over was not measured.
+            "bytes": None if self.state is None and self.stays else self.nbytes,
             "hard_links": self.links,
             "deleted": self.is_deleted,
             "problem": self.problem,

@@ -43,7 +43,16 @@ def set(
         if not isinstance(name, str):
             raise UsageError(f"{show(str(name), 80)}: a name is text")
         assignments.append(Assignment(name, node=node_of(name, value)))
-    return assign_values(source, assignments, keyword_texts(delete), **writing)
+    deleted = keyword_texts(delete)
+    if not assignments and not deleted:
+        # A name that is given as a keyword is the usual cause, and a TypeError.
+        options_of(writing, source, "set")
+        raise UsageError(
+            "what to set?",
+            path=path_of(source),
+            hint='{"NAME": VALUE}, or delete="NAME"',
+        )
+    return assign_values(source, assignments, deleted, **writing)
 
 
 def assign_values(

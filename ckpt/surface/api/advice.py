@@ -214,9 +214,12 @@ class Ways:
                     self._survey, words, to or "", self._limits
                 )
         except CkptError as error:
-            return Way(
-                None, reason=error.problem if isinstance(error, LossError) else None
-            )
+            if not isinstance(error, LossError):
+                return Way(None)
+            # An option of the command that is not printed says nothing.
+            hint = error.hint or "--"
+            more = "" if hint.startswith("--") else f" ({hint})"
+            return Way(None, reason=f"{error.problem}{more}")
         command = " ".join(["ckpt", words[0], path, *map(str, options), "-o", out])
         return Way(command, "weights" if words[0] == "slim" else "all")
 

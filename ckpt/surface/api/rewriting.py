@@ -678,6 +678,20 @@ def _with_place(path: str, options: WriteOptions) -> WriteOptions:
     return options._replace(out=place, parents=True)
 
 
+def _has_own_loader(source: Checkpoint) -> bool:
+    """Tell whether a function of its own reads a checkpoint, and nothing else that ckpt
+    writes.
+
+    A live model has no file, and only ckpt puts the ranks of FSDP together. Files that
+    torch.load opens, in a folder too, are no format of their own.
+    """
+    traits = source.traits
+    if save.is_written(source.format) or traits.is_live or not traits.is_pickle:
+        return False
+    is_plain = traits.load.startswith("torch.load(") and not traits.is_archive
+    return bool(traits.load) and not is_plain
+
+
 def _rewrite_survey(
     checkpoint: Checkpoint,
     survey: Survey,
@@ -775,12 +789,7 @@ def _rewrite_survey(
     if saved is not None:
         for file in carried:
             file.write()
-        if (
-            report.command != "convert"
-            and not save.is_written(report.source.format)
-            and report.source.traits.is_pickle
-            and not report.source.traits.is_live  # it has no file, and no loader
-        ):
+        if report.command != "convert" and _has_own_loader(report.source):
             old = report.source.traits.label
             talk.about(
                 saved.path,

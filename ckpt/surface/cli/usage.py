@@ -63,12 +63,16 @@ _MEANT = {
 """Options of git, torch and Unix, and of other commands -> the option that means this,
 with its value, in a command that has it.
 """
+_UNDO = "the last --in-place of any command: ckpt rehome --undo FILE"
 _NEEDLESS = {
     "diff": {"--exit-code": "the exit code is 1 without it"},
     "prune": dict.fromkeys(("-n", "--dry-run"), "nothing is deleted without --delete"),
     "explain": {"--list": "without an argument it lists all"},
+    "strip": {"--undo": _UNDO},
+    "rename": {"--undo": _UNDO},
+    "set": {"--undo": _UNDO},
 }
-"""Command -> an option of other tools -> why it needs no option."""
+"""Command -> an option of other tools or commands -> why it needs no option."""
 _RECURSIVE = frozenset(("-r", "-R", "--recursive"))
 _SEARCHES = frozenset(("ls", "lint", "stats", "sum", "verify"))
 """The commands that search folders by themselves."""

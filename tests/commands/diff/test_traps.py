@@ -174,6 +174,13 @@ def test_a_key_called_ckpt_is_compared(tmp_path: Path) -> None:
     ).same
 
 
+def test_a_tensor_at_the_root_has_a_name(tmp_path: Path) -> None:
+    """An empty line is no name: a script would pass over it."""
+    pair = W["a.weight"], moved(5)["a.weight"]
+    assert run(*pair, tmp_path, "--name-only").lines == ["(the root)"]
+    assert "M (the root)  " in run(*pair, tmp_path).out.decode()
+
+
 def test_names_of_values_in_the_forms(tmp_path: Path) -> None:
     pair = {"model": W, "epoch": 1}, {"model": W, "epoch": 2}
     assert run(*pair, tmp_path, "--name-only").lines == ["epoch"]

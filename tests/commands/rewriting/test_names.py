@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,24 @@ def test_wrappers_inside(tmp_path: Path) -> None:
         "*._orig_mod.*",
         "*._checkpoint_wrapped_module.*",
     ]
+
+
+def test_wrappers_with_a_module_between_them(tmp_path: Path) -> None:
+    """The pattern matches the names that it stands for."""
+    names = ["_fsdp_wrapped_module.0._checkpoint_wrapped_module.w", "a._orig_mod.b"]
+    names.append("a._orig_mod.0._checkpoint_wrapped_module.w")
+    state = OrderedDict((name, torch.ones(1)) for name in names)
+
+    found, report = stripped(state, tmp_path)
+
+    assert list(found) == ["0.w", "a.b", "a.0.w"]
+    patterns = [change.before for change in report.changes]
+    assert patterns == [
+        "_fsdp_wrapped_module.*._checkpoint_wrapped_module.*",
+        "*._orig_mod.*",
+        "*._orig_mod.*._checkpoint_wrapped_module.*",
+    ]
+    assert all(fnmatch(name, patterns[i]) for i, name in enumerate(names))
 
 
 def test_each_section_has_its_own_prefix(tmp_path: Path) -> None:

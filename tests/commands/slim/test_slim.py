@@ -344,9 +344,7 @@ def test_a_tensor_that_cannot_be_made_plain_is_refused(tmp_path: Path) -> None:
     }
     source = rewriting.saved(thing, tmp_path / "a.pt")
 
-    with pytest.raises(
-        LossError, match=r"c\.weight \(a tensor: torch\.distributed\.tensor\.DTensor\)"
-    ):
+    with pytest.raises(LossError, match=r"holds parts of 1 tensor, those of rank 0 \("):
         slimmed(source, tmp_path / "b.pt")
     slimmed(source, tmp_path / "b.pt", drop_other=True)
     assert set(torch.load(tmp_path / "b.pt")) >= {"a.weight", "b.weight"}

@@ -404,6 +404,12 @@ MESSAGES = [
         "KeyError: 'Trying to restore learning rate scheduler state but checkpoint "
         "contains only the model.'"
     )),
+    ("cpu-build", "AssertionError: Torch not compiled with CUDA enabled"),
+    ("sides", (
+        "RuntimeError: Input type (torch.cuda.HalfTensor) and weight type "
+        "(torch.HalfTensor) should be the same or input should be a MKLDNN tensor and "
+        "weight is a dense tensor"
+    )),
     # types
     ("types", 'RuntimeError: "slow_conv2d_cpu" not implemented for \'Half\''),
     ("types", (

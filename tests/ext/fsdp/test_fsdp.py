@@ -450,3 +450,23 @@ def test_whole_tensors_of_two_files_are_compared(ranks: Path, tmp_path: Path) ->
         "ranks-differ  bn.running_mean (1 tensor) differs between rank 0 and rank 2."
         in done.out.decode()
     )
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "pth"])
+@pytest.mark.parametrize("command", ["convert", "slim"])
+def test_one_rank_alone_names_the_folder(command: str, ending: str, copy: Path) -> None:
+    """The weights of a model are tensors, and no option may drop them."""
+    plain = ["--plain"] if (command, ending) == ("convert", "pth") else []
+    done = inside(command, file(0), *plain, "-o", f"out.{ending}", cwd=copy)
+    (error,) = done.complaints
+    assert "those of rank 0 (the folder with the files of all ranks" in error
+    assert "not a tensor" not in error and "--drop-other" not in error
+    assert done.code == 2 and not (copy / f"out.{ending}").exists()
+    shown = inside("inspect", file(0), cwd=copy).out.decode()
+    assert "the folder with the files of all ranks is one checkpoint" in shown
+
+
+def test_no_loader_reads_the_files_of_ranks(copy: Path) -> None:
+    """Only ckpt puts them together, so no loader lacks the result."""
+    done = inside("slim", ".", "-o", "../out.pth", cwd=copy)
+    assert done.code == 0 and done.complaints == []

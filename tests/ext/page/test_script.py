@@ -11,14 +11,17 @@ import re
 import string
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import node
 import pytest
+import torch
 from node import call, calls
 from process import SAMPLES
 from reports import EVIL, compared, documents
 
+import ckpt
 from ckpt.ext.page.views import pack_rows, page_payload
 from ckpt.model.text import and_more, count_text, show, size_text
 
@@ -1865,3 +1868,58 @@ def test_ticks_of_random_curves_never_say_the_same() -> None:
         )
         assert len(set(found["ticks"])) == len(found["ticks"]), (values, found)
         assert all(len(text) <= 14 for text in found["ticks"]), (values, found)
+
+
+# --- numbers of the first line --------------------------------------------------------
+
+
+def test_the_first_line_counts_the_parameters_that_inspect_counts(
+    tmp_path: Path,
+) -> None:
+    """A tied tensor counts once, and what may be a buffer stands apart."""
+    table = torch.zeros(50, 8)
+    state = {"emb.weight": table, "head.weight": table, "hist": torch.zeros(10)}
+    torch.save({"model": state, "step": 1}, tmp_path / "a.pth")
+    document = ckpt.inspect(tmp_path / "a.pth").to_json()
+    see = (
+        "(view) => headline_pieces(view, view.tensors, view.sections)"
+        ".filter((text) => String(text).match(/parameters|perhaps/))"
+    )
+
+    assert call(see, document) == ["400 parameters", "perhaps 10 more"]
+    assert document["totals"]["parameters"] == 400
+    assert document["totals"]["unknown"] == 10
+
+
+def test_a_loader_of_another_package_is_not_called_safe() -> None:
+    """weights_only is of torch.load, and says nothing of a loader that unpickles."""
+    view = {
+        "weights_only": {"loads": True},
+        "load": 'get_fp32_state_dict_from_zero_checkpoint("run")',
+        "load_note": "it unpickles every file",
+    }
+
+    text = call(
+        "(view) => loads_of(view).map((node) => node.textContent ?? node)", view
+    )
+
+    assert text[0] == "it unpickles every file"
+    assert call("(view) => loads_of(view)[0].textContent", view | {"load_note": None})
+
+
+def test_what_may_be_a_buffer_is_no_parameter_of_the_count() -> None:
+    see = "(rows, alarms) => still_part(rows, alarms)?.children[0].textContent ?? null"
+    moved = {"name": "a", "role": "parameter", "status": "changed"}
+    still = {
+        "name": "b",
+        "role": "parameter",
+        "status": "same",
+        "still": True,
+        "alarms": True,
+    }
+    unsure = still | {"name": "c", "role": "unknown", "alarms": False}
+
+    assert call(see, [moved, still, unsure], True) == "1 of 2 parameters did not change"
+    assert call(see, [moved, still, unsure], False) == (
+        "1 more of 3 parameters did not change (not sure that they are parameters)"
+    )

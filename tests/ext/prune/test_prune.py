@@ -101,6 +101,19 @@ def test_a_number_is_what_the_files_record_under_it(
     assert may_go(tmp_path, "--keep-every", "10") == [f"{word}_5.pt"]
 
 
+def test_what_is_not_looked_at_has_no_bytes(tmp_path: Path) -> None:
+    """Zero is a size, and the file has another one."""
+    torch.save({"w": torch.ones(2)}, tmp_path / "best.pt")
+    save(tmp_path / "step_1.pth", global_step=1)
+
+    rows = json.loads(ckpt("prune", tmp_path, "--json").out)["checkpoints"]
+
+    assert {Path(row["path"]).name: row["bytes"] for row in rows} == {
+        "best.pt": None,
+        "step_1.pth": (tmp_path / "step_1.pth").stat().st_size,
+    }
+
+
 def test_every_nth_stays(tmp_path: Path) -> None:
     for step in (500, 1000, 1500, 2000, 2500):
         save(tmp_path / f"step_{step}.pth", global_step=step, at=OLD + step)

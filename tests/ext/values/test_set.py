@@ -450,3 +450,12 @@ def test_what_moves_behind_a_deleted_item_is_no_other_change(
     path = saved({"log": [{"x": 1}, {"x": 2}], "w": torch.ones(2)}, tmp_path / "a.pth")
     done = ckpt("set", path, "-d", "log.0", "-o", tmp_path / "out.pth")
     assert done.returncode == 0 and "left alone" not in done.stdout
+
+
+def test_python_is_told_in_its_own_words(tmp_path: Path) -> None:
+    path = saved(run_state(), tmp_path / "a.pth")
+    with pytest.raises(TypeError, match="epoch"):
+        library.set(path, epoch=4, out=tmp_path / "b.pth")  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match="what to set") as caught:
+        library.set(path, out=tmp_path / "b.pth")
+    assert "-d NAME" not in str(caught.value) and 'delete="NAME"' in str(caught.value)

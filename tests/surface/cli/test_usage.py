@@ -62,6 +62,14 @@ LINES = {
     "rehome legacy.pth --to CPU -o x.pth": (
         "CPU: not a device that torch knows (did you mean cpu?)"
     ),
+    "convert legacy.pth --to float16 -o x.pth": (
+        "legacy.pth: float16: not a device that torch knows (a dtype: ckpt convert "
+        "--dtype float16)"
+    ),
+    "strip legacy.pth --undo": (
+        "strip: no option --undo (the last --in-place of any command: ckpt rehome "
+        "--undo FILE)"
+    ),
     "convert legacy.pth --dtype fp32 -o x.pth": (
         "legacy.pth: --dtype fp32: not one of bfloat16 float16 float32 (did you mean "
         "float32?)"

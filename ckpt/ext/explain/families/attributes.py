@@ -7,7 +7,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ckpt.evidence.loading import load_of
 from ckpt.ext.explain.case import (
+    ONE_TENSOR,
     Case,
     Statement,
     command_statements,
@@ -106,13 +108,18 @@ def _answer_attribute(message: Message, case: Case) -> Iterator[Statement]:
     models = case.survey.candidates
     # A training checkpoint has its weights below a key, or an optimizer beside them.
     # Else the whole file is the state dict.
-    path = models[0].name if models else ""
-    if path or case.optimizers:
-        where = f", and the weights are in {show(path, 80)}" if path else ""
+    paths = [model.name for model in models if model.name]
+    if paths or case.optimizers:
+        places = and_more([show(path, 80) for path in paths], 3)
+        where = f", and the weights are in {places}" if paths else ""
         yield Statement(
             f"This file is a training checkpoint, a dict of {keys_text(case)}{where}. "
             "It holds no module."
         )
+    elif look(case.survey.checkpoint.root).kind == "tensor":
+        yield Statement(ONE_TENSOR)
+        yield from load_statements(case)
+        return
     else:
         count = counted_noun(len(case.survey.tensors), "tensor")
         yield Statement(
@@ -169,15 +176,17 @@ def _module_in_dict(case: Case) -> Iterator[Statement]:
 
 
 def _build_statements(case: Case) -> Iterator[Statement]:
+    models = case.survey.candidates
     load = case.survey.load
+    text = "Build the model with the code that trained it, and load the weights into it"
+    # With several models in a file the line of the file goes down to none of them.
+    if len(models) > 1 and models[0].name:
+        load = load_of(case.survey.checkpoint, models[:1])
+        text += f", here those of {show(models[0].name, 80)}"
     if load.expression is None:
         yield from load_statements(case)
         return
-    yield Statement(
-        "Build the model with the code that trained it, and load the weights into it:",
-        (),
-        f"model.load_state_dict({load.expression})",
-    )
+    yield Statement(f"{text}:", (), f"model.load_state_dict({load.expression})")
 
 
 def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:

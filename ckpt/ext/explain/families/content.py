@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import (
+    ONE_TENSOR,
     Case,
     Statement,
     finding_statements,
@@ -18,6 +19,7 @@ from ckpt.ext.explain.case import (
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show
+from ckpt.tree.view import look
 
 
 def _dict_like(message: Message, case: Case) -> Iterator[Statement]:
@@ -30,6 +32,16 @@ def _dict_like(message: Message, case: Case) -> Iterator[Statement]:
             "this error. This file is there."
         )
         yield from case.damage or finding_statements(case.at_least("warning"))
+        yield from load_statements(case)
+        return
+    root = look(case.survey.checkpoint.root)
+    if not case.has_module and root.kind in ("sequence", "tensor"):
+        yield Statement(
+            ONE_TENSOR
+            if root.kind == "tensor"
+            else f"The root of this file is a {show(root.type, 40)}, and no dict: "
+            "load_state_dict wants the weights by their names."
+        )
         yield from load_statements(case)
         return
     if not case.has_module and not root_keys(case):

@@ -91,9 +91,11 @@ def _answer_device(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"None is saved on {show(message.device, 40)}, which the message names."
         )
-    yield from command_statements(
-        "A file without devices loads on any machine:", case.plan(("rehome",))
-    )
+    way = case.plan(("rehome",))
+    # Nothing moves an exported program, and the finding says what is left.
+    if way.command is None:
+        yield from finding_statements(case.found("cuda"))
+    yield from command_statements("A file without devices loads on any machine:", way)
     if survey.checkpoint.weights_only:
         yield from command_statements(
             (
@@ -280,7 +282,74 @@ def _device_name(message: Message, case: Case) -> Iterator[Statement]:
     yield from load_statements(case)
 
 
+# Read `Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor)`:
+# the device is a part of the type, and the numbers are of one type.
+_SIDES = re.compile(
+    r"Input type \(torch\.(?:(\w{1,20})\.)?(\w{1,40})\) and (weight|bias) type "
+    r"\(torch\.(?:(\w{1,20})\.)?\2\)"
+)
+
+
+def _answer_sides(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a layer whose input is on another device than its weights."""
+    found = _SIDES.search(message.text)
+    if found is None:
+        return
+    inputs, weights = found[1] or "cpu", found[4] or "cpu"
+    text = (
+        f"Both are {show(found[2], 40)}, and the devices differ: the input is on "
+        f"{show(inputs, 40)}, the {found[3]} of the layer on {show(weights, 40)}."
+    )
+    if weights != "cpu":
+        yield Statement(
+            f"{text} Move the input: input.to(next(model.parameters()).device)."
+        )
+        return
+    yield Statement(
+        f"{text} Move the model: model.to(input.device). A layer that stays behind is "
+        "in a plain Python list, or was made in forward."
+    )
+    yield from finding_statements(case.found("list-modules"))
+
+
+def _answer_cpu_build(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a torch without CUDA that is asked for a GPU: by the program, or by a
+    program in the file.
+    """
+    del message
+    yield Statement(
+        "This torch is built for the CPU alone, and something asked it for a GPU."
+    )
+    checkpoint = case.survey.checkpoint
+    found = case.found("cuda", "device-in-code")
+    # torch.load says in other words that a tensor of a file is on a GPU; the loader of
+    # an exported program makes its tensors there, and stops with these.
+    if checkpoint.traits.names_are_code or checkpoint.code_devices:
+        yield from finding_statements(found)
+        return
+    yield Statement(
+        'The program did: .cuda(), .to("cuda"), device="cuda" or '
+        'map_location="cuda". Write "cpu" there, or install a torch with CUDA.'
+    )
+    yield from finding_statements(found)
+
+
 FAMILIES = (
+    Family(
+        "cpu-build",
+        (
+            r"Torch not compiled with \w{2,12} enabled",
+            r"PyTorch is not linked with support for \w{2,12} devices",
+        ),
+        answer_from_statements(_answer_cpu_build),
+        needs_open=True,
+    ),
+    Family(
+        "sides",
+        (_SIDES.pattern,),
+        answer_from_statements(_answer_sides),
+        needs_open=True,
+    ),
     Family(
         "device",
         (

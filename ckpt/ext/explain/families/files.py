@@ -309,7 +309,11 @@ def _no_file(message: Message, case: Case) -> Answer:
     names = dict.fromkeys(_FILE.findall(message.text))
     # Ask from the narrow case to the broad: a file that is here, an adapter, a run to
     # resume, a pipeline, settings, other names.
-    here = [name for name in names if name in _file_names(case)]
+    files = _file_names(case)
+    here = [name for name in names if name in files]
+    # A loader that takes one of these names takes the index of its shards too.
+    indexes = [f"{name}.index.json" for name in _WITH_INDEX if name in names]
+    here += [index for index in indexes if index in files]
     if here:
         return Answer(
             case.survey.path, tuple(_elsewhere_statements(message, case, here[0]))
@@ -337,10 +341,15 @@ def _no_file(message: Message, case: Case) -> Answer:
     return _by_other_names(message, case)
 
 
+_WITH_INDEX = ("model.safetensors", "pytorch_model.bin")
+"""The names of transformers for a whole model, which may be an index of shards."""
+
+
 def _file_names(case: Case) -> set[str]:
     """The names of the files that lie in the folder itself, or the name of the file."""
     return {
         *case.survey.checkpoint.parts,
+        *(member.file for member in case.survey.checkpoint.members),
         case.survey.path.replace("\\", "/").rpartition("/")[2],
     }
 
@@ -580,7 +589,10 @@ def _by_other_names(message: Message, case: Case) -> Answer:
         text = ""
     else:
         way = case.written(("convert",), "", ".safetensors")
-        text = "As one file, which every loader reads:"
+        text = (
+            "As one file. A loader of folders takes it by the name model.safetensors, "
+            "beside config.json:"
+        )
     if way.command is None:
         way = case.plan(("weights",))
     if way.command is not None:

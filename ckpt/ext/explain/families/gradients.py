@@ -16,6 +16,7 @@ from ckpt.evidence.numbering import (
     numbered_parameters,
     pasted_numbers,
 )
+from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.survey import Survey
 from ckpt.ext.explain.case import Answer, Case, Older, Statement, finding_statements
 from ckpt.ext.explain.family import Family
@@ -245,6 +246,17 @@ def _certain_ways(
         f"ckpt inspect {path} --model {case.model} --index {every}",
     )
     if has_older:
+        return
+    facts = [optimizer_facts(section) for section in case.optimizers]
+    if facts and all(fact is not None and not fact.has_begun for fact in facts):
+        yield Statement(
+            (
+                "This file was saved before the first step of the optimizer. A later "
+                "one says more: a parameter that changed had a gradient."
+            ),
+            (),
+            f"ckpt explain MESSAGE {path} LATER",
+        )
         return
     yield Statement(
         (

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from ckpt.evidence.loading import path_subscripts
+from ckpt.evidence.loading import load_of, path_subscripts
 from ckpt.evidence.mapping import Match
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -1368,7 +1368,8 @@ def _loaded_whole(
     shapes: dict[str, tuple[int, ...]],
 ) -> Statement:
     """The whole checkpoint went into load_state_dict, and not its model."""
-    load = survey.load.expression
+    # With several models in a file the line of the file goes down to none of them.
+    load = load_of(survey.checkpoint, [chosen]).expression
     met = sum(name in shapes for name in message.missing)
     text = (
         "The whole checkpoint was loaded into the model. The weights are in "

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from ckpt.evidence.adapters import piece_of
 from ckpt.evidence.dialects import LEAVES
 from ckpt.evidence.pretrained import merged_parts
 from ckpt.ext.explain.case import Case, Statement, be_verb
@@ -305,6 +306,24 @@ def adapter_rank(message: Message, case: Case) -> Iterator[Statement]:
         return
     ((here, there),) = ranks
     if here == there or not here:
+        return
+    # The message has the sizes of the file that was loaded, and the file that is named
+    # may be another one, as the base.
+    entries = case.survey.tensors
+    held = {
+        entry.tensor.shape[0]
+        for entry in entries
+        if ".lora_A." in entry.name and entry.tensor.shape
+    }
+    is_adapter = any(piece_of(entry.name) is not None for entry in entries)
+    if not is_adapter or (held and here not in held):
+        shown = and_more([f"{rank:,}" for rank in sorted(held)], 3)
+        other = f"has an adapter of rank {shown}" if held else "holds no adapter"
+        yield Statement(
+            f"The adapter that was loaded has rank {here}, and the model was built for "
+            f"an adapter of rank {there}. This file {other}: name the one that was "
+            "loaded."
+        )
         return
     text = (
         f"The adapter of this file has rank {here} (r), and the model was built for an "

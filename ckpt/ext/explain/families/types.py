@@ -278,8 +278,8 @@ FAMILIES = (
             r"mat1 and mat2 must have the same dtype",
             r"expected m1 and m2 to have the same dtype",
             (
-                r"Input type \([\w.]{1,60}\) and (?:weight"
-                r"|bias) type \([\w.]{1,60}\) should be the same"
+                r"Input type \([\w.:]{1,60}\) and (?:weight"
+                r"|bias) type \([\w.:]{1,60}\) should be the same"
             ),
             r"not implemented for '(?:Half|BFloat16)'",
             r"Expected (?:object|tensor) (?:of|to have) scalar type \w{3,20}",

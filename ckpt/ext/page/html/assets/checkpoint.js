@@ -51,6 +51,14 @@ function top_values(values) {
   ];
 }
 
+// What the first line of `ckpt inspect` says. A stored document of an older version has no such totals.
+function counted_parameters(totals) {
+  if (typeof totals.parameters !== "number") return [];
+  const { parameters: sure, unknown } = totals;
+  if (!sure) return [];
+  return [`${count_text(sure)} parameters`, unknown > 0 && `perhaps ${count_text(unknown)} more`];
+}
+
 function headline_pieces(view, tensors, sections) {
   const { file, totals } = view;
   const models = new Set(sections.filter((section) => section.kind === "model").map((section) => section.name));
@@ -62,7 +70,7 @@ function headline_pieces(view, tensors, sections) {
     Array.isArray(file.parts) && file.parts.length > 0 && plural(file.parts.length, "file"),
     size_text(file.bytes),
     plural(tensors.length, "tensor"),
-    parameters.length > 0 && `${count_text(parameters.reduce((sum, row) => sum + row.numel, 0))} parameters`,
+    ...counted_parameters(totals),
     and_more([...dtypes].map((text) => show(text)), 3),
     devices.length > 0 && `saved on ${and_more(devices.map((text) => show(text, 40)), 4)}`,
   ];
@@ -73,7 +81,8 @@ function loads_of(view) {
   const safe = only && only.loads === true;
   const note = view.load_note ? sentence(view.load_note) : null;
   return [
-    safe ? el("span", { class: "good" }, "safe: weights_only=True loads it") : note,
+    // A note is of another loader than torch.load, or of what torch.load asks for.
+    safe && !note ? el("span", { class: "good" }, "safe: weights_only=True loads it") : note,
     view.load_command ? el("div", {}, code_of(view.load_command)) : null,
     view.load_command && view.load ? el("div", {}, "or, only if you trust its author, with weights_only=False:") : null,
     view.load ? el("div", {}, code_of(view.load)) : null,

@@ -62,11 +62,13 @@ function counted_verdict(view, rows, values) {
 function still_part(rows, alarms) {
   const still = rows.filter((row) => row.still && Boolean(row.alarms) === alarms);
   if (!still.length) return null;
-  const moved = rows.filter((row) => is_parameter(row) && row.status === "changed").length;
-  const all = rows.filter((row) => row.still).length + moved;
+  const sure = still.every((row) => row.role === "parameter");
+  // What may be a buffer is counted only among its own kind.
+  const counted = rows.filter((row) => is_parameter(row) && (row.still || row.status === "changed") && (!sure || row.role === "parameter"));
+  const all = counted.length;
   // A second box counts what the first one has not.
   const more_of = !alarms && rows.some((row) => row.still && row.alarms) ? " more of" : " of";
-  const noun = still.every((row) => row.role === "parameter") ? "" : " (not sure that they are parameters)";
+  const noun = sure ? "" : " (not sure that they are parameters)";
   const reasons = new Map();
   for (const row of still) {
     const reason = row.reason || "did not change";

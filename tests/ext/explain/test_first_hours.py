@@ -1,0 +1,241 @@
+"""Errors of the first hours of new users: nothing is said that the file contradicts, and
+what is printed is not what failed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import oracle
+import pytest
+import torch
+from answered import Answered, raised
+from process import ROOT
+from safetensors.torch import save_file
+from torch import nn
+
+pytestmark = oracle.QUIET
+GPU_FILES = ROOT / "tests" / "gpu_files"
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+@pytest.fixture
+def two_models(tmp_path: Path) -> Path:
+    """A checkpoint of reinforcement learning: a critic, and its target."""
+    path = tmp_path / "sac.pt"
+    critic, target = net().state_dict(), net().state_dict()
+    torch.save({"critic": critic, "target": target, "alpha": torch.zeros(1)}, path)
+    return path
+
+
+def test_the_line_for_several_models_goes_down_to_the_one(two_models: Path) -> None:
+    checkpoint = torch.load(two_models, weights_only=True)
+    text = raised(lambda: net().load_state_dict(checkpoint))
+
+    found = Answered(text, two_models)
+
+    assert "The whole checkpoint was loaded into the model." in found.said
+    assert found.commands == ['torch.load("sac.pt", map_location="cpu")["critic"]']
+    net().load_state_dict(found.loaded())
+
+
+def test_a_dict_of_several_models_names_them_all(two_models: Path) -> None:
+    text = "AttributeError: 'dict' object has no attribute 'eval'"
+
+    found = Answered(text, two_models)
+
+    assert "the weights are in critic, target." in found.said
+    assert found.commands == [
+        'model.load_state_dict(torch.load("sac.pt", map_location="cpu")["critic"])'
+    ]
+
+
+def test_a_list_at_the_root_is_no_dict(tmp_path: Path) -> None:
+    path = tmp_path / "list.pth"
+    torch.save([net().state_dict(), {"lr": 0.1}], path)
+    text = raised(lambda: net().load_state_dict(torch.load(path, weights_only=True)))
+
+    found = Answered(text, path)
+
+    assert "The root of this file is a list, and no dict" in found.said
+    assert "another file" not in found.said
+    net().load_state_dict(found.loaded())
+    other = Answered("ValueError: of some program", path)
+    assert "The weights are in 0." in other.said and "no names of" not in other.said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AttributeError: 'Parameter' object has no attribute 'keys'",
+        "TypeError: Expected state_dict to be dict-like, got <class 'torch.Tensor'>.",
+        "AttributeError: 'dict' object has no attribute 'eval'",
+    ],
+)
+def test_a_tensor_at_the_root_is_no_state_dict(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "weight.pt"
+    torch.save(net()[0].weight, path)
+
+    found = Answered(text, path)
+
+    assert "The root of this file is one tensor" in found.said
+    assert "state dict of" not in found.said and "another file" not in found.said
+
+
+@pytest.mark.parametrize(
+    ("inputs", "weights", "move"),
+    [
+        ("torch.cuda.FloatTensor", "torch.FloatTensor", "model.to(input.device)"),
+        ("torch.FloatTensor", "torch.cuda.FloatTensor", "input.to(next("),
+    ],
+)
+def test_a_type_with_its_device_is_about_devices(
+    inputs: str, weights: str, move: str, tmp_path: Path
+) -> None:
+    torch.save(net().state_dict(), tmp_path / "a.pth")
+    text = (
+        f"RuntimeError: Input type ({inputs}) and weight type ({weights}) should be "
+        "the same"
+    )
+
+    found = Answered(text, tmp_path / "a.pth")
+
+    assert "Both are FloatTensor, and the devices differ" in found.said
+    assert move in found.said and "float32" not in found.page
+
+
+def test_types_with_a_namespace_are_types(tmp_path: Path) -> None:
+    half = {name: value.half() for name, value in net().state_dict().items()}
+    torch.save(half, tmp_path / "a.pth")
+    text = (
+        "RuntimeError: Input type (float) and bias type (c10::Half) should be the same"
+    )
+
+    assert "4 tensors of float16" in Answered(text, tmp_path / "a.pth").said
+
+
+def test_a_torch_without_cuda_is_asked_by_the_program(tmp_path: Path) -> None:
+    torch.save(net().state_dict(), tmp_path / "a.pth")
+    text = "AssertionError: Torch not compiled with CUDA enabled"
+
+    found = Answered(text, tmp_path / "a.pth")
+
+    assert "This torch is built for the CPU alone" in found.said
+    assert "The program did" in found.said
+
+
+SIZES = (
+    "RuntimeError: Error(s) in loading state_dict for PeftModel:\n\tsize mismatch for "
+    "base_model.model.q_proj.lora_A.default.weight: copying a param with shape "
+    "torch.Size([4, 8]) from checkpoint, the shape in current model is "
+    "torch.Size([16, 8])."
+)
+
+
+def test_a_base_is_not_called_an_adapter(tmp_path: Path) -> None:
+    save_file({"q_proj.weight": torch.randn(8, 8)}, tmp_path / "base.safetensors")
+
+    said = Answered(SIZES, tmp_path / "base.safetensors").said
+
+    assert "The adapter of this file" not in said
+    assert "This file holds no adapter" in said
+
+
+@pytest.mark.parametrize("rank", [4, 2])
+def test_an_adapter_of_another_rank_is_another_one(rank: int, tmp_path: Path) -> None:
+    name = "base_model.model.q_proj.lora_{}.weight"
+    matrices = {
+        name.format("A"): torch.randn(rank, 8),
+        name.format("B"): torch.randn(8, rank),
+    }
+    save_file(matrices, tmp_path / "adapter.safetensors")
+
+    said = Answered(SIZES, tmp_path / "adapter.safetensors").said
+
+    assert ("The adapter of this file has rank 4" in said) is (rank == 4)
+
+
+NO_FILE = (
+    "OSError: Error no file named pytorch_model.bin, model.safetensors, tf_model.h5, "
+    "model.ckpt.index or flax_model.msgpack found in directory {}."
+)
+
+
+def test_an_index_of_shards_is_a_model_that_a_loader_finds(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    index: dict[str, str] = {}
+    for number, (key, value) in enumerate(net().state_dict().items(), 1):
+        name = f"model-{number:05}-of-00004.safetensors"
+        save_file({key: value}, folder / name)
+        index[key] = name
+    text = json.dumps({"metadata": {}, "weight_map": index})
+    (folder / "model.safetensors.index.json").write_text(text)
+    (folder / "config.json").write_text('{"architectures": ["A"], "model_type": "a"}')
+
+    found = Answered(NO_FILE.format("model"), folder)
+
+    assert "model.safetensors.index.json is here" in found.said
+    assert not any(command.startswith("ckpt convert") for command in found.commands)
+
+
+@pytest.mark.needs("dcp")
+def test_one_file_is_not_what_every_loader_reads(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({"model": net().state_dict()}, checkpoint_id=tmp_path / "step")
+
+    found = Answered(NO_FILE.format("step"), tmp_path / "step")
+
+    assert "every loader" not in found.said
+    assert "by the name model.safetensors, beside config.json" in found.said
+    found.run("ckpt convert")
+
+
+@pytest.mark.needs("pt2")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AssertionError: Torch not compiled with CUDA enabled",
+        (
+            "RuntimeError: Attempting to deserialize object on a CUDA device but "
+            "torch.cuda.is_available() is False."
+        ),
+    ],
+)
+def test_a_program_of_a_gpu_gives_its_weights(text: str, tmp_path: Path) -> None:
+    shutil.copy(GPU_FILES / "exported.pt2", tmp_path)
+
+    found = Answered(text, tmp_path / "exported.pt2")
+
+    assert "torch.export.load has no map_location" in found.said
+    written = found.run("ckpt convert")
+    state = torch.load(written, map_location="cpu", weights_only=True)
+    assert len(state) == 13
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_save_before_the_first_step_asks_for_a_later_one(
+    steps: int, tmp_path: Path
+) -> None:
+    model = nn.ModuleDict({"a": net(), "b": nn.Linear(3, 4), "c": nn.Linear(3, 4)})
+    model["c"].requires_grad_(False)
+    trained = [tensor for tensor in model.parameters() if tensor.requires_grad]
+    optimizer = torch.optim.Adam(trained)
+    for _ in range(steps):
+        model["a"](torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, tmp_path / "step.pth")
+    text = "Parameter indices which did not receive grad for rank 0: 4 5"
+
+    found = Answered(text, tmp_path / "step.pth")
+
+    asks = [line for line in found.commands if line.startswith("ckpt explain MESSAGE")]
+    later, older = "MESSAGE step.pth LATER", "MESSAGE OLDER step.pth"
+    assert asks == [f"ckpt explain {older if steps else later}"]
