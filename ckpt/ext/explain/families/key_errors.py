@@ -53,6 +53,7 @@ from ckpt.ext.explain.families.asked_tensors import (
     without_prefix,
 )
 from ckpt.ext.explain.families.frames import (
+    asked_of_part,
     empty_part,
     is_of_optimizer,
     is_option,
@@ -158,6 +159,11 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     empty = list(empty_part(taken_keys(found.string, found.start()), case))
     if empty:
         yield from empty
+        yield from load_statements(case)
+        return
+    inside = asked_of_part(name, found.string, found.start(), case)
+    if inside is not None:
+        yield inside
         yield from load_statements(case)
         return
     yield from _of_root(name, case)

@@ -66,6 +66,7 @@ from ckpt.ext.explain.families.name_rules import (
     rename_statement,
     without_beginning,
     without_forms,
+    wrapped_model,
 )
 from ckpt.ext.explain.families.pairing import (
     Placed,
@@ -221,6 +222,11 @@ class KeyLists:
         below = below_nothing(self.missing, self.shapes)
         if below is not None:
             yield below
+            self.is_told = True
+            return
+        wrapped = wrapped_model(self.missing, self.shapes)
+        if wrapped is not None:
+            yield wrapped
             self.is_told = True
             return
         places = places_statement(self.missing, self.here)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ckpt.evidence.mapping import Match, match
 from ckpt.evidence.sections import Section
-from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.evidence.wrappers import (
+    WRAPPERS,
+    inner_wrappers,
+    unwrapped_name,
+    wrapper_prefix,
+)
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.families.beginnings import load_into_statement, taken_part
 from ckpt.ext.explain.families.forms import Form
@@ -148,3 +153,39 @@ def match_wrapped(here: Iterable[str], missing: Sequence[str]) -> Match:
 def is_wrapper(rules: Match) -> bool:
     """Tell whether the only rule takes the prefix of a wrapper away."""
     return all(unwrapped_name(old) == new for new, old in rules.partners.items())
+
+
+def wrapped_model(missing: Sequence[str], names: Collection[str]) -> Statement | None:
+    """Say that a model was wrapped before the load, inside of its names, or return None
+    where the file does not have all of them without.
+    """
+    if not any(inner_wrappers(name) for name in missing):
+        return None
+    if any(unwrapped_name(name) not in names for name in missing):
+        return None
+    parts = dict.fromkeys(
+        part for name in missing for part in _wrapper_parts(name) if part != "module"
+    )
+    writers = list(dict.fromkeys(WRAPPERS[part] for part in parts))
+    shown = and_more([f"{part}." for part in parts], 4)
+    text = (
+        f"All {counted_noun(len(missing), 'missing key')} are in this file, without "
+        f"{shown}: the model was wrapped ({' and '.join(writers)}) before the load, "
+        "and the file is of a model without it. Load the file into the model first, "
+        "and wrap it then."
+    )
+    if any("FSDP" in writer for writer in writers):
+        text += (
+            " A wrapped model of FSDP has its parameters flat and divided, so new "
+            "names alone would not fit its shapes."
+        )
+    return Statement(text)
+
+
+def _wrapper_parts(name: str) -> list[str]:
+    """The attributes of wrappers in a name, in their order."""
+    leading = wrapper_prefix(name).rstrip(".")
+    return [
+        *(leading.split(".") if leading else []),
+        *(part for part, _ in inner_wrappers(name)),
+    ]

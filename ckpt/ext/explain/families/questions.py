@@ -15,6 +15,11 @@ from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import Case, Statement, command_statements
 from ckpt.ext.explain.families.beginnings import load_into_statement
 from ckpt.ext.explain.families.merging import of_merging
+from ckpt.ext.explain.families.runs import (
+    asks_of_new_start,
+    of_new_starts,
+    of_worse_averages,
+)
 from ckpt.ext.explain.families.sizes import of_sizes
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -28,6 +33,20 @@ _LONGEST = 2_000
 """Letters of a question. A log has more, and names learning rates everywhere."""
 
 
+def is_question(text: str) -> bool:
+    """Tell whether a short text without an error describes what a file may answer,
+    also where it has no question mark.
+    """
+    if len(text) > _LONGEST or _ERROR.search(text) is not None:
+        return False
+    return (
+        asks_of_new_start(text)
+        or (_RESULTS.search(text) is not None and _LOADED.search(text) is not None)
+        or (_RATE.search(text) is not None and _RESUMES.search(text) is not None)
+        or (_OF_FORMATS.search(text) is not None and _ASKS_HOW.search(text) is not None)
+    )
+
+
 def of_questions(text: str, case: Case) -> Iterator[Statement]:
     """Answer a question without an error: about a learning rate, or about a model that
     is worse after a load.
@@ -36,7 +55,8 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     if len(text) > _LONGEST or _ERROR.search(text) is not None:
         return
     rows = list(_of_formats(text, case)) or list(of_merging(text, case))
-    rows = rows or list(_of_rates(text, case)) or list(_of_results(text, case))
+    rows = rows or list(of_new_starts(text, case)) or list(_of_rates(text, case))
+    rows = rows or list(of_worse_averages(text, case)) or list(_of_results(text, case))
     if rows and case.is_folder and _RESUMES.search(text) is not None:
         yield from _of_trainer(case)
     yield from rows or of_sizes(text, case)
