@@ -115,7 +115,7 @@ _AN_ERROR = re.compile(
     r"Traceback \(most recent call last\)|^\s*[\w.]*(?:Error|Exception)\b"
     r"|\b(?:[Ff]ailed|FATAL|fatal|[Aa]borted|terminate called)\b"
     r"|\bError\b|\b(?:error|ERROR):|\berror (?:loading|while)\b|\bException during\b"
-    r"|\bBus error\b|\(core dumped\)",
+    r"|\[(?:ERROR|CRITICAL|FATAL)\]|\bBus error\b|\(core dumped\)",
     re.MULTILINE,
 )
 

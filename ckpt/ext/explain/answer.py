@@ -77,6 +77,12 @@ from ckpt.ext.explain.families.quoted import (
     of_recorded_path,
     of_unknown,
 )
+from ckpt.ext.explain.families.runs import (
+    NO_SCALE,
+    SHADOWS,
+    of_no_scale,
+    of_shadows,
+)
 from ckpt.ext.explain.families.servers import (
     MAGIC,
     NEEDS_VALUE,
@@ -187,6 +193,8 @@ _OF_ANY: tuple[
     (NEEDS_VALUE, of_needed_value),
     (NOT_CONSOLIDATED, of_not_consolidated),
     (NO_METADATA_FILE, of_no_metadata_file),
+    (SHADOWS, of_shadows),
+    (NO_SCALE, of_no_scale),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 

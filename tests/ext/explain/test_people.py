@@ -11,7 +11,7 @@ from typing import Any
 import oracle
 import pytest
 import torch
-from answered import Answered
+from answered import Answered, write_folder
 from inside import folder_of
 from torch import nn
 
@@ -235,3 +235,280 @@ def test_the_state_of_an_older_optimizer_goes_into_a_new_one(
     for number, parameter in enumerate(model.parameters()):
         kept = state["state"][number]["exp_avg"]
         assert torch.equal(new.state[parameter]["exp_avg"], kept)
+
+
+def exclude_bias(parameter: torch.Tensor) -> bool:
+    """Stand for a function of a script that an optimizer keeps."""
+    return parameter.ndim == 1
+
+
+def test_a_script_has_another_name_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import __main__
+
+    monkeypatch.setattr(exclude_bias, "__module__", "__main__")
+    monkeypatch.setattr(__main__, "exclude_bias", exclude_bias, raising=False)
+    state = {"model": weights("conv1.weight"), "filter": exclude_bias}
+    torch.save(state, tmp_path / "checkpoint.pth")
+    text = (
+        "AttributeError: Can't get attribute 'exclude_bias' on <module '__mp_main__' "
+        "from '/home/u/evaluate.py'>"
+    )
+    found = Answered(text, tmp_path / "checkpoint.pth")
+    assert "another save" not in found.said
+    assert "The file names __main__.exclude_bias at filter" in found.said
+    assert "The class lay in the script" in found.said
+
+
+def test_a_model_that_was_saved_without_its_wrapper(tmp_path: Path) -> None:
+    torch.save({"epoch": 3, "model": network()}, tmp_path / "checkpoint.tar")
+    text = (
+        "    model = checkpoint['model'].module\n"
+        "AttributeError: 'Sequential' object has no attribute 'module'\n"
+    )
+    found = Answered(text, tmp_path / "checkpoint.tar")
+    assert "later version" not in found.said
+    assert "saved without DataParallel or DDP" in found.said
+    assert 'torch.load(…)["model"]' in found.said
+
+
+# --- conversions ----------------------------------------------------------------------
+
+
+def diffusion(*, is_sorted: bool) -> dict[str, torch.Tensor]:
+    """A UNet of Stable Diffusion by the names of its authors."""
+    names = ["model.diffusion_model.input_blocks.0.0.weight"]
+    for number, place in ((2, 1), (5, 2), (8, 2)):
+        layer = f"model.diffusion_model.output_blocks.{number}.{place}.conv"
+        names += [f"{layer}.weight", f"{layer}.bias"]
+    names += [f"first_stage_model.encoder.{n}.weight" for n in range(9)]
+    return weights(*(sorted(names) if is_sorted else names))
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_names_that_a_program_has_converted_are_not_judged(
+    is_sorted: bool, tmp_path: Path
+) -> None:
+    state = diffusion(is_sorted=is_sorted)
+    torch.save({"state_dict": state}, tmp_path / "Protogen.ckpt")
+    text = "In this conversion only the non-EMA weights are extracted.\n" + refused(
+        [
+            f"up_blocks.{n}.upsamplers.0.conv.{end}"
+            for n in range(3)
+            for end in ("weight", "bias")
+        ],
+        [f"up_blocks.0.attentions.2.conv.{end}" for end in ("bias", "weight")],
+        "UNet2DConditionModel",
+    )
+    found = Answered(text, tmp_path / "Protogen.ckpt")
+    assert "have their place" not in found.said
+    assert "Is it the file" not in found.said
+    assert "gave the names of this file others before it loaded them" in found.said
+    lines = [row for row in found.commands if row.startswith("state = ")]
+    assert ("in the order of the alphabet" in found.said) is is_sorted
+    assert len(lines) == int(is_sorted)
+    if lines:
+        with folder_of(tmp_path):
+            exec(lines[0], {"torch": torch})
+        (path,) = tmp_path.glob("*ordered*")
+        written = torch.load(path)["state_dict"]
+        assert set(written) == set(state)
+        assert all(torch.equal(written[name], state[name]) for name in state)
+        ends = [name.rpartition(".")[2] for name in written if ".conv." in name]
+        assert ends == ["weight", "bias"] * 3
+
+
+def test_an_adapter_went_into_its_base_model(tmp_path: Path) -> None:
+    names = [f"lora_unet_down_blocks_0_attn1_to_{word}" for word in "qkv"]
+    ends = ("lora_down.weight", "lora_up.weight", "alpha")
+    state = weights(*(f"{name}.{end}" for name in names for end in ends))
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    theirs = ["conv_in.weight", "conv_in.bias", "down_blocks.0.attn1.to_q.weight"]
+    text = refused(theirs, list(state), "UNet2DConditionModel")
+    found = Answered(text, tmp_path / "pytorch_model.bin")
+    assert "is an adapter of LoRA in the names of kohya" in found.said
+    assert "into the base model" in found.said
+    assert "of another model" not in found.said and "no place for" not in found.said
+
+
+# --- averages and optimizers of a run ------------------------------------------------
+
+
+def test_timm_looks_for_averages_by_its_own_name(tmp_path: Path) -> None:
+    state = weights("patch_embed.proj.weight", "head.weight")
+    torch.save({"model": state, "model_ema": state, "epoch": 3}, tmp_path / "c.pth")
+    text = "Failed to find state_dict_ema, starting from loaded model weights\n"
+    found = Answered(text, tmp_path / "c.pth")
+    assert "averages under another key: model_ema" in found.said
+
+
+def test_averages_of_fewer_parameters(tmp_path: Path) -> None:
+    shadows = [torch.randn(4, 4) for _ in range(4)]
+    state = {"decay": 0.995, "optimization_step": 20, "shadow_params": shadows}
+    torch.save(state, tmp_path / "ema_model.pt")
+    text = (
+        "2025-06-27 21:46:08,294 [ERROR] Could not load EMA model: Mismatch in number "
+        "of shadow parameters: expected 6, but found 4 in the state dict.\n"
+    )
+    found = Answered(text, tmp_path / "ema_model.pt")
+    assert found.code == 0
+    assert "shadow_params of this file has 4 averages" in found.said
+    assert "expected 6" in found.said or "6 parameters" in found.said
+
+
+def test_statistics_that_an_optimizer_was_given(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    statistics = [
+        nn.Parameter(torch.zeros(4), requires_grad=False),
+        nn.Parameter(torch.ones(4), requires_grad=False),
+    ]
+    optimizer = torch.optim.AdamW([*model.parameters(), *statistics])
+    model(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    state = {"state_dict": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, tmp_path / "a.pth.tar")
+    text = (
+        "ValueError: loaded state dict contains a parameter group that doesn't match "
+        "the size of optimizer's group"
+    )
+    found = Answered(text, tmp_path / "a.pth.tar")
+    assert "6 parameters and 2 running statistics of norms, 8 together" in found.said
+
+
+# --- questions ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The backbone is frozen (requires_grad False), but the batchnorm statistics "
+        "(running_mean, running_var) are still being updated. Why",
+        "which layers were frozen in this run?",
+        "how to check if the freezed layers are not trained",
+    ],
+)
+def test_a_question_about_frozen_layers(text: str, tmp_path: Path) -> None:
+    model = nn.ModuleDict({"body": nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6))})
+    model["head"] = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model["head"].parameters(), 0.1, momentum=0.9)
+    model["head"](model["body"](torch.randn(3, 4))).sum().backward()
+    optimizer.step()
+    state = {"state_dict": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, tmp_path / "after.ckpt")
+    found = Answered(text, tmp_path / "after.ckpt")
+    assert found.code == 0
+    assert "4 of the 6 parameters of state_dict are not in optimizer" in found.said
+    assert "body.0.weight" in " ".join(found.names)
+    assert "running statistics" in found.said and "eval()" in found.said
+    assert "ckpt diff OLDER after.ckpt" in found.commands
+
+
+def test_lists_that_grow_are_told_from_tensors(tmp_path: Path) -> None:
+    model = network()
+    optimizer = stepped(torch.optim.Adam(model.parameters()), model)
+    state = {"g_state": model.state_dict(), "g_optim_state": optimizer}
+    lists = {"G_losses": {"l2": [0.1] * 20000}, "losses_ts": list(range(5000))}
+    torch.save({**state, **lists}, tmp_path / "zara1.pt")
+    text = (
+        "I noticed that the checkpoint files increment in size everytime that the "
+        "checkpoint is saved. Is there a way to extract the final model from the file?"
+    )
+    found = Answered(text, tmp_path / "zara1.pt")
+    assert "is no tensor" in found.said
+    assert "G_losses (20,000 values), losses_ts (5,000 values)" in found.said
+    assert list(torch.load(found.run("ckpt slim"))) == list(model.state_dict())
+
+
+def test_the_values_that_normalize_images_are_no_weights(tmp_path: Path) -> None:
+    state = weights("backbone.stem.conv.weight", "bbox_head.conv.weight")
+    values = {
+        f"data_preprocessor.{word}": torch.ones(3, 1, 1) for word in ("mean", "std")
+    }
+    meta = {"mmengine_version": "0.1.0", "epoch": 380}
+    file = {"meta": meta, "state_dict": {**values, **state}}
+    torch.save(file, tmp_path / "epoch_380.pth")
+    text = (
+        "RuntimeError: The model and loaded state dict do not match exactly\n\n"
+        "unexpected key in source state_dict: data_preprocessor.mean, "
+        "data_preprocessor.std\n"
+    )
+    found = Answered(text, tmp_path / "epoch_380.pth")
+    assert "normalize the images" in found.said and "whole module" not in found.said
+
+
+# --- folders and scalers of a run -----------------------------------------------------
+
+
+def trainer_folder(folder: Path, **files: Any) -> Path:
+    """A folder as the Trainer of transformers saves it, with some of its files."""
+    write_folder(folder, weights("model.embed_tokens.weight"), model_type="llama")
+    (folder / "trainer_state.json").write_text('{"global_step": 11, "epoch": 0.5}')
+    for name, value in files.items():
+        torch.save(value, folder / f"{name}.pt")
+    return folder
+
+
+def test_deepspeed_finds_no_folder_of_its_steps(tmp_path: Path) -> None:
+    folder = trainer_folder(tmp_path / "checkpoint-4016")
+    text = "ValueError: Can't find a valid checkpoint at /user/y/checkpoint-4016"
+    found = Answered(text, folder)
+    assert "no global_step" in found.said and "DeepSpeed" in found.said
+    assert "save_only_model" in found.said
+    (folder / "global_step4016").mkdir()
+    assert "no global_step" not in Answered(text, folder).said
+
+
+@pytest.mark.parametrize("has_scaler", [True, False])
+def test_a_run_in_fp16_goes_on_without_its_scaler(
+    has_scaler: bool, tmp_path: Path
+) -> None:
+    model = network()
+    state = stepped(torch.optim.AdamW(model.parameters()), model)
+    files = {"optimizer": state, "scheduler": {"last_epoch": 10}}
+    if has_scaler:
+        files["scaler"] = {"scale": 65536.0, "growth_factor": 2.0}
+    folder = trainer_folder(tmp_path / "checkpoint-11", **files)
+    text = (
+        "resume from checkpoint, the learning rate is not the same as retraining. I "
+        "train with fp16, and the lr is one step behind. why?"
+    )
+    found = Answered(text, folder)
+    assert ("no state of a GradScaler" in found.said) is not has_scaler
+
+
+@pytest.mark.parametrize("has_scaler", [True, False])
+def test_a_scaler_without_a_scale(has_scaler: bool, tmp_path: Path) -> None:
+    model = network()
+    file: dict[str, Any] = {"model": model.state_dict()}
+    file["optimizer"] = stepped(torch.optim.AdamW(model.parameters()), model)
+    if has_scaler:
+        file["scaler"] = {"scale": 65536.0, "growth_factor": 2.0}
+    torch.save(file, tmp_path / "rank_0.pt")
+    text = (
+        "AssertionError: Attempted unscale_ but _scale is None.  This may indicate "
+        "your script did not use scaler.scale(loss or outputs) earlier in the iteration."
+    )
+    found = Answered(text, tmp_path / "rank_0.pt")
+    assert found.code == 0 and "first scaler.scale(loss)" in found.said
+    assert ("no state of a GradScaler" in found.said) is not has_scaler
+
+
+def test_a_loss_that_increases_after_a_resume(tmp_path: Path) -> None:
+    state = weights("text_emb.weight", "transformer.layers.0.fn.weight")
+    torch.save({"weights": state, "epoch": 2, "opt_state": None}, tmp_path / "dalle.pt")
+    text = (
+        "I don't know why the loss increases after resuming a two epochs training. "
+        "Do I have to add other parameters?"
+    )
+    found = Answered(text, tmp_path / "dalle.pt")
+    assert found.code == 0 and "holds no optimizer" in found.said
+
+
+def test_lightning_takes_weights_or_a_run(tmp_path: Path) -> None:
+    state = weights("model.0.weight")
+    file = {"epoch": 7, "global_step": 35, "pytorch-lightning_version": "2.1.0"}
+    torch.save({**file, "state_dict": state}, tmp_path / "e.ckpt")
+    text = "restarting a training from a checkpoint, the step restarts from 0"
+    found = Answered(text, tmp_path / "e.ckpt")
+    assert "trainer.fit(model, ckpt_path=…)" in found.said

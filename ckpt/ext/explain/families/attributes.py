@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator
 
 from ckpt.evidence.loading import string_literal
+from ckpt.evidence.wrappers import WRAPPERS
 from ckpt.ext.explain.case import (
     Case,
     Statement,
@@ -192,6 +193,10 @@ def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
     # Unpickling runs no __init__, so an attribute that the class has got since is
     # missing in the file too, as `approximate` of GELU.
     lacking = [name for name, node in objects if attribute not in attributes(node)]
+    if lacking and attribute in WRAPPERS:
+        yield _not_wrapped(cls, attribute, lacking[0])
+        yield from load_statements(case)
+        return
     if not lacking:
         yield Statement(
             f"Each {show(cls, 80)} of this file has {show(attribute, 80)}. Is it the "
@@ -218,6 +223,23 @@ def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
             (),
             way.command,
         )
+
+
+def _not_wrapped(cls: str, attribute: str, name: str) -> Statement:
+    """Say that a pickled model has no wrapper, where a program takes one off."""
+    # A dot in the place means several keys, which one subscript does not reach.
+    where = (
+        "torch.load(…)"
+        if "." in name or not name
+        else f"torch.load(…){literal_key(name)}"
+    )
+    place = f" at {show(name, 80)}" if name else ""
+    return Statement(
+        f"The program takes {attribute} of a model, which the wrapper of "
+        f"{WRAPPERS[attribute]} has. This file holds a {show(cls, 80)} itself{place}: "
+        f"it was saved without {WRAPPERS[attribute]}, as with one GPU. Leave "
+        f".{attribute} out: {where} is the model."
+    )
 
 
 def _older_optimizer(name: str, case: Case) -> Iterator[Statement]:

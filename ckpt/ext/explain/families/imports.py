@@ -92,8 +92,19 @@ def _is_made(module: str, case: Case) -> bool:
     return _DIGITS.search(module) is not None and {row.name for row in rows} == {module}
 
 
+def _by_saved_name(name: str, case: Case) -> str:
+    """The name of a message as the file has it: the script that is `__main__` in one
+    process is `__mp_main__` in those that it starts.
+    """
+    last = name.removeprefix("__mp_main__.")
+    own = f"__main__.{last}"
+    return own if last != name and rows_of(case.survey.checkpoint, own) else name
+
+
 def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
     survey = case.survey
+    names = tuple(_by_saved_name(name, case) for name in message.names)
+    message = message._replace(names=names)
     if survey.checkpoint.traits.names_are_code and any(
         name.startswith("__torch__") for name in message.names
     ):

@@ -133,6 +133,8 @@ ASKED_FOR = re.compile(
     # SpeechBrain has a file for each object: `Loading checkpoint from save/CKPT+2021,
     # but missing a load path for wav2vec_opt`.
     r"|missing a load path for ([\w-]{1,200})"
+    # timm says `Failed to find state_dict_ema, starting from loaded model weights`.
+    r"|Failed to find (\w{3,80}), starting from loaded"
     # Programs of OpenMMLab say `No state_dict found in checkpoint file b.pth`.
     r"|No (\w{1,100}) found in checkpoint(?: file)?\b"
     r"|\b[Ww]eights? ['\"]?([\w-]{1,200}(?:\.[\w-]{1,200}){1,40})['\"]? does not exist"

@@ -26,9 +26,15 @@ from ckpt.ext.explain.families.computed import (
     below_nothing,
     computed_buffers,
     computed_statement,
+    input_scales,
+    input_scales_statement,
     masks_statement,
     swin_downsample,
     tied_to_shared,
+)
+from ckpt.ext.explain.families.conversions import (
+    adapter_into_base,
+    converted_statements,
 )
 from ckpt.ext.explain.families.forms import Form, find_forms
 from ckpt.ext.explain.families.graphs import graph_statement
@@ -270,6 +276,11 @@ class KeyLists:
             yield elsewhere
             self.is_told = True
             return
+        into_base = adapter_into_base(self.missing, self.here, self.survey)
+        if into_base is not None:
+            yield into_base
+            self.is_told = True
+            return
         of_adapter = list(adapter_statements(self.message, self.case))
         if of_adapter:
             yield from of_adapter
@@ -292,6 +303,11 @@ class KeyLists:
                 "both. In vLLM --load-format mistral with --config-format mistral "
                 "takes the one; for the other move it out of the folder."
             )
+            self.is_told = True
+            return
+        converted = converted_statements(self.message, self.shapes, self.case)
+        if converted and not self.here:
+            yield from converted
             self.is_told = True
             return
         # This does not end the answer, for other names may still explain the keys.
@@ -930,6 +946,10 @@ class KeyLists:
                     else:
                         yield from before_converters(self.case)
                 self.rest = [name for name in self.rest if name not in spoken]
+        scaling = input_scales(self.rest, self.shapes)
+        if scaling:
+            yield input_scales_statement(scaling)
+            self.rest = [name for name in self.rest if name not in scaling]
         computed = computed_buffers(self.rest)
         if computed:
             yield left_over_buffers(computed)
@@ -1058,8 +1078,11 @@ class KeyLists:
         apart = None
         # A model with other blocks is another one, which was said before.
         is_deeper = any(True for _ in compare_depths(self.message, self.shapes))
+        # Names that are not of the file say nothing of what has its place.
+        is_of_file = bool(self.here) or not self.unexpected
         if (
-            not self.present
+            is_of_file
+            and not self.present
             and not is_deeper
             and not self.changed.text
             and not self.message.mismatched

@@ -59,6 +59,8 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
                     else ""
                 )
             )
+        else:
+            yield from _with_statistics(section, case)
     if not case.optimizers:
         yield Statement("This file holds no optimizer.")
         return
@@ -73,6 +75,35 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
         "The new optimizer must get the same parameters, in the same groups, in the "
         "same order. Or load the model alone: the optimizer then begins anew."
     )
+
+
+def _with_statistics(section: Section, case: Case) -> Iterator[Statement]:
+    """Say that an optimizer has as many parameters as the model has parameters and
+    statistics of norms.
+    """
+    survey = case.survey
+    models = [row for row in survey.models if row.kind == "model"]
+    if len(models) != 1:
+        return
+    (model,) = models
+    names = model.names()
+    statistics = sum(name.endswith(_STATISTICS) for name in names)
+    count = len(names) - statistics
+    count -= sum(name.endswith("num_batches_tracked") for name in names)
+    held = sum(len(group.slots) for group in groups_of(section))
+    if not statistics or held != count + statistics:
+        return
+    yield Statement(
+        f"{show(model.name, 80) or 'The model'} has "
+        f"{counted_noun(count, 'parameter')} and {statistics:,} running statistics of "
+        f"norms, {held:,} together: the run gave both to its optimizer, as where a "
+        "class of its own keeps the statistics as parameters without a gradient. A "
+        "newer version of the code gives the parameters alone. The weights are not "
+        "concerned: load the model, and begin the optimizer anew."
+    )
+
+
+_STATISTICS = ("running_mean", "running_var")
 
 
 def _groups_text(section: Section) -> str:

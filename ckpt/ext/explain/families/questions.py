@@ -16,7 +16,10 @@ from ckpt.ext.explain.case import Case, Statement, command_statements
 from ckpt.ext.explain.families.beginnings import load_into_statement
 from ckpt.ext.explain.families.merging import of_merging
 from ckpt.ext.explain.families.runs import (
+    asks_of_frozen,
     asks_of_new_start,
+    of_frozen,
+    of_lacking_scaler,
     of_new_starts,
     of_worse_averages,
 )
@@ -41,6 +44,7 @@ def is_question(text: str) -> bool:
         return False
     return (
         asks_of_new_start(text)
+        or asks_of_frozen(text)
         or (_RESULTS.search(text) is not None and _LOADED.search(text) is not None)
         or (_RATE.search(text) is not None and _RESUMES.search(text) is not None)
         or (_OF_FORMATS.search(text) is not None and _ASKS_HOW.search(text) is not None)
@@ -56,9 +60,12 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
         return
     rows = list(_of_formats(text, case)) or list(of_merging(text, case))
     rows = rows or list(of_new_starts(text, case)) or list(_of_rates(text, case))
-    rows = rows or list(of_worse_averages(text, case)) or list(_of_results(text, case))
-    if rows and case.is_folder and _RESUMES.search(text) is not None:
-        yield from _of_trainer(case)
+    rows = rows or list(of_worse_averages(text, case)) or list(of_frozen(text, case))
+    rows = rows or list(_of_results(text, case))
+    if rows and _RESUMES.search(text) is not None:
+        yield from of_lacking_scaler(text, case)
+        if case.is_folder:
+            yield from _of_trainer(case)
     yield from rows or of_sizes(text, case)
 
 
@@ -165,6 +172,7 @@ _RESULTS = re.compile(
     r"\b(?:drop\w{0,5}|differ\w{0,8}|worse|bad|poor|random|lower|initial|untrained"
     r"|degrad\w{0,6}|decreas\w{0,4}|inconsisten\w{0,5}|changed?|(?:not |un)changed"
     r"|(?:not )?(?:the )?same|not work\w{0,4}|not match\w{0,4}|jump\w{0,3}"
+    r"|increas\w{1,4}|rises?|rising|higher|spik\w{1,4}|explod\w{1,4}|nan"
     r"|(?:not |un)(?:human[- ])?readable|gibberish|garbled?|nonsense|meaningless)\b"
 )
 _LOADED = re.compile(

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.sections import Section
-from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.case import Case, Statement, finding_statements
 from ckpt.ext.explain.origins import name_origin
-from ckpt.model.text import and_more, show
+from ckpt.model.text import and_more, pasted_path, show
 from ckpt.tree.find import children_of, counter
+from ckpt.tree.view import look
 
 # --- counters -------------------------------------------------------------------------
 
@@ -114,6 +115,11 @@ def _of_parts(case: Case) -> str:
 def _of_program(case: Case) -> str:
     """A sentence on the way in which the program of a file finds its last save."""
     origin = name_origin(case.survey) or ""
+    if "Lightning" in origin:
+        return (
+            " In Lightning load_from_checkpoint and load_state_dict take the weights "
+            "alone; trainer.fit(model, ckpt_path=…) goes on with the run."
+        )
     if "detectron2" not in origin:
         return ""
     return (
@@ -168,6 +174,89 @@ def of_worse_averages(text: str, case: Case) -> Iterator[Statement]:
         )
 
 
+# --- scalers --------------------------------------------------------------------------
+
+NO_SCALE = re.compile(
+    r"Attempted \w{1,40} but _scale is None|_growth_tracker initialized before _scale"
+)
+"""The words of GradScaler where nothing was scaled yet."""
+_OF_FP16 = re.compile(
+    r"(?i)\b(?:fp16|float16|half precision|amp|grad_?scaler|scaler)\b"
+)
+
+
+def has_scaler(case: Case) -> bool:
+    """Tell whether a file holds the state of a GradScaler."""
+    checkpoint = case.survey.checkpoint
+    names = [str(key) for row in checkpoint.containers for key in row.keys]
+    names += [str(part) for part in checkpoint.parts]
+    return any("scaler" in name.lower() for name in names)
+
+
+def of_no_scale(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a GradScaler that was asked to unscale before it had scaled anything."""
+    del found
+    own = (
+        "This file has the state of a GradScaler. "
+        if has_scaler(case)
+        else "This file has no state of a GradScaler. "
+    )
+    yield Statement(
+        f"{own}No file gives a scaler its scale: it makes one at the first "
+        "scaler.scale(loss), also after load_state_dict. The program called unscale_ "
+        "(to clip gradients) or step before that, as where the first batch after the "
+        "resume was skipped (out of memory, no loss). Skip unscale_ and step for such "
+        "a batch too."
+    )
+
+
+def of_lacking_scaler(text: str, case: Case) -> Iterator[Statement]:
+    """Say that a file has no scaler, where a question is about a run in float16."""
+    if not _OF_FP16.search(text) or not case.optimizers or has_scaler(case):
+        return
+    yield Statement(
+        "This checkpoint has no state of a GradScaler (scaler.pt, scaler). A run in "
+        "float16 that goes on without it begins with a scale of 65,536, whose first "
+        "steps overflow: they are skipped, the scheduler too, so the loss and the "
+        "learning rate lag by these steps. Save scaler.state_dict() with the "
+        "optimizer, and load it; bfloat16 needs none."
+    )
+
+
+SHADOWS = re.compile(
+    r"[Mm]ismatch in number of shadow parameters: expected (\d{1,9}), but found "
+    r"(\d{1,9})"
+)
+"""The words of programs whose averages are of other parameters."""
+
+
+def of_shadows(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer averages without names, of which a program expects more or fewer."""
+    lists = [
+        (name, len(children))
+        for name, children in _lists_at_root(case)
+        if name == "shadow_params"
+    ]
+    own = f"{lists[0][0]} of this file has {lists[0][1]:,} averages. " if lists else ""
+    yield Statement(
+        f"{own}Such averages (EMA) are a list without names, one for each parameter "
+        "that the run trained, in its order. The program trains "
+        f"{int(found[1]):,} parameters now, and the run that saved had "
+        f"{int(found[2]):,}: it was built with other layers, another adapter or other "
+        "frozen ones, or the save was of another model (a UNet, a text encoder). Its "
+        "optimizer does not fit either then. Go on with the settings of that run, or "
+        "begin the averages and the optimizer anew from the weights."
+    )
+
+
+def _lists_at_root(case: Case) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """The lists at the root of a file, with their names."""
+    for key, child in children_of(case.survey.checkpoint.root):
+        seen = look(child)
+        if seen.kind == "sequence":
+            yield str(key), tuple(seen.children)
+
+
 _STATISTICS = ("running_mean", "running_var")
 
 
@@ -176,3 +265,73 @@ def _steps_of(section: Section) -> int:
     states = children_of(parts_of(section.node).get("state"))
     steps = [counter(dict(children_of(state)).get("step")) for _, state in states]
     return int(max((step for step in steps if step is not None), default=0))
+
+
+# --- frozen layers --------------------------------------------------------------------
+
+_FROZEN = re.compile(
+    r"(?i)\b(?:un)?(?:fr[eo]e?z(?:e|ed|en|ing|es)|freezed)\b|\brequires_grad\b"
+)
+_OF_LAYERS = re.compile(
+    r"(?i)\b(?:layers?|weights?|parameters?|params|backbone|encoder|model|modules?"
+    r"|batch ?norms?)\b"
+)
+
+
+def asks_of_frozen(text: str) -> bool:
+    """Tell whether a text is about layers that were frozen."""
+    return _FROZEN.search(text) is not None and _OF_LAYERS.search(text) is not None
+
+
+def of_frozen(text: str, case: Case) -> Iterator[Statement]:
+    """Say which parameters an optimizer does not have, where a question is about frozen
+    layers.
+    """
+    if not asks_of_frozen(text) or not case.survey.candidates:
+        return
+    for match in case.survey.matches:
+        model = match.model
+        if model is None or any(index is None for index in match.indices):
+            continue
+        roles = case.survey.roles
+        entries = [
+            (index, name)
+            for index, name in zip(model.indices, model.names(), strict=True)
+            if roles[index].role in ("parameter", "unknown")
+            and not name.endswith(_BUFFERS)
+        ]
+        left = tuple(name for index, name in entries if index not in match.indices)
+        label = show(model.name, 60) or "the model"
+        optimizer = show(match.optimizer.name, 60) or "the optimizer"
+        yield Statement(
+            f"{len(left):,} of the {len(entries):,} parameters of {label} are not in "
+            f"{optimizer}: no step of it changes them. A parameter that is in it, and "
+            "has requires_grad=False, has no state there."
+            if left
+            else f"All {len(entries):,} parameters of {label} are in {optimizer}.",
+            left,
+        )
+    yield from finding_statements(case.found("unused"))
+    norms = [
+        name.rpartition(".")[0]
+        for section in case.survey.candidates[:1]
+        for name in section.names()
+        if name.endswith("running_mean")
+    ]
+    if norms:
+        yield Statement(
+            f"The running statistics of {and_more([show(n, 60) for n in norms], 3)} "
+            "are buffers: no gradient and no requires_grad concerns them, and each "
+            "forward in train() changes them. Call eval() on frozen norms after each "
+            "model.train()."
+        )
+    name = pasted_path(case.survey.path)
+    yield Statement(
+        "A comparison with an older save of the run, or with the weights that it began "
+        "with, names each parameter that did not change, apart from buffers:",
+        (),
+        None if name is None else f"ckpt diff OLDER {name}",
+    )
+
+
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
