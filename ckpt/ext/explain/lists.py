@@ -280,6 +280,14 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
         ),
         False,
     ),
+    # mmcv before 1.0, in a table whose model stands first
+    (
+        _compile_pattern(
+            r"\| *([\w.-]{1,2000}) *\| *torch\.Size\(\[([\d, ]{0,200})\]\) *\| "
+            r"*torch\.Size\(\[([\d, ]{0,200})\]\) *\|"
+        ),
+        False,
+    ),
     # fvcore before 0.1.2, and programs that took its line over
     (
         _compile_pattern(

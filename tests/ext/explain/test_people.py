@@ -5,6 +5,7 @@ is printed works.
 from __future__ import annotations
 
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from answered import Answered, write_folder
 from inside import folder_of
+from safetensors.torch import save_file
 from torch import nn
 
 pytestmark = oracle.QUIET
@@ -512,3 +514,155 @@ def test_lightning_takes_weights_or_a_run(tmp_path: Path) -> None:
     text = "restarting a training from a checkpoint, the step restarts from 0"
     found = Answered(text, tmp_path / "e.ckpt")
     assert "trainer.fit(model, ckpt_path=…)" in found.said
+
+
+# --- devices, buffers and adapters ----------------------------------------------------
+
+
+def test_tensors_of_groups_stay_where_the_load_put_them(tmp_path: Path) -> None:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = stepped(optimizer, model)
+    state["param_groups"][0]["d_numerator"] = torch.tensor(0.0)
+    torch.save({"model": model.state_dict(), "optimizer": state}, tmp_path / "D.pth")
+    text = (
+        "Got this error when resuming from a checkpoint.\n scaler.step(optim_d)\n"
+        '  File "/lib/pytorch_optimizer/optimizer/prodigy.py", line 136, in step\n'
+        "    d_numerator.add_(torch.dot(grad.flatten(), (p0 - p).flatten()))\n"
+        "RuntimeError: Expected all tensors to be on the same device, but found at "
+        "least two devices, cuda:0 and cpu!"
+    )
+    found = Answered(text, tmp_path / "D.pth")
+    assert "The groups of optimizer hold tensors: d_numerator" in found.said
+    (line,) = [row for row in found.commands if row.startswith("for group in")]
+    exec(line, {"optimizer": optimizer, "torch": torch})
+
+
+def test_statistics_between_gpus_are_no_layers(tmp_path: Path) -> None:
+    layers = ("0.encoder.bn1", "0.encoder.layer1.0.bn1", "0.encoder.layer1.0.bn2")
+    ends = ("weight", "bias", "running_mean", "running_var")
+    state = weights(*(f"{layer}.{end}" for layer in layers for end in ends))
+    torch.save(state, tmp_path / "net.pth")
+    ends = ("_tmp_running_mean", "_tmp_running_var", "_running_iter")
+    names = [f"{layer}.{end}" for layer in layers for end in ends]
+    found = Answered(refused(names, name="Sequential"), tmp_path / "net.pth")
+    assert "SynchronizedBatchNorm" in found.said and "untrained" not in found.said
+    (line,) = [row for row in found.commands if "strict=False" in row]
+
+    class Norm(nn.Module):
+        def load_state_dict(self, given: Any, strict: bool = True) -> None:
+            assert set(given) == set(state) and not strict
+
+    with folder_of(tmp_path):
+        exec(line, {"model": Norm(), "torch": torch})
+
+
+class LossScaler:
+    """Stand for an object of DeepSpeed in the state of an optimizer."""
+
+    def __init__(self) -> None:
+        self.cur_scale = 1.0
+
+
+def test_a_plain_copy_of_zero_is_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = "deepspeed.runtime.fp16.loss_scaler"
+    module = types.ModuleType(place)
+    module.LossScaler = LossScaler  # type: ignore[attr-defined]
+    monkeypatch.setattr(LossScaler, "__module__", place)
+    for count in range(1, 4):
+        parent = ".".join(place.split(".")[:count])
+        monkeypatch.setitem(sys.modules, parent, types.ModuleType(parent))
+    monkeypatch.setitem(sys.modules, place, module)
+    base = {
+        "state": {0: {"exp_avg": torch.zeros(8)}},
+        "param_groups": [{"params": [0]}],
+    }
+    held = {"loss_scaler": LossScaler(), "base_optimizer_state": base}
+    held |= {"zero_stage": 2, "single_partition_of_fp32_groups": [torch.zeros(8)]}
+    path = tmp_path / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
+    torch.save({"optimizer_state_dict": held, "ds_version": "0.16.4"}, path)
+    text = (
+        "[rank4]: WeightsUnpickler error: Unsupported global: GLOBAL "
+        f"{place}.LossScaler was not an allowed global by default. Please use "
+        "`torch.serialization.add_safe_globals([LossScaler])` or the "
+        "`torch.serialization.safe_globals([LossScaler])` context manager"
+    )
+    found = Answered(text, path)
+    assert "DeepSpeed takes the object" in found.said
+    (line,) = [row for row in found.commands if "add_safe_globals" in row]
+    try:
+        exec(line, {"torch": torch})
+        assert torch.load(path)["optimizer_state_dict"]["loss_scaler"].cur_scale == 1
+    finally:
+        torch.serialization.clear_safe_globals()
+
+
+def test_an_adapter_by_numbers_has_no_names(tmp_path: Path) -> None:
+    sides = ("lora_down", "lora_up")
+    state = weights(*(f"weights.{n}.{side}" for n in range(6) for side in sides))
+    state["embeddings.embeddings"] = torch.randn(2, 4)
+    save_file(state, tmp_path / "lora.safetensors")
+    text = "\n".join(f"lora key not loaded: {name}" for name in state)
+    found = Answered(text, tmp_path / "lora.safetensors")
+    assert "No name of this file" not in found.said
+    assert "12 tensors of LoRA, and counts their layers" in found.said
+
+
+def test_the_table_of_older_mmcv_has_both_shapes(tmp_path: Path) -> None:
+    state = {"backbone.conv1.weight": torch.randn(4, 3, 3, 3)}
+    rows = []
+    for number in range(3):
+        name = f"bbox_head.{number}.fc_cls.weight"
+        state[name] = torch.randn(81, 16)
+        rows.append(
+            f"| {name:30} | {'torch.Size([9, 16])':26} | {'torch.Size([81, 16])':27} |"
+        )
+    meta = {"CLASSES": ("a",), "mmdet_version": "1.0"}
+    torch.save({"meta": meta, "state_dict": state}, tmp_path / "cascade.pth")
+    line = f"+{'-' * 32}+{'-' * 28}+{'-' * 29}+"
+    head = f"| {'key':30} | {'expected shape':26} | {'loaded shape':27} |"
+    text = "\n".join(
+        [
+            "2019-12-19 10:03:19,016 - WARNING - The model and loaded state dict do "
+            "not match exactly\n\nthese keys have mismatched shape:",
+            *(line, head, line, *rows, line),
+        ]
+    )
+    found = Answered(text, tmp_path / "cascade.pth")
+    assert "[81, 16]" in found.page and "[9, 16]" in found.page
+    assert "81" in found.said and "classes" in found.said
+    assert "finds nothing" not in found.said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "How to average n checkpoints? Is it must be done by myself ?",
+        "Is it possible to average weights of several checkpoints",
+    ],
+)
+def test_a_question_about_a_mean_of_checkpoints(text: str, tmp_path: Path) -> None:
+    for number in (2, 3):
+        state = {"epoch": number, "state_dict": {"a.weight": torch.ones(2) * number}}
+        torch.save(state, tmp_path / f"epoch={number}.ckpt")
+    found = Answered(text, tmp_path / "epoch=3.ckpt")
+    assert found.code == 0
+    mean = torch.load(found.run("ckpt average"))
+    mean = mean.get("state_dict", mean)
+    assert torch.equal(mean["a.weight"], torch.ones(2) * 2.5)
+
+
+def test_a_head_that_is_tied_is_no_loss(tmp_path: Path) -> None:
+    state = weights("model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight")
+    text = (
+        "I couldn't find the weight of the head of the llm (lm_head). Could it be that "
+        "the weights for this part were not saved properly?"
+    )
+    folder = write_folder(tmp_path / "ov", state, tie_word_embeddings=True)
+    found = Answered(text, folder)
+    assert found.code == 0 and "nothing is lost" in found.said
+    assert "model.embed_tokens.weight" in found.said
+    folder = write_folder(tmp_path / "lost", state, tie_word_embeddings=False)
+    assert "nothing is lost" not in Answered(text, folder).said

@@ -183,6 +183,10 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
         return
     way = case.plan(("plain",))
     if way.command is not None:
+        in_script = _of_loss_scaler(message, case)
+        if in_script is not None:
+            yield in_script
+            return
         text = "This file then loads with weights_only=True"
         if message.kind == "code" and case.has_module:
             text = (
@@ -195,6 +199,31 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(f"{text}:", (), way.command)
     elif way.reason is not None:
         yield Statement(f"No command makes it loadable: {way.reason}.")
+
+
+_SCALERS = re.compile(r"^deepspeed\.runtime\.fp16\.loss_scaler\.(\w{1,40})$")
+
+
+def _of_loss_scaler(message: Message, case: Case) -> Statement | None:
+    """Say how a run of DeepSpeed goes on from a file with its own scaler, which a plain
+    copy would lose, or return None.
+    """
+    classes = [found[1] for name in message.names if (found := _SCALERS.match(name))]
+    refusals = case.survey.checkpoint.weights_only
+    if not classes or len(classes) < len(message.names) or refusals is None:
+        return None
+    if len(refusals) > len(classes):
+        return None
+    listed = ", ".join(classes)
+    return Statement(
+        "DeepSpeed takes the object itself when a run goes on, so a plain copy is of "
+        "no use to it. Newer versions of DeepSpeed and of the programs around it allow "
+        "the class. In an older one, for a file whose author you trust, this stands in "
+        "the script before the load:",
+        (),
+        f"from deepspeed.runtime.fp16.loss_scaler import {listed}; "
+        f"torch.serialization.add_safe_globals([{listed}])",
+    )
 
 
 def _needs_code(case: Case) -> bool:

@@ -688,6 +688,11 @@ class KeyLists:
             self.absent, is_saved=False
         ) or measures_statement(self.absent)
         if measured is not None and not self.present:
+            load = self.survey.load.expression
+            is_sole = len(self.survey.candidates) == 1 and not self.here
+            if "strict=False" in measured.text and is_sole and load is not None:
+                line = f"model.load_state_dict({load}, strict=False)"
+                measured = measured._replace(command=line)
             yield measured
             self.is_told = not self.here
             self.absent = []

@@ -14,7 +14,7 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import Case, Statement, command_statements
 from ckpt.ext.explain.families.beginnings import load_into_statement
-from ckpt.ext.explain.families.merging import of_merging
+from ckpt.ext.explain.families.merging import asks_of_means, of_means, of_merging
 from ckpt.ext.explain.families.runs import (
     asks_of_frozen,
     asks_of_new_start,
@@ -24,6 +24,7 @@ from ckpt.ext.explain.families.runs import (
     of_worse_averages,
 )
 from ckpt.ext.explain.families.sizes import of_sizes
+from ckpt.ext.explain.families.tied import of_tied_head
 from ckpt.model.text import and_more, counted_noun, show
 
 _RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")
@@ -45,6 +46,7 @@ def is_question(text: str) -> bool:
     return (
         asks_of_new_start(text)
         or asks_of_frozen(text)
+        or asks_of_means(text)
         or (_RESULTS.search(text) is not None and _LOADED.search(text) is not None)
         or (_RATE.search(text) is not None and _RESUMES.search(text) is not None)
         or (_OF_FORMATS.search(text) is not None and _ASKS_HOW.search(text) is not None)
@@ -59,6 +61,7 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     if len(text) > _LONGEST or _ERROR.search(text) is not None:
         return
     rows = list(_of_formats(text, case)) or list(of_merging(text, case))
+    rows = rows or list(of_means(text, case)) or list(of_tied_head(text, case))
     rows = rows or list(of_new_starts(text, case)) or list(_of_rates(text, case))
     rows = rows or list(of_worse_averages(text, case)) or list(of_frozen(text, case))
     rows = rows or list(_of_results(text, case))
