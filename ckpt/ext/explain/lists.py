@@ -92,6 +92,13 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("unexpected", _compile_pattern(r"were not used when initializing \w{1,200}:")),
     ("missing", _compile_pattern(r"are newly initialized:")),
     ("missing", _compile_pattern(r"because the following keys are missing:")),
+    # ESMFold
+    (
+        "missing",
+        _compile_pattern(
+            r"\bKeys? '(?=[\w.]{3,2000}(?:,[\w., \n]{1,20000})?' (?:are|is) missing\b)"
+        ),
+    ),
     # Trainer of transformers
     (
         "missing",

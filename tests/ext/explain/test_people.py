@@ -4,11 +4,13 @@ is printed works.
 
 from __future__ import annotations
 
+import json
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import oracle
 import pytest
 import torch
@@ -666,3 +668,279 @@ def test_a_head_that_is_tied_is_no_loss(tmp_path: Path) -> None:
     assert "model.embed_tokens.weight" in found.said
     folder = write_folder(tmp_path / "lost", state, tie_word_embeddings=False)
     assert "nothing is lost" not in Answered(text, folder).said
+
+
+def stepped_schedule(count: int) -> dict[str, Any]:
+    """The state of a schedule after some steps."""
+    optimizer = torch.optim.Adam([torch.zeros(2, requires_grad=True)], lr=1e-4)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [80_000], 0.5)
+    return {**schedule.state_dict(), "last_epoch": count}
+
+
+def write_accelerate(folder: Path, **more: bytes) -> Path:
+    folder.mkdir()
+    save_file({"a.weight": torch.zeros(2, 2)}, folder / "model.safetensors")
+    torch.save(trained_state(), folder / "optimizer.bin")
+    torch.save(stepped_schedule(400), folder / "scheduler.bin")
+    torch.save({"random_state": (1,)}, folder / "random_states_0.pkl")
+    for name, content in more.items():
+        (folder / name.replace("_json", ".json")).write_bytes(content)
+    return folder
+
+
+def trained_state() -> dict[str, Any]:
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    net(torch.randn(1, 2)).sum().backward()
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+def test_a_rate_that_does_not_change_after_a_restart(tmp_path: Path) -> None:
+    state = {"epoch": 6, "iter": 3000, "optimizers": [trained_state()]}
+    torch.save({**state, "schedulers": [stepped_schedule(3000)]}, tmp_path / "r.state")
+    text = (
+        "Hello, when I interrupt training and restart training from resume_state, "
+        "learning_rate will not be updated."
+    )
+    found = Answered(text, tmp_path / "r.state")
+    assert "begins at 0" not in found.said
+    assert "learning rate 0.0001" in found.said
+    assert "schedulers.0" in found.said and "counted 3,000" in found.said
+
+
+def test_a_state_of_accelerate_counts_by_its_schedule(tmp_path: Path) -> None:
+    folder = write_accelerate(tmp_path / "x-000004-state")
+    text = (
+        "my PC got shutdown so I need to resume the lastest state to continue train. "
+        "The model start at epoch 0 while i expected that it should start at 4."
+    )
+    found = Answered(text, folder)
+    assert "counted 400" in found.said and "nothing is lost" in found.said
+    # It is no folder of the Trainer, and has the state of the optimizer.
+    assert "optimizer.pt" not in found.said
+    assert "weights of a run, and not" not in found.said
+    trained = write_accelerate(tmp_path / "trained", trainer_state_json=b"{}")
+    assert "optimizer.pt" in Answered(text, trained).said
+
+
+def test_a_file_of_a_finished_run_has_the_epoch_minus_one(tmp_path: Path) -> None:
+    state = {"epoch": -1, "best_fitness": 0.6, "optimizer": None}
+    state["model"] = weights("0.weight")
+    torch.save(state, tmp_path / "last.pt")
+    for text in (
+        "last.pt and best.pt have the same epoch='-1' and the same best_fitness",
+        "Why is the epoch of my last.pt always -1 ?",
+    ):
+        assert "finished run" in Answered(text, tmp_path / "last.pt").said
+    torch.save({**state, "epoch": 3}, tmp_path / "going.pt")
+    assert "finished run" not in Answered(text, tmp_path / "going.pt").said
+
+
+@pytest.mark.parametrize("is_bad", [True, False])
+def test_nan_of_a_run_that_goes_on(tmp_path: Path, is_bad: bool) -> None:
+    state = weights("unet.conv_in.weight", "proj.weight")
+    if is_bad:
+        state["unet.conv_in.weight"][0] = float("nan")
+    torch.save(state, tmp_path / "net-500.pth")
+    text = (
+        "Read the checkpoint of the last training and continue training. The value "
+        "predicted by the model is nan."
+    )
+    path = tmp_path / "net-500.pth"
+    for asked in (text, f"{text}\n1/2000 [00:14<8:16:07, lr=1e-5, step_loss=nan]"):
+        found = Answered(asked, path)
+        assert ("are NaN in unet.conv_in.weight" in found.said) is is_bad
+    raised = "FloatingPointError: Loss became infinite or NaN at iteration=5!"
+    for asked in (text, raised):
+        found = Answered(asked, path)
+        assert ("no element is NaN" in found.said) is not is_bad
+
+
+def test_a_layer_that_became_a_part_of_its_class(tmp_path: Path) -> None:
+    place = "trunk.structure_module.ipa"
+    names = ["linear_q", "linear_q_points", "linear_kv_points"]
+    state = {
+        f"{place}.{name}.{leaf}": torch.randn(2)
+        for name in names
+        for leaf in ("weight", "bias")
+    }
+    torch.save({"cfg": {"a": 1}, "model": state}, tmp_path / "esmfold.pt")
+    asked = [
+        f"{place}.{name}.linear.{leaf}"
+        for name in names[1:]
+        for leaf in ("weight", "bias")
+    ]
+    text = f"RuntimeError: Keys '{', '.join(asked)}' are missing."
+    found = Answered(text, tmp_path / "esmfold.pt")
+    assert found.code == 0 and "Nothing is lost" in found.said
+    assert "trained without them" not in found.said
+    renamed = torch.load(found.run("ckpt rename"))["model"]
+    assert {*asked, f"{place}.linear_q.weight"} <= set(renamed)
+
+
+def test_a_row_of_zero_is_of_another_number_of_ranks(tmp_path: Path) -> None:
+    folder = tmp_path / "global_step100"
+    folder.mkdir()
+    name = "layers.0.weight"
+    for rank in range(5):
+        row = {"step": 100, "exp_avg": torch.randn(40), "exp_avg_sq": torch.rand(40)}
+        held = {"zero_stage": 2, "partition_count": [5], "base_optimizer_state": [row]}
+        held["single_partition_of_fp32_groups"] = [torch.randn(40)]
+        path = folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        torch.save({"optimizer_state_dict": held, "ds_version": "0.14.0"}, path)
+    main = {"module": {name: torch.randn(10, 20)}, "dp_world_size": 5}
+    main |= {"param_shapes": [{name: torch.Size([10, 20])}], "buffer_names": []}
+    main |= {"shared_params": {}, "mp_world_size": 1, "ds_version": "0.14.0"}
+    main |= {"frozen_param_shapes": None, "frozen_param_fragments": None}
+    torch.save(main, folder / "mp_rank_00_model_states.pt")
+    text = (
+        "RuntimeError: The size of tensor a (200) must match the size of tensor b (40) "
+        "at non-singleton dimension 0"
+    )
+    found = Answered(text, folder)
+    assert "5 ranks of DeepSpeed ZeRO saved this" in found.said
+    assert "200 is 5 times 40" in found.said
+    assert "state of another file" not in found.said
+    assert torch.load(found.run("ckpt convert"), weights_only=True)
+
+
+def test_a_rate_to_change_is_no_run_that_began_anew(tmp_path: Path) -> None:
+    state = {"model": weights("a.weight"), "optimizer": trained_state()}
+    state |= {"scheduler": stepped_schedule(12_500), "iteration": 12_500}
+    torch.save(state, tmp_path / "model_0012500.pth")
+    text = (
+        "I wonder if there is a way to change the learning rate when resume training. "
+        "I do not want to retrain it from the start. I changed BASE_LR, it does not "
+        "work."
+    )
+    said = Answered(text, tmp_path / "model_0012500.pth").said
+    assert "learning rate 0.0001" in said and "begins at 0" not in said
+    begun = "I do not understand. I resumed, and it trains from the start."
+    assert "iteration is 12500" in Answered(begun, tmp_path / "model_0012500.pth").said
+
+
+def test_an_optimizer_that_a_run_may_have_lost(tmp_path: Path) -> None:
+    state = weights("_wm.encoder.weight")
+    torch.save(state, tmp_path / "plain.pt")
+    torch.save({"agent": state, "optim": trained_state()}, tmp_path / "with.pt")
+    text = (
+        'About the procedure to resume a job: the model is saved after each "epoch" '
+        "and loaded. Nonetheless, it seems that the Optimizer is not actually saved "
+        "right? Please let me know if I am missing something"
+    )
+    said = Answered(text, tmp_path / "plain.pt").said
+    assert "holds no optimizer" in said and "called epoch" not in said
+    assert "has the state of an optimizer" in Answered(text, tmp_path / "with.pt").said
+
+
+def test_a_notice_of_a_value_head_is_of_no_base_model(tmp_path: Path) -> None:
+    place = "base_model.model.layers.0.self_attn.q_proj"
+    save_file(
+        weights(f"{place}.lora_A.weight", f"{place}.lora_B.weight"),
+        tmp_path / "adapter_model.safetensors",
+    )
+    config = {"peft_type": "LORA", "r": 4, "base_model_name_or_path": "a/b"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    text = (
+        "06/07/2024 10:12:19 - INFO - llamafactory.model.model_utils.valuehead - "
+        "Provided path (saves/lora) does not contain value head weights: saves/lora "
+        "does not appear to have a file named value_head.bin. Checkout "
+        "'https://huggingface.co/saves/lora/tree/None' for available files.."
+    )
+    found = Answered(text, tmp_path)
+    assert "nothing is lost" in found.said and "Load the base model" not in found.said
+    raised = f"{text}\nValueError: Reward model is not correctly loaded."
+    assert "nothing is lost" not in Answered(raised, tmp_path).said
+
+
+def test_a_finished_run_that_should_go_on(tmp_path: Path) -> None:
+    state = {"epoch": -1, "optimizer": None, "model": weights("0.weight")}
+    torch.save(state, tmp_path / "best.pt")
+    text = (
+        "I trained a model for 100 epochs. Should I use best.pt or last.pt to continue "
+        "training?"
+    )
+    assert "finished run" in Answered(text, tmp_path / "best.pt").said
+
+
+def test_a_schedule_that_holds_another_one(tmp_path: Path) -> None:
+    optimizer = torch.optim.Adam([torch.zeros(2, requires_grad=True)], lr=1e-3)
+    after = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+    held = {"after_scheduler": after, "total_epoch": 5, "last_epoch": 30}
+    state = {"model": weights("a.weight"), "optimizer": trained_state()}
+    torch.save({**state, "scheduler": held}, tmp_path / "warm.pth")
+    text = (
+        "When loading the GradualWarmupScheduler from a state dict to resume a "
+        "training, the learning rate is static."
+    )
+    found = Answered(text, tmp_path / "warm.pth")
+    (line,) = [row for row in found.commands if row.startswith("scheduler.")]
+    place = types.SimpleNamespace(after_scheduler=after)
+    exec(line, {"scheduler": place, "optimizer": "of the run"})
+    assert after.optimizer == "of the run"
+    assert all("after_scheduler" not in row for row in found.commands if row != line)
+
+
+def test_arrays_of_numpy_name_their_reader(tmp_path: Path) -> None:
+    np.savez(tmp_path / "params.npz", weights=np.zeros(3))
+    text = (
+        "    d = torch.load(path)\nRuntimeError: PytorchStreamReader failed locating "
+        "file data.pkl: file not found"
+    )
+    assert "numpy.load" in Answered(text, tmp_path / "params.npz").said
+
+
+def test_a_loss_that_restarts_higher_is_no_new_start(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-3000"
+    write_folder(folder, weights("embeddings.weight"))
+    torch.save(trained_state(), folder / "optimizer.pt")
+    torch.save(stepped_schedule(3000), folder / "scheduler.pt")
+    (folder / "trainer_state.json").write_text('{"global_step": 3000, "epoch": 0.6}')
+    text = (
+        "Resuming training restarts at much higher loss\n"
+        "{'loss': '0.91', 'learning_rate': '3.094e-07', 'epoch': '0.6623'}\n"
+    )
+    said = Answered(text, folder).said
+    assert "begins at 0" not in said and "counted 3,000" in said
+
+
+def test_a_rate_that_stands_in_a_file_as_a_number(tmp_path: Path) -> None:
+    torch.save({"model": weights("a.weight"), "lr": 1e-4, "epoch": 2}, tmp_path / "b")
+    text = (
+        "load_model() brings the last learning rate from the loaded model. But it seems "
+        "not to be set when training with resume == True."
+    )
+    said = Answered(text, tmp_path / "b").said
+    assert "lr 0.0001" in said and "hand to the optimizer" in said
+
+
+def test_a_question_about_a_schedule(tmp_path: Path) -> None:
+    state = {"model": weights("a.weight"), "scheduler": stepped_schedule(1000)}
+    torch.save(state, tmp_path / "ckpt.pt")
+    text = "Hello, is this the correct way to load a scheduler to resume training?"
+    assert "counted 1,000" in Answered(text, tmp_path / "ckpt.pt").said
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_statistics_of_norms_without_weights(tmp_path: Path, is_batch: bool) -> None:
+    kind = nn.BatchNorm2d(3) if is_batch else nn.InstanceNorm2d(3)
+    if not is_batch:
+        kind = nn.InstanceNorm2d(3, track_running_stats=True)
+    net = nn.Sequential(nn.Conv2d(3, 3, 1), kind)
+    torch.save(net.state_dict(), tmp_path / "net_G.pth")
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.InstanceNorm2d(3))
+    with pytest.raises(RuntimeError) as raised:
+        model.load_state_dict(net.state_dict())
+    text = str(raised.value)
+    if not is_batch:
+        # torch says it in other words for its own layers.
+        ends = ("running_mean", "running_var", "num_batches_tracked")
+        text = refused([], [f"1.{end}" for end in ends])
+    found = Answered(text, tmp_path / "net_G.pth")
+    assert ("an InstanceNorm" in found.said) is not is_batch
+    if not is_batch:
+        (line,) = [row for row in found.commands if "endswith" in row]
+        with folder_of(tmp_path):
+            exec(line, {"model": model, "torch": torch})
+        assert torch.equal(model.state_dict()["0.bias"], net.state_dict()["0.bias"])

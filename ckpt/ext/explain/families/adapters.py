@@ -273,9 +273,9 @@ def _value_head(message: Message, case: Case) -> Iterator[Statement]:
         "checkpoint of that stage, or the file value_head.safetensors that it wrote "
         "beside its own."
         + (
-            " A training by PPO that begins from this model makes a new head, and "
-            "then the message is expected: nothing is lost."
-            if "v_head weight is found" in message.text
+            " A training by PPO or of a reward model that begins from this model makes "
+            "a new head, and then the message is expected: nothing is lost."
+            if "Reward model is not correctly loaded" not in message.text
             else ""
         )
     )

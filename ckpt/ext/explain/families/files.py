@@ -912,7 +912,8 @@ FAMILIES = (
             r"[Ee]rror no file named ",
             r"Can't find a checkpoint index \(",
             r"Could not find (?:a )?model in \S",
-            r"does not appear to have a file named",
+            # A lack of value_head.bin has words of its own.
+            r"does not appear to have a file named (?!value_head\.)",
             r"no checkpoint (?:was )?found (?:in|at|under) ",
             r"Can't find '?(?:adapter_config\.json|adapter_model)",
             r"Can't find a valid checkpoint at ",

@@ -69,6 +69,7 @@ from ckpt.ext.explain.families.name_rules import (
     is_wrapper,
     match_names,
     match_wrapped,
+    one_module_deeper,
     rename_statement,
     without_beginning,
     without_forms,
@@ -124,6 +125,7 @@ from ckpt.ext.explain.families.spellings import (
     with_leaves,
 )
 from ckpt.ext.explain.families.tied import tied_name
+from ckpt.ext.explain.families.tracked import untracked_statement
 from ckpt.ext.explain.families.turned import places_statement
 from ckpt.ext.explain.families.verdicts import (
     another_model,
@@ -233,6 +235,15 @@ class KeyLists:
         wrapped = wrapped_model(self.missing, self.shapes)
         if wrapped is not None:
             yield wrapped
+            self.is_told = True
+            return
+        deeper = (
+            None
+            if self.unexpected
+            else one_module_deeper(self.missing, self.shapes, self.case)
+        )
+        if deeper is not None:
+            yield deeper
             self.is_told = True
             return
         places = places_statement(self.missing, self.here)
@@ -987,6 +998,15 @@ class KeyLists:
             and set(self.shapes) <= set(self.rest)
         ):
             yield none_has_place(self.rest, self.case)
+            self.is_told = True
+            return
+        untracked = (
+            None
+            if self.missing or self.message.mismatched
+            else untracked_statement(self.rest, self.shapes, self.case)
+        )
+        if untracked is not None:
+            yield untracked
             self.is_told = True
             return
         unbuilt = nothing_built(self.rest, self.shapes, self.message)

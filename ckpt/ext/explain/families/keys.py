@@ -453,6 +453,8 @@ _PATTERNS = (
     # The table of transformers 5, and then diffusers.
     r"\| (?:UNEXPECTED|MISSING|MISMATCH) *\|",
     r"because the following keys are missing:",
+    # ESMFold.
+    r"\bKeys? '[\w.]{3,2000}(?:,[\w., \n]{1,20000})?' (?:are|is) missing\b",
     # PEFT.
     r"[Ff]ound missing adapter keys while loading the checkpoint",
     # fvcore, in the logs of detectron2 and its kin.

@@ -18,7 +18,8 @@ from ckpt.ext.explain.case import (
     finding_statements,
     looked_at,
 )
-from ckpt.ext.explain.families.flat import flat_state_statement
+from ckpt.ext.explain.families.distributed import ways_to_other_ranks
+from ckpt.ext.explain.families.flat import flat_state_statement, part_ratio
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show
@@ -149,6 +150,9 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
         flat = flat_state_statement(case, (here, there), held[here])
         if flat is not None:
             return Answer(path, (flat,))
+    rows = [] if any(held.values()) else list(_of_zero(case, pair))
+    if rows:
+        return Answer(path, tuple(rows))
     rows = list(_size_statements(pair, held))
     for section in case.optimizers:
         rows.append(Statement(_groups_text(section)))
@@ -164,6 +168,31 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
         )
     )
     return Answer(path, tuple(rows))
+
+
+def _of_zero(case: Case, pair: tuple[int, int]) -> Iterator[Statement]:
+    """Say that DeepSpeed ZeRO divides the optimizer by the number of ranks, where a
+    file is of several.
+    """
+    ranks = [
+        node for name, node in case.finds_value(("ranks",)) if name == "zero.ranks"
+    ]
+    if not ranks or type(ranks[0]) is not int or ranks[0] < 2:
+        return
+    ratio = part_ratio(*pair)
+    times = (
+        ""
+        if ratio is None
+        else f" ({max(pair):,} is {max(ratio):,} times {min(pair):,})"
+    )
+    yield Statement(
+        f"{counted_noun(ranks[0], 'rank')} of DeepSpeed ZeRO saved this, and each has "
+        "an equal part of the optimizer, in one row that has the shape of no "
+        "parameter. Two such rows differ in length where the run that loads has "
+        f"another number of ranks, or trains other parameters{times}. Go on with "
+        f"{ranks[0]:,} ranks and the same parameters."
+    )
+    yield from ways_to_other_ranks(case)
 
 
 def _states_of_sizes(case: Case, sizes: Sequence[int]) -> dict[int, list[str]]:

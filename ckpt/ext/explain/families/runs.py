@@ -24,14 +24,22 @@ _ZERO = (
 _BEGAN_ANEW = re.compile(
     r"(?i)\b(?:re-?)?(?:start|beg[aiu]n|resum|reset|train)\w{0,5}\b[^\n.]{0,60}?"
     rf"\b(?:from|at|to|with)\b[^\n.]{{0,25}}?{_ZERO}"
-    r"|\b(?:epochs?|iter(?:ation)?s?|steps?|counters?|progress|training)\b[^\n.]{0,40}"
+    r"|\b(?:epochs?|iter(?:ation)?s?|steps?|counters?|progress|training)\b"
+    # Read `interrupt training and restart it` as no complaint.
+    r"(?:(?!\band\b)[^\n.]){0,40}"
     r"\b(?:reset\w{0,4}|restart\w{0,3}|start\w{0,3} (?:over|again|anew))\b"
+    # Read `training restarts at a much higher loss` as another complaint.
+    r"(?! (?:at|with) (?:an? )?(?:\w+ ){0,2}(?:high|low|large|loss|big)\w*)"
 )
 _GOES_ON = re.compile(
     r"(?i)\b(?:resum\w{1,4}|re-?start\w{0,3}|re-?load\w{0,3}|load(?:s|ed|ing)?"
     r"|checkpoints?|continu\w{1,4})\b"
 )
 _RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")
+_AVOIDED = re.compile(
+    r"(?i)\b(?:not want(?:ing)? to|don'?t want to|want to avoid|without (?:having to )?"
+    r"|instead of|rather than|avoid)\s*(?:re-?)?$"
+)
 _BEFORE = 40
 """Characters before the words of a new start in which its subject stands."""
 _COUNTERS = (
@@ -57,8 +65,11 @@ def asks_of_new_start(text: str) -> bool:
     found = _BEGAN_ANEW.search(text)
     if found is None or _GOES_ON.search(text) is None:
         return False
-    # A learning rate that begins anew has its own answer.
     before = max(0, found.start() - _BEFORE)
+    # Read `I do not want to retrain it from the start` as no complaint.
+    if _AVOIDED.search(text, before, found.start()) is not None:
+        return False
+    # A learning rate that begins anew has its own answer.
     return _RATE.search(text, before, found.end()) is None
 
 
@@ -69,6 +80,17 @@ def of_new_starts(text: str, case: Case) -> Iterator[Statement]:
     if not asks_of_new_start(text):
         return
     counters = _recorded_counters(case)
+    done = [count for _, count in counted_schedules(case)]
+    if not counters and done:
+        yield Statement(
+            "No file here records the epoch or the step of the program, and its "
+            f"schedule counted {max(done):,} (last_epoch). So a program that takes "
+            "this state goes on with its weights, its optimizer and its learning rate, "
+            "and counts its own epochs from 0 again: nothing is lost. "
+            "Ask it for the epochs that are left alone, or give it the epoch by "
+            "its own option (kohya: --initial_epoch or --skip_until_initial_step)."
+        )
+        return
     if not counters:
         yield Statement(
             "This file records no epoch, iteration or step, so a program that goes on "
@@ -86,6 +108,21 @@ def of_new_starts(text: str, case: Case) -> Iterator[Statement]:
         "after the load."
         f"{_of_parts(case)}{_of_program(case)}"
     )
+
+
+def counted_schedules(case: Case) -> list[tuple[str, int]]:
+    """The states of schedules that were stepped, with what each counted."""
+    return [
+        (name.rpartition(".")[0], node)
+        for name, node in case.finds_value(("last_epoch",))
+        if type(node) is int
+        and node > 0
+        and any(
+            name.startswith(f"{section.name}.")
+            for section in case.survey.sections
+            if section.kind == "scheduler" and section.name
+        )
+    ]
 
 
 def _recorded_counters(case: Case) -> list[tuple[str, int]]:
