@@ -120,7 +120,9 @@ def not_finite_statements(case: Case) -> Iterator[Statement]:
         yield Statement(
             "NaN in the weights or in the state of an optimizer stays there, and "
             "spreads: whatever goes on from this file is NaN too. Take an earlier save "
-            "of the run, and look there first."
+            "of the run, and look there first:",
+            (),
+            None if path is None else f"ckpt stats {path}",
         )
     else:
         yield Statement(
