@@ -170,7 +170,7 @@ class Case:
 
     @cached_property
     def not_finite(self) -> tuple[Finding, ...] | None:
-        """What is NaN or infinite among all elements, or None where the bytes are far
+        """The findings of NaN and of infinite elements, or None if the bytes are far
         away, too many, or cannot be read.
         """
         size = sum(entry.tensor.nbytes for entry in self.survey.tensors)

@@ -1,5 +1,5 @@
-"""Errors about names that are not those of the file: a program converted them before it
-loaded them, or put an adapter into the model that it belongs to.
+"""Errors about names that the file does not have: a program converted its names before
+it loaded them, or put an adapter into the model that it belongs to.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ def untracked_statement(
     rest: Sequence[str], names: Collection[str], case: Case
 ) -> Statement | None:
     """Say that all of the unexpected keys are statistics of norms without weights, as
-    torch before 0.4 saved them, and load without them; None where they are not.
+    torch before 0.4 saved them, and load without them. Return None if
+    they are not.
     """
     modules = {name.rpartition(".")[0]: None for name in rest}
     if not rest or not all(name.endswith(_ENDS) for name in rest):
