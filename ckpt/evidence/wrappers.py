@@ -13,6 +13,7 @@ WRAPPERS = {
     "module": "DataParallel or DDP",
     "_orig_mod": "torch.compile",
     "_fsdp_wrapped_module": "FSDP",
+    "_fpw_module": "FSDP of fairscale",
     "_checkpoint_wrapped_module": "activation checkpointing",
     "_forward_module": "Lightning or DeepSpeed",
 }

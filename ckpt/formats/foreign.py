@@ -443,7 +443,10 @@ def _archive_error(archive: Archive, path: str) -> CkptError:
             f"not a PyTorch checkpoint: {program.what}", hint=program.opener
         )
     if all(name.endswith(".npy") for name in names):
-        return UnsupportedError("not a checkpoint: numpy arrays (.npz)")
+        return UnsupportedError(
+            "not a checkpoint: numpy arrays (.npz)",
+            hint="numpy.load gives its arrays by name, as of a model of JAX",
+        )
     if "[Content_Types].xml" in flat:
         return UnsupportedError("not a checkpoint: an office document")
     if any(name.lower().endswith(WEIGHTS) for name in names):

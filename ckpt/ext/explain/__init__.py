@@ -12,6 +12,7 @@ from ckpt.ext.explain.answer import (
     answer_damaged,
     answer_folder,
     answer_of_any,
+    answer_of_question,
     asks_of_file,
     made_findings,
 )
@@ -114,7 +115,7 @@ _AN_ERROR = re.compile(
     r"Traceback \(most recent call last\)|^\s*[\w.]*(?:Error|Exception)\b"
     r"|\b(?:[Ff]ailed|FATAL|fatal|[Aa]borted|terminate called)\b"
     r"|\bError\b|\b(?:error|ERROR):|\berror (?:loading|while)\b|\bException during\b"
-    r"|\bBus error\b|\(core dumped\)",
+    r"|\[(?:ERROR|CRITICAL|FATAL)\]|\bBus error\b|\(core dumped\)",
     re.MULTILINE,
 )
 
@@ -175,9 +176,9 @@ def explain_with(found: Explanation, case: Case) -> Explanation:
 
 def explain_noticed(found: Explanation, case: Case) -> Explanation | None:
     """Answer a log without an error by a line of it that a checkpoint contradicts, or
-    return None where there is none.
+    a question in its words. Return None where there is neither.
     """
-    noticed = answer_of_any(found.text, case)
+    noticed = answer_of_any(found.text, case) or answer_of_question(found.text, case)
     return None if noticed is None else found._replace(answer=noticed)
 
 

@@ -70,12 +70,18 @@ from ckpt.ext.explain.families.paths import (
     of_path,
     written_by,
 )
-from ckpt.ext.explain.families.questions import of_questions
+from ckpt.ext.explain.families.questions import is_question, of_questions
 from ckpt.ext.explain.families.quoted import (
     of_lacking,
     of_names,
     of_recorded_path,
     of_unknown,
+)
+from ckpt.ext.explain.families.runs import (
+    NO_SCALE,
+    SHADOWS,
+    of_no_scale,
+    of_shadows,
 )
 from ckpt.ext.explain.families.servers import (
     MAGIC,
@@ -187,6 +193,8 @@ _OF_ANY: tuple[
     (NEEDS_VALUE, of_needed_value),
     (NOT_CONSOLIDATED, of_not_consolidated),
     (NO_METADATA_FILE, of_no_metadata_file),
+    (SHADOWS, of_shadows),
+    (NO_SCALE, of_no_scale),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 
@@ -195,7 +203,7 @@ def asks_of_file(text: str) -> bool:
     """Tell whether a text has words of any program to which a checkpoint may have
     something to say.
     """
-    return any(pattern.search(text) for pattern, _ in _OF_ANY)
+    return is_question(text) or any(pattern.search(text) for pattern, _ in _OF_ANY)
 
 
 def answer_of_any(text: str, case: Case) -> Answer | None:
@@ -218,6 +226,16 @@ def answer_of_any(text: str, case: Case) -> Answer | None:
         if rows:
             return Answer(case.survey.path, rows)
     return None
+
+
+def answer_of_question(text: str, case: Case) -> Answer | None:
+    """Answer a question without an error, or return None where the checkpoint has
+    nothing to say to it.
+    """
+    rows = tuple(of_questions(text, case)) if is_question(text) else ()
+    if not rows:
+        return None
+    return Answer(case.survey.path, (*rows, *load_statements(case)))
 
 
 def answer_damaged(

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from ckpt.bytes.location import path_beside
 from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.stats.stats import stats
 from ckpt.commands.verify.verify import VerifyReport
 from ckpt.evidence.loading import Load
 from ckpt.evidence.numbering import Numbering
@@ -17,6 +18,7 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import valueless
 from ckpt.ext.explain.origins import name_origin, origin_opening
+from ckpt.model.errors import CkptError
 from ckpt.model.findings import LEVELS, Finding, Level, Plan, Way
 from ckpt.model.names import Globs
 from ckpt.model.nodes import Node
@@ -36,6 +38,10 @@ class Statement(NamedTuple):
     command: str | None = None
     refutes: bool = False
     """True where the file cannot have caused the error, or another one was loaded."""
+
+
+_MOST_MEASURED = 4 << 30
+"""Bytes of tensors that an answer reads to find NaN in them."""
 
 
 class Shapes(NamedTuple):
@@ -161,6 +167,22 @@ class Case:
         return (
             () if report is None or not report.exit_code else tuple(damage_of(report))
         )
+
+    @cached_property
+    def not_finite(self) -> tuple[Finding, ...] | None:
+        """The findings of NaN and of infinite elements, or None if the bytes are far
+        away, too many, or cannot be read.
+        """
+        size = sum(entry.tensor.nbytes for entry in self.survey.tensors)
+        if self._verify is None or size > _MOST_MEASURED:
+            return None
+        try:
+            report = stats(self.survey, everything=True, checksums=False)
+        except CkptError:
+            return None
+        if report.unread:
+            return None
+        return tuple(row for row in report.findings if row.code in ("nan", "inf"))
 
     @cached_property
     def valueless(self) -> tuple[str, ...]:

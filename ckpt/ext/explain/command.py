@@ -481,6 +481,7 @@ def _explain_log(
             case = Case(
                 survey,
                 planning(survey),
+                verify=lambda: _verify_path(path, request.limits),
                 is_folder=folder,
                 names_in=lambda other: _names_in(other, request.limits),
             )

@@ -92,6 +92,13 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("unexpected", _compile_pattern(r"were not used when initializing \w{1,200}:")),
     ("missing", _compile_pattern(r"are newly initialized:")),
     ("missing", _compile_pattern(r"because the following keys are missing:")),
+    # ESMFold
+    (
+        "missing",
+        _compile_pattern(
+            r"\bKeys? '(?=[\w.]{3,2000}(?:,[\w., \n]{1,20000})?' (?:are|is) missing\b)"
+        ),
+    ),
     # Trainer of transformers
     (
         "missing",
@@ -277,6 +284,14 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (
         _compile_pattern(
             rf"because (\S{{1,2000}}) expected shape {_SIZE}\)?, but got {_SIZE}"
+        ),
+        False,
+    ),
+    # mmcv before 1.0, in a table whose model stands first
+    (
+        _compile_pattern(
+            r"\| *([\w.-]{1,2000}) *\| *torch\.Size\(\[([\d, ]{0,200})\]\) *\| "
+            r"*torch\.Size\(\[([\d, ]{0,200})\]\) *\|"
         ),
         False,
     ),

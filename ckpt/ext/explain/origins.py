@@ -50,7 +50,8 @@ _BY_KEYS = (
         "a checkpoint of detectron2, or of a program with its checkpointer",
     ),
     _kind_by_keys("params_ema", "weights of BasicSR (ESRGAN, SwinIR, GFPGAN)"),
-    _kind_by_keys("network_weights", "a checkpoint of nnU-Net"),
+    _kind_by_keys("network_weights", "a checkpoint of nnU-Net 2"),
+    _kind_by_keys("state_dict plot_stuff best_stuff", "a checkpoint of nnU-Net 1"),
     _kind_by_keys("weight config f0", "a voice of RVC"),
     _kind_by_keys("state rng", "a checkpoint of Composer"),
     _kind_by_keys(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpt.bytes.far import is_url
 from ckpt.ext.explain.case import Case, Statement, finding_statements, load_statements
@@ -43,6 +43,15 @@ _STYLES = (
 )
 
 
+_NUMBERED = re.compile(r"(?:^|\.)\d{1,5}\.lora_(?:down|up|A|B)(?:\.weight)?$")
+
+
+def _numbered_layers(names: Sequence[str]) -> list[str]:
+    """The tensors of LoRA whose layers have numbers in the place of names."""
+    found = [name for name in names if _NUMBERED.search(name)]
+    return found if 2 * len(found) > len(names) else []
+
+
 def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
     names = [entry.name for entry in case.survey.tensors]
     found = next(
@@ -67,6 +76,17 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
     yield from finding_statements(
         [*case.at_least("error"), *case.found("adapter-names")]
     )
+    if found is None and (numbered := _numbered_layers(names)):
+        yield Statement(
+            f"This file has {counted_noun(len(numbered), 'tensor')} of LoRA, and "
+            f"counts their layers ({show(numbered[0], 80)}) in the place of their "
+            "names. Which layer each is of follows from the list that the trainer "
+            "made (Stable Cascade's own train_c_lora.py writes such files): load it "
+            "with the program that trained it, or name the layers anew there. No "
+            "other loader can know them, and no command can rename them from this "
+            "file alone.",
+        )
+        return
     if found is None:
         yield Statement(
             "No name of this file is that of an adapter of LoRA: another file was "
@@ -253,9 +273,9 @@ def _value_head(message: Message, case: Case) -> Iterator[Statement]:
         "checkpoint of that stage, or the file value_head.safetensors that it wrote "
         "beside its own."
         + (
-            " A training by PPO that begins from this model makes a new head, and "
-            "then the message is expected: nothing is lost."
-            if "v_head weight is found" in message.text
+            " A training by PPO or of a reward model that begins from this model makes "
+            "a new head, and then the message is expected: nothing is lost."
+            if "Reward model is not correctly loaded" not in message.text
             else ""
         )
     )

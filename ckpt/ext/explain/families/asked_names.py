@@ -353,6 +353,8 @@ def of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
             f"This file has its averages under another key: {and_more(others, 3)}. "
             "Give the program that name (timm: state_dict_ema, by --use-ema)."
         )
+    if none and _AVERAGES.search(name):
+        yield from _of_no_averages(case)
     part = (
         f" {show(averages[0], 60)} has the running averages of {show(name, 60)}, by "
         "its name: to use the model take these. A training that goes on wants both, "
@@ -422,6 +424,21 @@ _OF_MEGATRON = ("iteration", "total_iters")
 """The keys under which Megatron has its step, in newer and in older versions."""
 
 
+def _of_no_averages(case: Case) -> Iterator[Statement]:
+    """Say that a file has no averages, where its keys name none."""
+    kinds = {section.kind for section in case.survey.sections}
+    models = [section for section in case.survey.candidates if section.name]
+    if "ema" in kinds or len(models) != 1:
+        return
+    label = show(models[0].name, 60)
+    yield Statement(
+        f"By its keys this file has no running averages (EMA): {label} has the weights "
+        "of the training itself. They load in their place, and a program that was "
+        "measured with averages gives other results with them, mostly worse ones. Only "
+        "the author knows whether averages were saved under this key."
+    )
+
+
 def of_recoverables(name: str, case: Case) -> Iterator[Statement]:
     """Answer SpeechBrain, which has a file for each object, and finds none for one of
     them.
@@ -476,7 +493,7 @@ _WANTED = {
     "policy_class": "an agent of Stable-Baselines3",
     "params_ema": "weights of BasicSR",
     "train_args": "a checkpoint of ultralytics",
-    "network_weights": "a checkpoint of nnU-Net",
+    "network_weights": "a checkpoint of nnU-Net 2",
     "pytorch-lightning_version": "a checkpoint of Lightning",
     "blobs": "weights of Detectron, by the names of Caffe2",
     "__version__": "a model of sentence-transformers before 2 (in its config.json)",
@@ -508,6 +525,12 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
         text += "." if wanted is None else ", which the program does not take as it is."
     if wanted is not None or origin is not None:
         yield Statement(text)
+    if name == "network_weights" and origin is not None and "nnU-Net 1" in origin:
+        yield Statement(
+            "nnU-Net 2 names the layers of its networks otherwise, and has no loader "
+            "for files of nnU-Net 1: use the file with version 1 (the package nnunet, "
+            "not nnunetv2)."
+        )
     if (
         wanted is not None
         and "s3prl" in wanted

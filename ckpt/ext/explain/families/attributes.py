@@ -5,9 +5,11 @@ dict that stands in the place of a model, an object of an older class.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
-from ckpt.evidence.loading import load_of
+from ckpt.evidence.loading import load_of, string_literal
+from ckpt.evidence.wrappers import WRAPPERS
 from ckpt.ext.explain.case import (
     ONE_TENSOR,
     Case,
@@ -199,6 +201,10 @@ def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
     # Unpickling runs no __init__, so an attribute that the class has got since is
     # missing in the file too, as `approximate` of GELU.
     lacking = [name for name, node in objects if attribute not in attributes(node)]
+    if lacking and attribute in WRAPPERS:
+        yield _not_wrapped(cls, attribute, lacking[0])
+        yield from load_statements(case)
+        return
     if not lacking:
         yield Statement(
             f"Each {show(cls, 80)} of this file has {show(attribute, 80)}. Is it the "
@@ -211,6 +217,10 @@ def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
         f"{and_more([show(name, 120) or '(the root)' for name in lacking], 4)}. Its "
         "class got the attribute in a later version than the one that wrote the file."
     )
+    optimizers = {section.name for section in case.optimizers}
+    if len(lacking) == 1 and lacking[0] in optimizers and "." not in lacking[0]:
+        yield from _older_optimizer(lacking[0], case)
+        return
     way = case.plan(("weights",))
     if way.command is not None:
         yield Statement(
@@ -221,6 +231,48 @@ def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
             (),
             way.command,
         )
+
+
+def _not_wrapped(cls: str, attribute: str, name: str) -> Statement:
+    """Say that a pickled model has no wrapper, where a program takes one off."""
+    # A dot in the place means several keys, which one subscript does not reach.
+    where = (
+        "torch.load(…)"
+        if "." in name or not name
+        else f"torch.load(…){literal_key(name)}"
+    )
+    place = f" at {show(name, 80)}" if name else ""
+    return Statement(
+        f"The program takes {attribute} of a model, which the wrapper of "
+        f"{WRAPPERS[attribute]} has. This file holds a {show(cls, 80)} itself{place}: "
+        f"it was saved without {WRAPPERS[attribute]}, as with one GPU. Leave "
+        f".{attribute} out: {where} is the model."
+    )
+
+
+def _older_optimizer(name: str, case: Case) -> Iterator[Statement]:
+    """Print the lines that put the state of a pickled optimizer into a new one."""
+    way = case.plan(("convert", "--plain"))
+    if way.command is None:
+        return
+    yield Statement(
+        "A run saves optimizer.state_dict(), and no optimizer. This writes the object "
+        "as a dict:",
+        (),
+        way.command,
+    )
+    path = string_literal(shlex.split(way.command)[-1])
+    yield Statement(
+        "Its keys are the parameters themselves, and a state dict has their numbers. "
+        "An optimizer of the same kind, which was built over the parameters in the "
+        "same order, takes it so:",
+        (),
+        f'saved = torch.load({path}, map_location="cpu"){literal_key(name)}; '
+        'numbers = {p: n for n, p in enumerate(p for g in saved["param_groups"] for p '
+        'in g["params"])}; optimizer.load_state_dict({"state": {numbers[p]: s for p, s '
+        'in saved["state"].items()}, "param_groups": [{**g, "params": [numbers[p] for '
+        'p in g["params"]]} for g in saved["param_groups"]]})',
+    )
 
 
 def _objects_of_class(case: Case, cls: str) -> Iterator[tuple[str, Opaque]]:

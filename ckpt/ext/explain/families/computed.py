@@ -34,6 +34,37 @@ def computed_buffers(names: Sequence[str]) -> list[str]:
     return [name for name in names if name.rpartition(".")[2] in _COMPUTED]
 
 
+_OF_INPUTS = re.compile(
+    r"(?:^|\.)(?:(?:data_preprocessor|normalize|normalizer|preprocess\w{0,10})\."
+    r"(?:mean|std)|(?:pixel|image|img|rgb)_(?:mean|std))$"
+)
+_LARGEST_SCALE = 16
+"""Numbers in a mean of the channels of images: more are of other data."""
+
+
+def input_scales(names: Sequence[str], shapes: Mapping[str, Shape]) -> list[str]:
+    """Return the names of the values by which a model normalizes its images."""
+    found = []
+    for name in names:
+        size = 1
+        for length in shapes.get(name, ()):
+            size *= length
+        if _OF_INPUTS.search(name) and size <= _LARGEST_SCALE:
+            found.append(name)
+    return found
+
+
+def input_scales_statement(names: Sequence[str]) -> Statement:
+    """Say that values which normalize images come from the settings of a program."""
+    shown = and_more([show(name, 80) for name in names], 4)
+    return Statement(
+        f"{shown} {be_verb(names)} no weights: they normalize the images, and come "
+        "from the settings of the program, in which this model has them too or does "
+        "the same before the model. Some versions save them and others do not. Leave "
+        "them out (strict=False; mmengine: strict_load=False of its EMAHook)."
+    )
+
+
 def _leaves_text(names: Sequence[str]) -> str:
     return and_more(list(dict.fromkeys(name.rpartition(".")[2] for name in names)), 4)
 

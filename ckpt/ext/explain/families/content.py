@@ -132,6 +132,24 @@ _LISTED = 6
 """Arguments of a call that are written out."""
 
 
+_ANEW = (
+    "Begin a new training from its weights, with as many epochs as are to be added "
+    "(yolo train model=… epochs=…, or train.py --weights …)."
+)
+
+
+def of_finished(case: Case) -> Iterator[Statement]:
+    """Say that a file is of a run of ultralytics that has ended, where it is."""
+    if [node for name, node in case.finds_value(("epoch",)) if name == "epoch"] != [-1]:
+        return
+    has_none = "optimizer" in root_keys(case) and not case.optimizers
+    more = " and optimizer is None" if has_none else ""
+    yield Statement(
+        f"This file is of a finished run: epoch is -1{more}, for ultralytics takes "
+        f"them out at the end. {_ANEW}"
+    )
+
+
 def _answer_finished_run(message: Message, case: Case) -> Iterator[Statement]:
     """Answer ultralytics, which finds nothing to resume, or no settings to
     resume with.
@@ -142,30 +160,21 @@ def _answer_finished_run(message: Message, case: Case) -> Iterator[Statement]:
         for name, node in case.finds_value(("epochs",))
         if name == "train_args.epochs"
     ]
-    has_none = "optimizer" in root_keys(case) and not case.optimizers
-    anew = (
-        "Begin a new training from its weights, with as many epochs as are to be added "
-        "(yolo train model=… epochs=…, or train.py --weights …)."
-    )
     if epochs == [-1]:
-        more = " and optimizer is None" if has_none else ""
-        yield Statement(
-            f"This file is of a finished run: epoch is -1{more}, for ultralytics takes "
-            f"them out at the end. {anew}"
-        )
+        yield from of_finished(case)
     # Read `'epochs=-1' is an invalid value`: a resumed run has that value from its
     # file.
     elif planned and isinstance(planned[0], (int, float)) and planned[0] < 1:
         yield Statement(
             f"In this file train_args.epochs is {planned[0]}, and a resumed run takes "
-            f"the number of its epochs from there: no option changes it. {anew}"
+            f"the number of its epochs from there: no option changes it. {_ANEW}"
         )
     elif (
         "train_args" not in root_keys(case) and "nothing to resume" not in message.text
     ):
         yield Statement(
             "This file has no train_args, from which a resumed run of ultralytics "
-            f"takes its settings: its keys are {keys_text(case)}. {anew}"
+            f"takes its settings: its keys are {keys_text(case)}. {_ANEW}"
         )
     elif epochs and "not found" in message.text:
         yield Statement(

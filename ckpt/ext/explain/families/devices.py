@@ -219,8 +219,14 @@ def _tensors_of_groups(case: Case) -> Iterator[Statement]:
 
 
 def has_tensors_in_groups(message: Message, case: Case) -> bool:
-    """Tell whether the step of an optimizer stopped, and its groups hold tensors."""
-    return _OPTIMIZER in message.names and any(True for _ in _tensors_of_groups(case))
+    """Tell whether the step of an optimizer may have stopped, and its groups hold
+    tensors.
+    """
+    is_step = _OPTIMIZER in message.names or (
+        # Optimizers of other packages have frames of their own.
+        _GOES_ON in message.names and not is_replicated(message)
+    )
+    return is_step and any(True for _ in _tensors_of_groups(case))
 
 
 def is_replicated(message: Message) -> bool:

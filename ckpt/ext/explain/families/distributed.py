@@ -773,8 +773,12 @@ def _answer_world_size(message: Message, case: Case) -> Iterator[Statement]:
     if facts:
         yield Statement(f"This checkpoint says {and_more(facts, 6, '; ')}.")
     # A file of one rank holds parts of tensors, and no load makes them whole.
-    if case.found("tensor-parallel"):
-        return
+    if not case.found("tensor-parallel"):
+        yield from ways_to_other_ranks(case)
+
+
+def ways_to_other_ranks(case: Case) -> Iterator[Statement]:
+    """The command after which the parts of all ranks load on another number of them."""
     # Prefer all parts together. Where that is not possible, take the weights.
     for words, text in (
         (

@@ -4,6 +4,7 @@ there.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -449,6 +450,14 @@ _PROJECTOR = re.compile(r"(?:^|\.)(?:mm_projector|multi_modal_projector)\.")
 _LORA = re.compile(r"(?:^|\.)lora_(?:[AB]|down|up|embedding_[AB])\b|\.(?:hada|lokr)_")
 
 
+def names_in(case: Case) -> list[str]:
+    """The names of what lies in the folder that a user named, here."""
+    try:
+        return sorted(os.listdir(case.survey.path))
+    except OSError:
+        return []
+
+
 def _no_resumable(case: Case) -> Iterator[Statement]:
     """Answer Trainer, which finds no checkpoint to resume from at a path."""
     if not case.is_folder:
@@ -463,6 +472,20 @@ def _no_resumable(case: Case) -> Iterator[Statement]:
         name.startswith(("model", "pytorch_model", "adapter_model"))
         for name in case.survey.checkpoint.parts
     ):
+        # DeepSpeed says the same words of a folder without its own.
+        if not any(name.startswith("global_step") for name in names_in(case)):
+            yield Statement(
+                "The weights are here by names that Trainer knows, and no "
+                "global_step… folder. With DeepSpeed the same message means that "
+                "folder: a run goes on from it alone, and a save without it has "
+                "neither the optimizer nor the ranks (save_only_model=True, or the "
+                "end of a training). Take an earlier save that has it, or begin a run "
+                "from these weights (model_name_or_path). Without DeepSpeed the path "
+                "of the message is another folder, or that version of transformers "
+                "is older and looks for pytorch_model.bin alone."
+            )
+            yield from load_statements(case)
+            return
         yield Statement(
             "The weights are here by names that Trainer knows. So the path of the "
             "message is not this folder, or that version of transformers knows other "
@@ -901,7 +924,8 @@ FAMILIES = (
             r"[Ee]rror no file named ",
             r"Can't find a checkpoint index \(",
             r"Could not find (?:a )?model in \S",
-            r"does not appear to have a file named",
+            # A lack of value_head.bin has words of its own.
+            r"does not appear to have a file named (?!value_head\.)",
             r"no checkpoint (?:was )?found (?:in|at|under) ",
             r"Can't find '?(?:adapter_config\.json|adapter_model)",
             r"Can't find a valid checkpoint at ",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import Case, Statement, is_hollow
-from ckpt.model.text import and_more, show
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import children_of
 
 _NEAR = 6_000
@@ -54,6 +54,35 @@ def empty_part(keys: Sequence[str], case: Case) -> Iterator[Statement]:
             "weights alone (load_from, --finetune, in the place of --resume) do so."
         )
         return
+
+
+def asked_of_part(name: str, text: str, end: int, case: Case) -> Statement | None:
+    """Say that a program handed one part of a file to a class, which asked that part
+    for a name, or return None.
+    """
+    near = text[max(0, end - _NEAR) : end]
+    owner = owner_of(name, near)
+    parts = {
+        str(section.path[0]): section
+        for section in case.survey.candidates
+        if len(section.path) == 1
+    }
+    key = next((key for key in taken_keys(near, len(near)) if key in parts), None)
+    # A program that takes both names from one variable asks the root of the file.
+    if owner is None or key is None or owner_of(key, near) in (None, owner):
+        return None
+    names = parts[key].names()
+    if name in names:
+        return None
+    words = list(dict.fromkeys(row.partition(".")[0] for row in names))
+    return Statement(
+        f"The program took {show(key, 60)} from this file, and asked it for "
+        f"{show(name, 80)}, which is none of its {counted_noun(len(names), 'name')} "
+        f"(they begin with {and_more([show(word, 40) for word in words], 5)}). The "
+        "class that loads saves that name with its own weights, so this file is of "
+        "another class: of the plain model inside of it, or of another method of the "
+        "program. Take the file that this very class saved."
+    )
 
 
 def is_option(name: str, text: str) -> bool:

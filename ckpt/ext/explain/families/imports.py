@@ -92,8 +92,19 @@ def _is_made(module: str, case: Case) -> bool:
     return _DIGITS.search(module) is not None and {row.name for row in rows} == {module}
 
 
+def _by_saved_name(name: str, case: Case) -> str:
+    """The name of a message as the file has it: the script that is `__main__` in one
+    process is `__mp_main__` in those that it starts.
+    """
+    last = name.removeprefix("__mp_main__.")
+    own = f"__main__.{last}"
+    return own if last != name and rows_of(case.survey.checkpoint, own) else name
+
+
 def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
     survey = case.survey
+    names = tuple(_by_saved_name(name, case) for name in message.names)
+    message = message._replace(names=names)
     if survey.checkpoint.traits.names_are_code and any(
         name.startswith("__torch__") for name in message.names
     ):
@@ -172,6 +183,10 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
         return
     way = case.plan(("plain",))
     if way.command is not None:
+        in_script = _of_loss_scaler(message, case)
+        if in_script is not None:
+            yield in_script
+            return
         text = "This file then loads with weights_only=True"
         if message.kind == "code" and case.has_module:
             text = (
@@ -184,6 +199,31 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(f"{text}:", (), way.command)
     elif way.reason is not None:
         yield Statement(f"No command makes it loadable: {way.reason}.")
+
+
+_SCALERS = re.compile(r"^deepspeed\.runtime\.fp16\.loss_scaler\.(\w{1,40})$")
+
+
+def _of_loss_scaler(message: Message, case: Case) -> Statement | None:
+    """Say how a run of DeepSpeed goes on from a file with its own scaler, which a plain
+    copy would lose, or return None.
+    """
+    classes = [found[1] for name in message.names if (found := _SCALERS.match(name))]
+    refusals = case.survey.checkpoint.weights_only
+    if not classes or len(classes) < len(message.names) or refusals is None:
+        return None
+    if len(refusals) > len(classes):
+        return None
+    listed = ", ".join(classes)
+    return Statement(
+        "DeepSpeed takes the object itself when a run goes on, so a plain copy is of "
+        "no use to it. Newer versions of DeepSpeed and of the programs around it allow "
+        "the class. In an older one, for a file whose author you trust, this stands in "
+        "the script before the load:",
+        (),
+        f"from deepspeed.runtime.fp16.loss_scaler import {listed}; "
+        f"torch.serialization.add_safe_globals([{listed}])",
+    )
 
 
 def _needs_code(case: Case) -> bool:

@@ -53,6 +53,7 @@ from ckpt.ext.explain.families.asked_tensors import (
     without_prefix,
 )
 from ckpt.ext.explain.families.frames import (
+    asked_of_part,
     empty_part,
     is_of_optimizer,
     is_option,
@@ -132,6 +133,8 @@ ASKED_FOR = re.compile(
     # SpeechBrain has a file for each object: `Loading checkpoint from save/CKPT+2021,
     # but missing a load path for wav2vec_opt`.
     r"|missing a load path for ([\w-]{1,200})"
+    # timm says `Failed to find state_dict_ema, starting from loaded model weights`.
+    r"|Failed to find (\w{3,80}), starting from loaded"
     # Programs of OpenMMLab say `No state_dict found in checkpoint file b.pth`.
     r"|No (\w{1,100}) found in checkpoint(?: file)?\b"
     r"|\b[Ww]eights? ['\"]?([\w-]{1,200}(?:\.[\w-]{1,200}){1,40})['\"]? does not exist"
@@ -158,6 +161,11 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     empty = list(empty_part(taken_keys(found.string, found.start()), case))
     if empty:
         yield from empty
+        yield from load_statements(case)
+        return
+    inside = asked_of_part(name, found.string, found.start(), case)
+    if inside is not None:
+        yield inside
         yield from load_statements(case)
         return
     yield from _of_root(name, case)

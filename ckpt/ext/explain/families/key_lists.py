@@ -26,9 +26,15 @@ from ckpt.ext.explain.families.computed import (
     below_nothing,
     computed_buffers,
     computed_statement,
+    input_scales,
+    input_scales_statement,
     masks_statement,
     swin_downsample,
     tied_to_shared,
+)
+from ckpt.ext.explain.families.conversions import (
+    adapter_into_base,
+    converted_statements,
 )
 from ckpt.ext.explain.families.forms import Form, find_forms
 from ckpt.ext.explain.families.graphs import graph_statement
@@ -63,9 +69,11 @@ from ckpt.ext.explain.families.name_rules import (
     is_wrapper,
     match_names,
     match_wrapped,
+    one_module_deeper,
     rename_statement,
     without_beginning,
     without_forms,
+    wrapped_model,
 )
 from ckpt.ext.explain.families.pairing import (
     Placed,
@@ -117,6 +125,7 @@ from ckpt.ext.explain.families.spellings import (
     with_leaves,
 )
 from ckpt.ext.explain.families.tied import tied_name
+from ckpt.ext.explain.families.tracked import untracked_statement
 from ckpt.ext.explain.families.turned import places_statement
 from ckpt.ext.explain.families.verdicts import (
     another_model,
@@ -223,6 +232,20 @@ class KeyLists:
             yield below
             self.is_told = True
             return
+        wrapped = wrapped_model(self.missing, self.shapes)
+        if wrapped is not None:
+            yield wrapped
+            self.is_told = True
+            return
+        deeper = (
+            None
+            if self.unexpected
+            else one_module_deeper(self.missing, self.shapes, self.case)
+        )
+        if deeper is not None:
+            yield deeper
+            self.is_told = True
+            return
         places = places_statement(self.missing, self.here)
         if places is not None:
             yield places
@@ -264,6 +287,11 @@ class KeyLists:
             yield elsewhere
             self.is_told = True
             return
+        into_base = adapter_into_base(self.missing, self.here, self.survey)
+        if into_base is not None:
+            yield into_base
+            self.is_told = True
+            return
         of_adapter = list(adapter_statements(self.message, self.case))
         if of_adapter:
             yield from of_adapter
@@ -286,6 +314,11 @@ class KeyLists:
                 "both. In vLLM --load-format mistral with --config-format mistral "
                 "takes the one; for the other move it out of the folder."
             )
+            self.is_told = True
+            return
+        converted = converted_statements(self.message, self.shapes, self.case)
+        if converted and not self.here:
+            yield from converted
             self.is_told = True
             return
         # This does not end the answer, for other names may still explain the keys.
@@ -666,6 +699,11 @@ class KeyLists:
             self.absent, is_saved=False
         ) or measures_statement(self.absent)
         if measured is not None and not self.present:
+            load = self.survey.load.expression
+            is_sole = len(self.survey.candidates) == 1 and not self.here
+            if "strict=False" in measured.text and is_sole and load is not None:
+                line = f"model.load_state_dict({load}, strict=False)"
+                measured = measured._replace(command=line)
             yield measured
             self.is_told = not self.here
             self.absent = []
@@ -924,6 +962,10 @@ class KeyLists:
                     else:
                         yield from before_converters(self.case)
                 self.rest = [name for name in self.rest if name not in spoken]
+        scaling = input_scales(self.rest, self.shapes)
+        if scaling:
+            yield input_scales_statement(scaling)
+            self.rest = [name for name in self.rest if name not in scaling]
         computed = computed_buffers(self.rest)
         if computed:
             yield left_over_buffers(computed)
@@ -956,6 +998,15 @@ class KeyLists:
             and set(self.shapes) <= set(self.rest)
         ):
             yield none_has_place(self.rest, self.case)
+            self.is_told = True
+            return
+        untracked = (
+            None
+            if self.missing or self.message.mismatched
+            else untracked_statement(self.rest, self.shapes, self.case)
+        )
+        if untracked is not None:
+            yield untracked
             self.is_told = True
             return
         unbuilt = nothing_built(self.rest, self.shapes, self.message)
@@ -1052,8 +1103,11 @@ class KeyLists:
         apart = None
         # A model with other blocks is another one, which was said before.
         is_deeper = any(True for _ in compare_depths(self.message, self.shapes))
+        # Names that are not of the file say nothing of what has its place.
+        is_of_file = bool(self.here) or not self.unexpected
         if (
-            not self.present
+            is_of_file
+            and not self.present
             and not is_deeper
             and not self.changed.text
             and not self.message.mismatched

@@ -158,7 +158,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     as_stripped = _as_stripped(message, shapes_in_file)
     taken = _taken_beginning(message, shapes_in_file)
     before: list[Statement] = compared
-    if taken and as_stripped is shapes_in_file:
+    if taken:
         # With it the names are those of the file, and a program that takes it off
         # again gets what it asked for.
         message = _with_beginning(message, taken)
@@ -453,6 +453,8 @@ _PATTERNS = (
     # The table of transformers 5, and then diffusers.
     r"\| (?:UNEXPECTED|MISSING|MISMATCH) *\|",
     r"because the following keys are missing:",
+    # ESMFold.
+    r"\bKeys? '[\w.]{3,2000}(?:,[\w., \n]{1,20000})?' (?:are|is) missing\b",
     # PEFT.
     r"[Ff]ound missing adapter keys while loading the checkpoint",
     # fvcore, in the logs of detectron2 and its kin.

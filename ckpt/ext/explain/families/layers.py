@@ -287,6 +287,16 @@ class _Measured(NamedTuple):
 
 _KINDS = (
     _Measured(
+        re.compile(r"\._(?:tmp_running_(?:mean|var)|running_iter)$"),
+        "sums that SynchronizedBatchNorm keeps between its steps, and no weights",
+        "A BatchNorm of torch has no place for them and needs none: its weights and "
+        "statistics lie beside them. strict=False leaves them out.",
+        "The model was built with a SynchronizedBatchNorm of a package "
+        "(convert_model, convert_syncbn_model), and the file is of a BatchNorm of "
+        "torch, or was converted back. Its weights and statistics are the same: they "
+        "load with strict=False, or before the model is converted.",
+    ),
+    _Measured(
         # NVIDIA: conv._input_quantizer._amax, conv._weight_quantizer._amax.
         re.compile(r"(?:^|[._])\w{0,60}_quantizer\._\w{1,60}$"),
         "ranges that quantizers of NVIDIA measured (pytorch-quantization, ModelOpt)",

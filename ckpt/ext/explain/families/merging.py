@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from ckpt.bytes.far import is_url
 from ckpt.ext.explain.case import Case, Statement
-from ckpt.model.text import and_more, show
+from ckpt.model.names import natural_sort_key
+from ckpt.model.text import and_more, pasted_path, show
 
 NO_METADATA_FILE = re.compile(r"couldn't find a valid metadata file")
 """accelerate merge-weights, for a folder that has the folders of a model and of an
@@ -34,6 +35,55 @@ def of_no_metadata_file(found: re.Match[str], case: Case) -> Iterator[Statement]
         f"give it {show(os.path.join(case.survey.path, folders[0]), 120)}."
     )
     yield from _as_one_file(case)
+
+
+_OF_MEANS = re.compile(
+    r"(?i)\baverag(?:e|ing)\b[^\n]{0,60}\b(?:checkpoints?|ckpts?|weights)\b"
+    r"|\b(?:checkpoints?|ckpts?|weights) averaging\b"
+)
+_SEVERAL = re.compile(r"(?i)\b(?:n|several|last|multiple|some|two|\d+|checkpoints)\b")
+
+
+def asks_of_means(text: str) -> bool:
+    """Tell whether a question is about the mean of several checkpoints."""
+    return _OF_MEANS.search(text) is not None and _SEVERAL.search(text) is not None
+
+
+def of_means(text: str, case: Case) -> Iterator[Statement]:
+    """Print the command that averages checkpoints, where a question asks for it."""
+    if not asks_of_means(text):
+        return
+    saves = [pasted_path(path) for path in _saves_beside(case)]
+    stem, ending = os.path.splitext(case.survey.path)
+    out = pasted_path(os.path.join(os.path.dirname(stem), f"mean{ending}"))
+    command = None
+    if len(saves) > 1 and out is not None and None not in saves:
+        command = f"ckpt average {' '.join(filter(None, saves))} -o {out}"
+    yield Statement(
+        "ckpt average writes the mean of the models of several saves of one training, "
+        "tensor by tensor, and with --last N that of the last N of a folder. The "
+        "optimizers are left out."
+        + (" Those beside this file, for example:" if command else ""),
+        (),
+        command,
+    )
+
+
+_MOST_SAVES = 5
+
+
+def _saves_beside(case: Case) -> list[str]:
+    """The last files of the folder with the ending of the one that a user named."""
+    path = case.survey.path
+    folder, ending = os.path.dirname(path), os.path.splitext(path)[1]
+    if is_url(path) or case.is_folder or not ending:
+        return []
+    try:
+        names = sorted(os.listdir(folder or "."), key=natural_sort_key)
+    except OSError:
+        return []
+    alike = [name for name in names if name.endswith(ending)]
+    return [os.path.join(folder, name) for name in alike[-_MOST_SAVES:]]
 
 
 def of_merging(text: str, case: Case) -> Iterator[Statement]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ckpt.evidence.mapping import Match, match
 from ckpt.evidence.sections import Section
-from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.evidence.wrappers import (
+    WRAPPERS,
+    inner_wrappers,
+    unwrapped_name,
+    wrapper_prefix,
+)
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.families.beginnings import load_into_statement, taken_part
 from ckpt.ext.explain.families.forms import Form
-from ckpt.model.text import and_more, counted_noun
+from ckpt.ext.explain.families.renaming import module_rules, rename_line
+from ckpt.model.text import and_more, counted_noun, show
 
 LEAST_TAKEN = 4
 """Names that must have lost the same beginning."""
@@ -148,3 +154,75 @@ def match_wrapped(here: Iterable[str], missing: Sequence[str]) -> Match:
 def is_wrapper(rules: Match) -> bool:
     """Tell whether the only rule takes the prefix of a wrapper away."""
     return all(unwrapped_name(old) == new for new, old in rules.partners.items())
+
+
+def one_module_deeper(
+    missing: Sequence[str], names: Collection[str], case: Case
+) -> Statement | None:
+    """Say that the layers of a model lie in a module of their own, by which each name
+    has one word more before its last, or return None where the file does not have all
+    of them without.
+
+    This is for a message that lists the missing keys alone.
+    """
+    modules: dict[str, str] = {}
+    for name in missing:
+        module, _, leaf = name.rpartition(".")
+        outer = module.rpartition(".")[0]
+        if not outer or f"{outer}.{leaf}" not in names:
+            return None
+        modules[outer] = module
+    words = dict.fromkeys(module.rpartition(".")[2] for module in modules.values())
+    # A module that has such a layer and weights of its own is another one.
+    if len(words) != 1 or any(
+        name.startswith(f"{module}.") for name in names for module in modules.values()
+    ):
+        return None
+    old, new = next(iter(modules.items()))
+    (word,) = words
+    return Statement(
+        f"All {counted_noun(len(missing), 'missing key')} are in this file without "
+        f"{show(word, 60)}.: {show(old, 160)} of the file is {show(new, 160)} in the "
+        "model. The class of that layer has it as a part in the version of the "
+        "program that loads, and has its weights itself in the one that saved. "
+        "Nothing is lost: install the version that goes with the file, or give its "
+        "names the new form:",
+        (),
+        rename_line(module_rules(modules), case),
+    )
+
+
+def wrapped_model(missing: Sequence[str], names: Collection[str]) -> Statement | None:
+    """Say that a model was wrapped before the load, inside of its names, or return None
+    where the file does not have all of them without.
+    """
+    if not any(inner_wrappers(name) for name in missing):
+        return None
+    if any(unwrapped_name(name) not in names for name in missing):
+        return None
+    parts = dict.fromkeys(
+        part for name in missing for part in _wrapper_parts(name) if part != "module"
+    )
+    writers = list(dict.fromkeys(WRAPPERS[part] for part in parts))
+    shown = and_more([f"{part}." for part in parts], 4)
+    text = (
+        f"All {counted_noun(len(missing), 'missing key')} are in this file, without "
+        f"{shown}: the model was wrapped ({' and '.join(writers)}) before the load, "
+        "and the file is of a model without it. Load the file into the model first, "
+        "and wrap it then."
+    )
+    if any("FSDP" in writer for writer in writers):
+        text += (
+            " A wrapped model of FSDP has its parameters flat and divided, so new "
+            "names alone would not fit its shapes."
+        )
+    return Statement(text)
+
+
+def _wrapper_parts(name: str) -> list[str]:
+    """The attributes of wrappers in a name, in their order."""
+    leading = wrapper_prefix(name).rstrip(".")
+    return [
+        *(leading.split(".") if leading else []),
+        *(part for part, _ in inner_wrappers(name)),
+    ]

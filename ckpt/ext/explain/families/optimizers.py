@@ -18,7 +18,8 @@ from ckpt.ext.explain.case import (
     finding_statements,
     looked_at,
 )
-from ckpt.ext.explain.families.flat import flat_state_statement
+from ckpt.ext.explain.families.distributed import ways_to_other_ranks
+from ckpt.ext.explain.families.flat import flat_state_statement, part_ratio
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show
@@ -59,6 +60,8 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
                     else ""
                 )
             )
+        else:
+            yield from _with_statistics(section, case)
     if not case.optimizers:
         yield Statement("This file holds no optimizer.")
         return
@@ -73,6 +76,35 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
         "The new optimizer must get the same parameters, in the same groups, in the "
         "same order. Or load the model alone: the optimizer then begins anew."
     )
+
+
+def _with_statistics(section: Section, case: Case) -> Iterator[Statement]:
+    """Say that an optimizer has as many parameters as the model has parameters and
+    statistics of norms.
+    """
+    survey = case.survey
+    models = [row for row in survey.models if row.kind == "model"]
+    if len(models) != 1:
+        return
+    (model,) = models
+    names = model.names()
+    statistics = sum(name.endswith(_STATISTICS) for name in names)
+    count = len(names) - statistics
+    count -= sum(name.endswith("num_batches_tracked") for name in names)
+    held = sum(len(group.slots) for group in groups_of(section))
+    if not statistics or held != count + statistics:
+        return
+    yield Statement(
+        f"{show(model.name, 80) or 'The model'} has "
+        f"{counted_noun(count, 'parameter')} and {statistics:,} running statistics of "
+        f"norms, {held:,} together: the run gave both to its optimizer, as where a "
+        "class of its own keeps the statistics as parameters without a gradient. A "
+        "newer version of the code gives the parameters alone. The weights are not "
+        "concerned: load the model, and begin the optimizer anew."
+    )
+
+
+_STATISTICS = ("running_mean", "running_var")
 
 
 def _groups_text(section: Section) -> str:
@@ -118,6 +150,9 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
         flat = flat_state_statement(case, (here, there), held[here])
         if flat is not None:
             return Answer(path, (flat,))
+    rows = [] if any(held.values()) else list(_of_zero(case, pair))
+    if rows:
+        return Answer(path, tuple(rows))
     rows = list(_size_statements(pair, held))
     for section in case.optimizers:
         rows.append(Statement(_groups_text(section)))
@@ -133,6 +168,31 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
         )
     )
     return Answer(path, tuple(rows))
+
+
+def _of_zero(case: Case, pair: tuple[int, int]) -> Iterator[Statement]:
+    """Say that DeepSpeed ZeRO divides the optimizer by the number of ranks, where a
+    file is of several.
+    """
+    ranks = [
+        node for name, node in case.finds_value(("ranks",)) if name == "zero.ranks"
+    ]
+    if not ranks or type(ranks[0]) is not int or ranks[0] < 2:
+        return
+    ratio = part_ratio(*pair)
+    times = (
+        ""
+        if ratio is None
+        else f" ({max(pair):,} is {max(ratio):,} times {min(pair):,})"
+    )
+    yield Statement(
+        f"{counted_noun(ranks[0], 'rank')} of DeepSpeed ZeRO saved this, and each has "
+        "an equal part of the optimizer, in one row that has the shape of no "
+        "parameter. Two such rows differ in length where the run that loads has "
+        f"another number of ranks, or trains other parameters{times}. Go on with "
+        f"{ranks[0]:,} ranks and the same parameters."
+    )
+    yield from ways_to_other_ranks(case)
 
 
 def _states_of_sizes(case: Case, sizes: Sequence[int]) -> dict[int, list[str]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ckpt.evidence.loading import path_subscripts, string_literal
 from ckpt.evidence.optimizers import optimizer_facts
@@ -14,8 +14,20 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import Case, Statement, command_statements
 from ckpt.ext.explain.families.beginnings import load_into_statement
-from ckpt.ext.explain.families.merging import of_merging
+from ckpt.ext.explain.families.content import of_finished
+from ckpt.ext.explain.families.merging import asks_of_means, of_means, of_merging
+from ckpt.ext.explain.families.runs import (
+    asks_of_frozen,
+    asks_of_new_start,
+    counted_schedules,
+    of_frozen,
+    of_lacking_scaler,
+    of_new_starts,
+    of_worse_averages,
+)
 from ckpt.ext.explain.families.sizes import of_sizes
+from ckpt.ext.explain.families.tied import of_tied_head
+from ckpt.ext.explain.families.types import not_finite_statements
 from ckpt.model.text import and_more, counted_noun, show
 
 _RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")
@@ -28,6 +40,37 @@ _LONGEST = 2_000
 """Letters of a question. A log has more, and names learning rates everywhere."""
 
 
+_MINUS_ONE = re.compile(r"(?i)\bepochs?\b[^\n]{0,60}?(?<![\w.])-1\b")
+_OF_OPTIMIZER = re.compile(
+    r"(?i)\boptimi[sz]ers?\b[^\n.]{0,80}?\b(?:sav(?:e|ed|ing)|restor\w{1,4}|reset\w{0,4}"
+    r"|lost|stored?)\b(?=[\s\S]{0,400}?\bresum)"
+    r"|\bresum[\s\S]{0,400}?\boptimi[sz]ers?\b[^\n.]{0,80}?\b(?:sav(?:e|ed|ing)"
+    r"|restor\w{1,4}|reset\w{0,4}|lost|stored?)\b"
+)
+"""Words of a run that goes on, and of an optimizer that is saved or lost."""
+_OF_SCHEDULE = re.compile(r"(?i)schedulers?\b")
+_NAN = re.compile(r"(?i)\bnans?\b")
+
+
+def is_question(text: str) -> bool:
+    """Tell whether a short text without an error describes what a file may answer,
+    also where it has no question mark.
+    """
+    if len(text) > _LONGEST or _ERROR.search(text) is not None:
+        return False
+    return (
+        asks_of_new_start(text)
+        or _MINUS_ONE.search(text) is not None
+        or _OF_OPTIMIZER.search(text) is not None
+        or (_NAN.search(text) is not None and _GOES_ON.search(text) is not None)
+        or asks_of_frozen(text)
+        or asks_of_means(text)
+        or (_RESULTS.search(text) is not None and _LOADED.search(text) is not None)
+        or (_RATE.search(text) is not None and _RESUMES.search(text) is not None)
+        or (_OF_FORMATS.search(text) is not None and _ASKS_HOW.search(text) is not None)
+    )
+
+
 def of_questions(text: str, case: Case) -> Iterator[Statement]:
     """Answer a question without an error: about a learning rate, or about a model that
     is worse after a load.
@@ -35,10 +78,29 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     # With an error the question is another one.
     if len(text) > _LONGEST or _ERROR.search(text) is not None:
         return
+    asks_of_nan = _NAN.search(text) is not None and _GOES_ON.search(text) is not None
+    if asks_of_nan and case.not_finite:
+        yield from not_finite_statements(case)
+        return
     rows = list(_of_formats(text, case)) or list(of_merging(text, case))
-    rows = rows or list(_of_rates(text, case)) or list(_of_results(text, case))
-    if rows and case.is_folder and _RESUMES.search(text) is not None:
-        yield from _of_trainer(case)
+    if not rows and _MINUS_ONE.search(text) is not None:
+        rows = list(of_finished(case))
+    rows = rows or list(of_means(text, case)) or list(of_tied_head(text, case))
+    rows = rows or list(of_new_starts(text, case)) or list(_of_rates(text, case))
+    rows = rows or list(of_worse_averages(text, case)) or list(of_frozen(text, case))
+    if not rows and asks_of_nan:
+        rows = list(not_finite_statements(case))
+    if not rows and _OF_OPTIMIZER.search(text) is not None:
+        rows = [of_resumed_state(case)]
+    if not rows and _OF_SCHEDULE.search(text) and _GOES_ON.search(text):
+        rows = list(_of_schedules(case))
+    rows = rows or list(_of_results(text, case))
+    if not rows and _RESUMES.search(text) is not None:
+        rows = list(of_finished(case))
+    if rows and _RESUMES.search(text) is not None:
+        yield from of_lacking_scaler(text, case)
+        if case.is_folder:
+            yield from _of_trainer(case)
     yield from rows or of_sizes(text, case)
 
 
@@ -48,9 +110,10 @@ def _of_rates(text: str, case: Case) -> Iterator[Statement]:
     """
     if _RATE.search(text) is None or _GOES_ON.search(text) is None:
         return
+    inner = [row for row in case.optimizers if _lies_in_schedule(row)]
     for section in case.optimizers:
         facts = optimizer_facts(section)
-        if facts is None or not facts.rates:
+        if facts is None or not facts.rates or section in inner:
             continue
         line = _loading_line(section, case)
         label = show(section.name, 80) or "The root of this file"
@@ -72,11 +135,55 @@ def _of_rates(text: str, case: Case) -> Iterator[Statement]:
             (),
             line,
         )
-    if not case.optimizers:
+    for section in inner:
+        place = show(section.name, 80)
+        holder = section.name.rpartition(".")[0]
         yield Statement(
-            "This file holds no optimizer, so it has no learning rate: a run that goes "
-            "on from it begins with the rate of its own settings."
+            f"{place} is a whole optimizer inside of the state of a schedule: a "
+            "schedule around another one, as a warm-up, saved that one as it was. "
+            "load_state_dict puts it in the place of the new one, and it goes on to "
+            "change the rate of that old optimizer, so the rate of the run stays as "
+            f"it is. Give {show(holder, 60)} the optimizer of the run after the load:",
+            (),
+            f"scheduler.{holder.partition('.')[2] or holder}.optimizer = optimizer",
         )
+    held = {row.name.rpartition(".")[0] for row in inner}
+    yield from _of_schedules(case, held)
+    if not case.optimizers:
+        numbers = [
+            f"{show(name, 60)} {node:g}"
+            for name, node in case.finds_value(("lr", "learning_rate", "current_lr"))
+            if isinstance(node, (int, float))
+        ]
+        kept = (
+            f"no learning rate but a number ({and_more(numbers, 3)}), which the "
+            "program has to hand to the optimizer when it builds it, or to set in its "
+            "param_groups: no load does"
+            if numbers
+            else "no learning rate: a run that goes on from it begins with the rate of "
+            "its own settings"
+        )
+        yield Statement(f"This file holds no optimizer, so it has {kept}.")
+
+
+def _of_schedules(case: Case, besides: Collection[str] = ()) -> Iterator[Statement]:
+    """Say what the schedules of a file counted, and how a new run gets it. `besides`
+    are places that were told.
+    """
+    for place, count in counted_schedules(case):
+        if any(one == place or one.startswith(f"{place}.") for one in besides):
+            continue
+        yield Statement(
+            f"{show(place, 80)} is the state of a schedule that counted {count:,} "
+            "(last_epoch). Only load_state_dict of the schedule brings that into a new "
+            "run: without it the schedule counts from 0, and each change of the rate "
+            "comes that much later."
+        )
+
+
+def _lies_in_schedule(section: Section) -> bool:
+    """Tell whether an optimizer is a part of the state of a schedule."""
+    return any("sched" in str(key).lower() for key in section.path[:-1])
 
 
 _ASKS_HOW = re.compile(
@@ -131,7 +238,8 @@ def _loading_line(section: Section, case: Case) -> str | None:
 def _of_trainer(case: Case) -> Iterator[Statement]:
     """Say which file of an optimizer the Trainer of transformers looks for."""
     files = set(case.survey.checkpoint.parts)
-    if "optimizer.bin" in files and "optimizer.pt" not in files:
+    is_of_trainer = not files.isdisjoint(("trainer_state.json", "training_args.bin"))
+    if is_of_trainer and "optimizer.bin" in files and "optimizer.pt" not in files:
         yield Statement(
             "The state of the optimizer is in optimizer.bin, as accelerate names it "
             "with FSDP. Older versions of transformers look for optimizer.pt alone, "
@@ -145,6 +253,7 @@ _RESULTS = re.compile(
     r"\b(?:drop\w{0,5}|differ\w{0,8}|worse|bad|poor|random|lower|initial|untrained"
     r"|degrad\w{0,6}|decreas\w{0,4}|inconsisten\w{0,5}|changed?|(?:not |un)changed"
     r"|(?:not )?(?:the )?same|not work\w{0,4}|not match\w{0,4}|jump\w{0,3}"
+    r"|increas\w{1,4}|rises?|rising|higher|spik\w{1,4}|explod\w{1,4}|nan"
     r"|(?:not |un)(?:human[- ])?readable|gibberish|garbled?|nonsense|meaningless)\b"
 )
 _LOADED = re.compile(
@@ -156,11 +265,14 @@ _ROTARY = re.compile(
     r"(?:^|\.)layers\.\d+\.(?:self_attn\.q_proj|attention\.wq)\.weight$"
 )
 """Layers whose rows Meta and transformers keep in two orders."""
-_RESUMES = re.compile(r"(?i)\bresum\w{1,4}|\bcontinu\w{1,4} (?:the )?train")
+_RESUMES = re.compile(
+    r"(?i)\bresum\w{1,4}|\bcontinu\w{1,4} (?:the |to |my )?train"
+    r"|\btrain (?:it |my model )?further\b"
+)
 _CLASS_METHOD = "load_from_checkpoint"
 
 
-def _of_resumed_state(case: Case) -> Statement:
+def of_resumed_state(case: Case) -> Statement:
     """Say whether a file has the state of an optimizer, without which a run that goes
     on gets worse for some steps.
     """
@@ -191,7 +303,7 @@ def _of_results(text: str, case: Case) -> Iterator[Statement]:
             "called keeps its own: model = Net.load_from_checkpoint(path)."
         )
     if _RESUMES.search(text) is not None:
-        yield _of_resumed_state(case)
+        yield of_resumed_state(case)
     chosen = case.survey.candidates[0]
     names = chosen.names()
     if _CONVERTED.search(text) and any(_ROTARY.search(name) for name in names):

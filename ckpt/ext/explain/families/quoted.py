@@ -47,6 +47,8 @@ _OF_PYTHON = re.compile(
     r"|module)' object has no attribute '\w{1,200}'"
 )
 """The words of Python about its own types."""
+_COUNTED = re.compile(r"(?i)\b(?:each|every|per|one)\s+(['\"`])\w{3,40}\1")
+"""A word of English in quotes, as `each "epoch"`."""
 _REFUSES = re.compile(
     r"(?i)\b(?:unexpected|unknown|unmapped|unsupported|unrecognized|unrecognised"
     r"|no (?:match\w*|mapping|rule|key|place|parameter)|(?:not|n't|cannot) (?:be )?"
@@ -140,6 +142,7 @@ def _missed_words(text: str) -> list[str]:
     """The quoted names of an error that misses something, which may be keys."""
     # An attribute that a number or a text lacks is no name of a file.
     end = _OF_PYTHON.sub("", _end_of(text))
+    end = _COUNTED.sub("", end)
     if _LACKS.search(end) is None:
         return []
     words = [word for word in _quoted_in(end) if _KEY.fullmatch(word)]

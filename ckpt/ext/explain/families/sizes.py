@@ -4,6 +4,7 @@ there.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +15,9 @@ from ckpt.ext.explain.case import (
     command_statements,
     finding_statements,
 )
+from ckpt.model.nodes import Node, tensor_of
 from ckpt.model.text import and_more, show, size_text
+from ckpt.tree.find import children_of
 
 _A_FILE = (
     r"(?:\b(?:files?|checkpoints?|ckpts?|models?|weights?|saves?)|\.pth?|\.ckpt)\b"
@@ -39,6 +42,7 @@ def of_sizes(text: str, case: Case) -> Iterator[Statement]:
         return
     shown = and_more([_part_text(part) for part in held], _SHOWN)
     yield Statement(f"The tensors of this file take {shown}.")
+    yield from _of_values(sum(part.nbytes for part in held), case)
     yield from _of_objects(held, case)
     # The command follows once, below all that it takes away.
     heavy = [row._replace(hint=None) for row in case.found("bloat", "optimizer-heavy")]
@@ -59,6 +63,54 @@ def of_sizes(text: str, case: Case) -> Iterator[Statement]:
             "In half of the bytes, with fewer digits:",
             case.plan(("convert", "--dtype", "bfloat16")),
         )
+
+
+_MANY_BYTES = 64 << 10
+"""Bytes of a file beside its tensors that a question about its size may mean."""
+_MANY_VALUES = 1_000
+_MOST_COUNTED = 1_000_000
+
+
+def _of_values(tensor_bytes: int, case: Case) -> Iterator[Statement]:
+    """Say which parts of a file hold many values that are no tensors."""
+    try:
+        size = os.path.getsize(case.survey.path)
+    except OSError:  # one that is far away
+        return
+    if case.is_folder or size - tensor_bytes < max(_MANY_BYTES, tensor_bytes):
+        return
+    counts = {
+        str(key): _count_values(child)
+        for key, child in children_of(case.survey.checkpoint.root)
+    }
+    many = sorted(
+        (key for key in counts if counts[key] >= _MANY_VALUES),
+        key=lambda key: -counts[key],
+    )
+    if not many:
+        return
+    listed = [f"{show(key, 60)} ({counts[key]:,} values)" for key in many]
+    yield Statement(
+        f"Most of this file is no tensor: {size_text(size - tensor_bytes)} are values "
+        f"of Python, in {and_more(listed, 4)}. Lists to which a run adds in every step "
+        "(its losses, its metrics) make each save larger than the one before."
+    )
+
+
+def _count_values(node: Node) -> int:
+    """Count the values in a part of a file that are neither containers nor tensors."""
+    count = 0
+    left = [node]
+    while left and count < _MOST_COUNTED:
+        node = left.pop()
+        if tensor_of(node) is not None:
+            continue
+        children = children_of(node)
+        if children:
+            left += [child for _, child in children]
+        else:
+            count += 1
+    return count
 
 
 def _part_text(part: Section) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ckpt.ext.explain.case import Case
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.origins import config_of
+from ckpt.model.text import show
 from ckpt.tree.find import tied_aliases
 
 _OUTPUT = re.compile(
@@ -20,6 +22,26 @@ _EMBEDDING = re.compile(
     r"(?:.+\.)?(?:embed_tokens|wte|word_embeddings|tok_embeddings|shared|emb)\.weight"
 )
 """The name of the embedding that the output layer is tied to."""
+
+
+_OF_HEADS = re.compile(r"\blm_head\b|\b(?:head|output layer) of the (?:llm|language)")
+
+
+def of_tied_head(text: str, case: Case) -> Iterator[Statement]:
+    """Say that the output layer is the embedding, where a question misses it."""
+    names = [entry.name for entry in case.survey.tensors]
+    if not _OF_HEADS.search(text) or any(_OUTPUT.fullmatch(name) for name in names):
+        return
+    embeddings = [name for name in names if _EMBEDDING.fullmatch(name)]
+    is_tied = config_of(case.survey).get("tie_word_embeddings")
+    if len(embeddings) != 1 or is_tied is not True:
+        return
+    yield Statement(
+        f"config.json ties the output layer to the embedding (tie_word_embeddings): "
+        f"lm_head.weight is {show(embeddings[0], 80)} itself, and such a file holds it "
+        "once, so nothing is lost. from_pretrained ties both; a program of its own "
+        "calls model.tie_weights() after the load."
+    )
 
 
 def tied_name(absent: Sequence[str], here: Sequence[str], case: Case) -> str | None:

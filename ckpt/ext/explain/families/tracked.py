@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.message import Message
@@ -14,6 +14,7 @@ TRACKED = re.compile(
     r'(?: and "([^"\n]{1,2000})")?'
 )
 """The words of torch for them, which strict=False does not turn off."""
+_WEIGHTS = ("weight", "bias")
 _ENDS = (".running_mean", ".running_var", ".num_batches_tracked")
 
 
@@ -23,6 +24,41 @@ def statistics_in(text: str) -> tuple[str, ...]:
     for found in TRACKED.finditer(text):
         names.update(dict.fromkeys(name for name in found.groups() if name))
     return tuple(names)
+
+
+def untracked_statement(
+    rest: Sequence[str], names: Collection[str], case: Case
+) -> Statement | None:
+    """Say that all of the unexpected keys are statistics of norms without weights, as
+    torch before 0.4 saved them, and load without them. Return None if
+    they are not.
+    """
+    modules = {name.rpartition(".")[0]: None for name in rest}
+    if not rest or not all(name.endswith(_ENDS) for name in rest):
+        return None
+    # A batch norm has its weights beside, but for a rare one with affine=False.
+    if any(f"{module}.{leaf}" in names for module in modules for leaf in _WEIGHTS):
+        return None
+    shown = and_more([show(module, 80) for module in modules], 3)
+    load = case.survey.load.expression
+    if len(case.survey.candidates) > 1:
+        load = None
+    ends = ", ".join(f'"{end}"' for end in _ENDS)
+    text = (
+        f"These are running statistics of {counted_noun(len(modules), 'norm')} without "
+        f"weights ({shown}): an InstanceNorm, which torch before 0.4 saved with them, "
+        "or one with track_running_stats=True. The model has such norms without "
+        "statistics, and computes them from each input: nothing is lost. If it was "
+        "a batch norm with affine=False, build the model with it instead."
+    )
+    return Statement(
+        text if load is None else f"{text} Without them it loads:",
+        (),
+        None
+        if load is None
+        else f"state = {load}; model.load_state_dict({{name: value for name, value in "
+        f"state.items() if not name.endswith(({ends}))}})",
+    )
 
 
 def of_statistics(message: Message, case: Case) -> Iterator[Statement]:

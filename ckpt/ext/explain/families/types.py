@@ -100,12 +100,37 @@ def _answer_unscaled(message: Message, case: Case) -> Iterator[Statement]:
 def _not_finite(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a sampler that gets NaN: are there any in the weights?"""
     del message
+    yield from not_finite_statements(case)
+
+
+def not_finite_statements(case: Case) -> Iterator[Statement]:
+    """Say whether a file has elements that are NaN or infinite, where they can be read,
+    and what else gives NaN.
+    """
     path = pasted_path(case.survey.path)
-    text = (
-        "NaN or Inf in the weights give this, and so do activations that leave the "
-        "range of float16. This reads all weights, and names both:"
-    )
-    yield Statement(text, (), None if path is None else f"ckpt stats {path}")
+    if case.not_finite is None:
+        text = (
+            "NaN or Inf in the weights give this, and so do activations that leave the "
+            "range of float16. This reads all weights, and names both:"
+        )
+        yield Statement(text, (), None if path is None else f"ckpt stats {path}")
+    elif case.not_finite:
+        for finding in case.not_finite:
+            yield Statement(finding.message)
+        yield Statement(
+            "NaN in the weights or in the state of an optimizer stays there, and "
+            "spreads: whatever goes on from this file is NaN too. Take an earlier save "
+            "of the run, and look there first:",
+            (),
+            None if path is None else f"ckpt stats {path}",
+        )
+    else:
+        yield Statement(
+            f"All {counted_noun(len(case.survey.tensors), 'tensor')} of this file were "
+            "read, and no element is NaN or infinite. So NaN comes of the computation: "
+            "of activations or gradients that leave the range of float16, of a "
+            "learning rate that is too high, or of the data."
+        )
     counts = Counter(
         entry.tensor.dtype.name
         for section in case.survey.main

@@ -1,0 +1,374 @@
+"""Questions about a run that began anew although it had a checkpoint, and about
+averages that are worse than the weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.evidence.optimizers import parts_of
+from ckpt.evidence.sections import Section
+from ckpt.ext.explain.case import Case, Statement, finding_statements
+from ckpt.ext.explain.origins import name_origin
+from ckpt.model.text import and_more, pasted_path, show
+from ckpt.tree.find import children_of, counter
+from ckpt.tree.view import look
+
+# --- counters -------------------------------------------------------------------------
+
+_ZERO = (
+    r"(?:\b0(?:th)?\b|\bzero\b|\b1st\b|\bfirst\b|\bscratch\b|\bthe (?:very )?(?:start"
+    r"|beginning)\b|\b(?:epoch|iter|iteration|step)\b[ =:]{0,2}[01]\b)"
+)
+_BEGAN_ANEW = re.compile(
+    r"(?i)\b(?:re-?)?(?:start|beg[aiu]n|resum|reset|train)\w{0,5}\b[^\n.]{0,60}?"
+    rf"\b(?:from|at|to|with)\b[^\n.]{{0,25}}?{_ZERO}"
+    r"|\b(?:epochs?|iter(?:ation)?s?|steps?|counters?|progress|training)\b"
+    # Read `interrupt training and restart it` as no complaint.
+    r"(?:(?!\band\b)[^\n.]){0,40}"
+    r"\b(?:reset\w{0,4}|restart\w{0,3}|start\w{0,3} (?:over|again|anew))\b"
+    # Read `training restarts at a much higher loss` as another complaint.
+    r"(?! (?:at|with) (?:an? )?(?:\w+ ){0,2}(?:high|low|large|loss|big)\w*)"
+)
+_GOES_ON = re.compile(
+    r"(?i)\b(?:resum\w{1,4}|re-?start\w{0,3}|re-?load\w{0,3}|load(?:s|ed|ing)?"
+    r"|checkpoints?|continu\w{1,4})\b"
+)
+_RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")
+_AVOIDED = re.compile(
+    r"(?i)\b(?:not want(?:ing)? to|don'?t want to|want to avoid|without (?:having to )?"
+    r"|instead of|rather than|avoid)\s*(?:re-?)?$"
+)
+_BEFORE = 40
+"""Characters before the words of a new start in which its subject stands."""
+_COUNTERS = (
+    "epoch",
+    "current_epoch",
+    "last_epoch",
+    "iter",
+    "iteration",
+    "global_step",
+    "step",
+    "steps",
+    "num_updates",
+    "updates",
+    "start_epoch",
+)
+_DEEPEST = 2
+"""Keys to a counter of a run: `epoch`, `meta.epoch`."""
+_OTHER_PART = re.compile(r"(?i)optim|sched|scaler|ema|^lr_")
+
+
+def asks_of_new_start(text: str) -> bool:
+    """Tell whether a text says that a run began anew although it had a checkpoint."""
+    found = _BEGAN_ANEW.search(text)
+    if found is None or _GOES_ON.search(text) is None:
+        return False
+    before = max(0, found.start() - _BEFORE)
+    # Read `I do not want to retrain it from the start` as no complaint.
+    if _AVOIDED.search(text, before, found.start()) is not None:
+        return False
+    # A learning rate that begins anew has its own answer.
+    return _RATE.search(text, before, found.end()) is None
+
+
+def of_new_starts(text: str, case: Case) -> Iterator[Statement]:
+    """Say which epoch or step a file records, where a question is about a run that
+    began anew.
+    """
+    if not asks_of_new_start(text):
+        return
+    counters = _recorded_counters(case)
+    done = [count for _, count in counted_schedules(case)]
+    if not counters and done:
+        yield Statement(
+            "No file here records the epoch or the step of the program, and its "
+            f"schedule counted {max(done):,} (last_epoch). So a program that takes "
+            "this state goes on with its weights, its optimizer and its learning rate, "
+            "and counts its own epochs from 0 again: nothing is lost. "
+            "Ask it for the epochs that are left alone, or give it the epoch by "
+            "its own option (kohya: --initial_epoch or --skip_until_initial_step)."
+        )
+        return
+    if not counters:
+        yield Statement(
+            "This file records no epoch, iteration or step, so a program that goes on "
+            "from it begins at 0: it holds the weights of a run, and not where the run "
+            "stood. Take a checkpoint that the training itself saved to go on from, or "
+            "give the program the epoch by its own option."
+        )
+        return
+    shown = and_more([f"{show(name, 60)} is {number}" for name, number in counters], 4)
+    yield Statement(
+        f"This file records where its run stood: {shown}. A program that begins at 0 "
+        "all the same did not read it: it took the file as weights to begin a new "
+        "training with (options such as pretrained, weights, load_from, finetune), and "
+        "not as the run to go on with (resume), or its own code sets the counter anew "
+        "after the load."
+        f"{_of_parts(case)}{_of_program(case)}"
+    )
+
+
+def counted_schedules(case: Case) -> list[tuple[str, int]]:
+    """The states of schedules that were stepped, with what each counted."""
+    return [
+        (name.rpartition(".")[0], node)
+        for name, node in case.finds_value(("last_epoch",))
+        if type(node) is int
+        and node > 0
+        and any(
+            name.startswith(f"{section.name}.")
+            for section in case.survey.sections
+            if section.kind == "scheduler" and section.name
+        )
+    ]
+
+
+def _recorded_counters(case: Case) -> list[tuple[str, int]]:
+    """The counters of a run that stand near the root, with their places."""
+    return [
+        (value.name, int(value.node))
+        for value in case.survey.checkpoint.values
+        if 0 < len(value.path) <= _DEEPEST
+        and str(value.path[-1]) in _COUNTERS
+        # True and False are ints for isinstance.
+        and type(value.node) is int
+        # An optimizer, a scheduler and averages count for themselves.
+        and not any(_OTHER_PART.search(str(key)) for key in value.path[:-1])
+    ]
+
+
+def _of_parts(case: Case) -> str:
+    """A sentence on the optimizer, which a run that goes on needs as well."""
+    if case.optimizers:
+        return " It has the optimizer too, so a run can go on from it."
+    return (
+        " It has no optimizer: a run that goes on from it begins the state of its "
+        "optimizer anew."
+    )
+
+
+def _of_program(case: Case) -> str:
+    """A sentence on the way in which the program of a file finds its last save."""
+    origin = name_origin(case.survey) or ""
+    if "Lightning" in origin:
+        return (
+            " In Lightning load_from_checkpoint and load_state_dict take the weights "
+            "alone; trainer.fit(model, ckpt_path=…) goes on with the run."
+        )
+    if "detectron2" not in origin:
+        return ""
+    return (
+        " detectron2 goes on only from the file that last_checkpoint names, a text "
+        "file in OUTPUT_DIR: without it, --resume loads MODEL.WEIGHTS as weights "
+        "alone."
+    )
+
+
+# --- averages -------------------------------------------------------------------------
+
+_AVERAGES = r"\b(?:\w{0,40}_)?ema(?:_\w{0,40})?\b|\bmoving averages?\b"
+_WORSE = (
+    r"\b(?:worse|low(?:er)?|bad|poor|random|nan|zero|drop\w{0,5}|differ\w{0,8}"
+    r"|(?:not|n't)[^\n]{0,30} work\w{0,4}|wrong|garbage|noise|no better)\b"
+)
+_WORSE_AVERAGES = re.compile(
+    rf"(?i)(?:{_AVERAGES})[^\n]{{0,200}}?(?:{_WORSE})"
+    rf"|(?:{_WORSE})[^\n]{{0,200}}?(?:{_AVERAGES})"
+)
+
+
+def of_worse_averages(text: str, case: Case) -> Iterator[Statement]:
+    """Say when averages are worse than the weights beside them."""
+    averages = [row for row in case.survey.sections if row.kind == "ema" and row.name]
+    models = [row for row in case.survey.models if row.kind == "model"]
+    if len(averages) != 1 or len(models) != 1 or not _WORSE_AVERAGES.search(text):
+        return
+    ours, theirs = models[0], averages[0]
+    steps = max((_steps_of(section) for section in case.optimizers), default=0)
+    made = f" (the optimizer of this file has made {steps:,})" if steps else ""
+    label = show(ours.name, 60) or "the weights"
+    yield Statement(
+        f"{show(theirs.name, 60)} holds running averages of {label}. With a decay of "
+        "0.999 they follow the weights of about 1,000 steps, with 0.9999 of 10,000. "
+        f"Before a run has made several times as many{made} they still hold much of "
+        f"the untrained start, and are worse: take {label} then, train longer, or "
+        "lower the decay."
+    )
+    lacking = [
+        name
+        for name in ours.names()
+        if name.endswith(_STATISTICS) and name not in set(theirs.names())
+    ]
+    if lacking:
+        yield Statement(
+            "The averages have no running statistics of the norms "
+            f"({show(lacking[0], 80)}), so a model that loads them alone keeps those "
+            "of its start, and its results are wrong. Load the weights first, and the "
+            "averages after them:",
+            tuple(lacking),
+        )
+
+
+# --- scalers --------------------------------------------------------------------------
+
+NO_SCALE = re.compile(
+    r"Attempted \w{1,40} but _scale is None|_growth_tracker initialized before _scale"
+)
+"""The words of GradScaler where nothing was scaled yet."""
+_OF_FP16 = re.compile(
+    r"(?i)\b(?:fp16|float16|half precision|amp|grad_?scaler|scaler)\b"
+)
+
+
+def has_scaler(case: Case) -> bool:
+    """Tell whether a file holds the state of a GradScaler."""
+    checkpoint = case.survey.checkpoint
+    names = [str(key) for row in checkpoint.containers for key in row.keys]
+    names += [str(part) for part in checkpoint.parts]
+    return any("scaler" in name.lower() for name in names)
+
+
+def of_no_scale(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a GradScaler that was asked to unscale before it had scaled anything."""
+    del found
+    own = (
+        "This file has the state of a GradScaler. "
+        if has_scaler(case)
+        else "This file has no state of a GradScaler. "
+    )
+    yield Statement(
+        f"{own}No file gives a scaler its scale: it makes one at the first "
+        "scaler.scale(loss), also after load_state_dict. The program called unscale_ "
+        "(to clip gradients) or step before that, as where the first batch after the "
+        "resume was skipped (out of memory, no loss). Skip unscale_ and step for such "
+        "a batch too."
+    )
+
+
+def of_lacking_scaler(text: str, case: Case) -> Iterator[Statement]:
+    """Say that a file has no scaler, where a question is about a run in float16."""
+    if not _OF_FP16.search(text) or not case.optimizers or has_scaler(case):
+        return
+    yield Statement(
+        "This checkpoint has no state of a GradScaler (scaler.pt, scaler). A run in "
+        "float16 that goes on without it begins with a scale of 65,536, whose first "
+        "steps overflow: they are skipped, the scheduler too, so the loss and the "
+        "learning rate lag by these steps. Save scaler.state_dict() with the "
+        "optimizer, and load it; bfloat16 needs none."
+    )
+
+
+SHADOWS = re.compile(
+    r"[Mm]ismatch in number of shadow parameters: expected (\d{1,9}), but found "
+    r"(\d{1,9})"
+)
+"""The words of programs whose averages are of other parameters."""
+
+
+def of_shadows(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer averages without names, of which a program expects more or fewer."""
+    lists = [
+        (name, len(children))
+        for name, children in _lists_at_root(case)
+        if name == "shadow_params"
+    ]
+    own = f"{lists[0][0]} of this file has {lists[0][1]:,} averages. " if lists else ""
+    yield Statement(
+        f"{own}Such averages (EMA) are a list without names, one for each parameter "
+        "that the run trained, in its order. The program trains "
+        f"{int(found[1]):,} parameters now, and the run that saved had "
+        f"{int(found[2]):,}: it was built with other layers, another adapter or other "
+        "frozen ones, or the save was of another model (a UNet, a text encoder). Its "
+        "optimizer does not fit either then. Go on with the settings of that run, or "
+        "begin the averages and the optimizer anew from the weights."
+    )
+
+
+def _lists_at_root(case: Case) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """The lists at the root of a file, with their names."""
+    for key, child in children_of(case.survey.checkpoint.root):
+        seen = look(child)
+        if seen.kind == "sequence":
+            yield str(key), tuple(seen.children)
+
+
+_STATISTICS = ("running_mean", "running_var")
+
+
+def _steps_of(section: Section) -> int:
+    """The most steps that an optimizer has counted for a parameter."""
+    states = children_of(parts_of(section.node).get("state"))
+    steps = [counter(dict(children_of(state)).get("step")) for _, state in states]
+    return int(max((step for step in steps if step is not None), default=0))
+
+
+# --- frozen layers --------------------------------------------------------------------
+
+_FROZEN = re.compile(
+    r"(?i)\b(?:un)?(?:fr[eo]e?z(?:e|ed|en|ing|es)|freezed)\b|\brequires_grad\b"
+)
+_OF_LAYERS = re.compile(
+    r"(?i)\b(?:layers?|weights?|parameters?|params|backbone|encoder|model|modules?"
+    r"|batch ?norms?)\b"
+)
+
+
+def asks_of_frozen(text: str) -> bool:
+    """Tell whether a text is about layers that were frozen."""
+    return _FROZEN.search(text) is not None and _OF_LAYERS.search(text) is not None
+
+
+def of_frozen(text: str, case: Case) -> Iterator[Statement]:
+    """Say which parameters an optimizer does not have, where a question is about frozen
+    layers.
+    """
+    if not asks_of_frozen(text) or not case.survey.candidates:
+        return
+    for match in case.survey.matches:
+        model = match.model
+        if model is None or any(index is None for index in match.indices):
+            continue
+        roles = case.survey.roles
+        entries = [
+            (index, name)
+            for index, name in zip(model.indices, model.names(), strict=True)
+            if roles[index].role in ("parameter", "unknown")
+            and not name.endswith(_BUFFERS)
+        ]
+        left = tuple(name for index, name in entries if index not in match.indices)
+        label = show(model.name, 60) or "the model"
+        optimizer = show(match.optimizer.name, 60) or "the optimizer"
+        yield Statement(
+            f"{len(left):,} of the {len(entries):,} parameters of {label} are not in "
+            f"{optimizer}: no step of it changes them. A parameter that is in it, and "
+            "has requires_grad=False, has no state there."
+            if left
+            else f"All {len(entries):,} parameters of {label} are in {optimizer}.",
+            left,
+        )
+    yield from finding_statements(case.found("unused"))
+    norms = [
+        name.rpartition(".")[0]
+        for section in case.survey.candidates[:1]
+        for name in section.names()
+        if name.endswith("running_mean")
+    ]
+    if norms:
+        yield Statement(
+            f"The running statistics of {and_more([show(n, 60) for n in norms], 3)} "
+            "are buffers: no gradient and no requires_grad concerns them, and each "
+            "forward in train() changes them. Call eval() on frozen norms after each "
+            "model.train()."
+        )
+    name = pasted_path(case.survey.path)
+    yield Statement(
+        "A comparison with an older save of the run, or with the weights that it began "
+        "with, names each parameter that did not change, apart from buffers:",
+        (),
+        None if name is None else f"ckpt diff OLDER {name}",
+    )
+
+
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
