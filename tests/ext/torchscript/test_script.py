@@ -790,6 +790,24 @@ def test_a_function_without_a_name_is_said(head: str, tmp_path: Path) -> None:
     assert any("code that ckpt cannot read" in row.message for row in report.findings)
 
 
+def test_the_quantized_input_of_a_trace_is_no_pickle_of_a_stranger(
+    tmp_path: Path,
+) -> None:
+    """torch keeps the inputs of a trace beside the code, and reads them never again."""
+    x = torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)
+    with torch.no_grad():
+        torch.jit.save(torch.jit.trace(nn.Identity(), x), tmp_path / "a.pt")
+    with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+        names = [row for row in archive.namelist() if row.endswith("traced_inputs.pkl")]
+        assert b"per_tensor_affine" in archive.read(names[0])
+
+    with open(str(tmp_path / "a.pt")) as checkpoint:
+        report = inspect(Survey(checkpoint))
+
+    assert report.load.expression is not None
+    assert {row.code for row in report.findings} == {"weights-only"}
+
+
 class Packed(nn.Module):
     """A module with a packed layer of C++, and one with quantized weights."""
 
