@@ -393,6 +393,20 @@ def test_sets_with_other_items_are_read(name: str, tmp_path: Path) -> None:
     open(str(write(tmp_path / "x.pth", OTHER_ITEMS[name]))).close()
 
 
+@pytest.mark.parametrize(("index", "group"), [(1, "known"), (300, "called")])
+def test_a_device_that_torch_counts_otherwise_is_no_harmless_call(
+    index: int, group: str, tmp_path: Path
+) -> None:
+    """torch keeps eight bits of its number."""
+    device = call(glob("torch", "device"), "cuda", index)
+    path = write(tmp_path / "x.pth", device)
+    loaded = torch.load(path, weights_only=False)["weight"]
+
+    assert (loaded.index == index) is (group == "known")
+    with open(str(path)) as checkpoint:
+        assert {r.group for r in checkpoint.imports if r.name == "device"} == {group}
+
+
 SPELLED_TWICE = {
     "a text of Python 2": (b"U\x02\xc3\xa9", "\xe9"),
     "a number and a long number": (2**53, 2.0**53),
