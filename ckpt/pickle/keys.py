@@ -33,7 +33,7 @@ from ckpt.pickle.judge.known import (
 )
 from ckpt.pickle.machine import Pickle, note_hashed
 from ckpt.tree.arrays import as_bytes, numpy_dtype
-from ckpt.tree.find import is_compared, key_text
+from ckpt.tree.find import are_texts, is_compared, key_text
 
 _DICTS = (
     "builtins.dict",
@@ -108,8 +108,8 @@ _MOST_OF_TEN = 50_000
 
 
 def refuse_equal_keys(pickle: Pickle) -> None:
-    """Refuse dicts with keys that may be equal, and numbers as keys that take ages to
-    find. Raises UnreadableError.
+    """Refuse dicts with keys that may be equal, sets with equal items, and numbers as
+    keys that take ages to find. Raises UnreadableError.
     """
     # Calls first, then what opcodes set, then sets.
     spellings = _Spellings()
@@ -144,8 +144,14 @@ def refuse_equal_keys(pickle: Pickle) -> None:
         spellings.compare(target.keys)
         _refuse_crowd(target.keys, linear=0)
     noted = {}
-    for call, given in sets:  # equal items have no values that could differ
+    for of_items in pickle.sets.values():
+        if spellings.have_equal(of_items.items):
+            raise UnreadableError("damaged pickle: two items of a set are equal")
+    for call, given in sets:
         items = _items_of(given)
+        # One list that is given to many calls is compared once.
+        if id(given) not in noted and spellings.have_equal(items):
+            raise _call_error(call, "two of the items that it is given are equal")
         # An empty set, of which a file may hold very many, hashes nothing.
         if items:
             _count_call_keys(pickle, call, given, items, noted, linear=9)
@@ -336,6 +342,22 @@ class _Spellings:
                 raise _may_be_equal(key)
             raise UnreadableError("damaged pickle: two keys of a dict may be equal")
 
+    def have_equal(self, items: Sequence[Node]) -> bool:
+        """Tell whether two items of a set are surely equal. Python keeps one of them.
+
+        Objects are not compared, for their names say too little.
+        """
+        if len(items) < 2 or (are_texts(items) and len(set(items)) == len(items)):
+            return False
+        seen: set[int] = set()
+        for item in items:
+            number = self._number_key(item, 0) if _is_compared_item(item, 0) else None
+            if number in seen:
+                return True
+            if number is not None:
+                seen.add(number)
+        return False
+
     def _number_spelling(self, *spelling: object) -> int:
         return self._numbers.setdefault(spelling, len(self._numbers))
 
@@ -479,6 +501,17 @@ class _Spellings:
         if place is not None:
             raw = raw[:place] + bytes([raw[place] & 0x7F]) + raw[place + 1 :]
         return self._number_spelling(name, raw)
+
+
+def _is_compared_item(item: Node, depth: int) -> bool:
+    """Tell whether an item is made of numbers, texts and bytes alone."""
+    if is_tuple(item) or type(item) is Set:
+        return depth < _DEEPEST and all(
+            _is_compared_item(part, depth + 1) for part in _items_of(item)
+        )
+    if type(item) is Opaque and _numpy_scalar(item) is not None:
+        return True
+    return type(item) is not Global and is_compared(item)
 
 
 def _is_itself(call: Opaque, name: str) -> bool:

@@ -342,6 +342,8 @@ class Pickle:
         self.hashed: list[Node] = []
         self.keyed: dict[int, Dict | Opaque] = {}
         self.numbered: dict[int, Dict | Opaque | Set] = {}
+        self.sets: dict[int, Set] = {}
+        """The sets of several items, by their ids."""
         self.crowded: list[Opaque] = []
         """Calls that hash what takes ages to hash, or to find among the other keys."""
         self.inner: dict[int, Inner] = {}
@@ -745,8 +747,9 @@ def _run_opcodes(
                         _set_items(out, offset, mapping, items)
                         push(mapping)
                     elif op == FROZENSET:
-                        _note_items(out, items, offset)
-                        push(Set(cast("list[Node]", items), frozen=True))
+                        frozen = Set([], frozen=True)
+                        _add_to_set(out, offset, frozen, items)
+                        push(frozen)
                     elif op == ADDITEMS:
                         _add_items(out, offset, stack[-1], items, sets=True)
                     elif op == OBJ:
@@ -939,10 +942,7 @@ def _add_items(
         _note_change(out, target, offset)
         target.append(items)
     elif sets and type(target) is Set and not target.frozen:
-        if len(target.items) + len(items) > _MANY_NUMBERS:
-            out.numbered[id(target)] = target
-        _note_items(out, items, offset)
-        target.append(items)
+        _add_to_set(out, offset, target, items)
     else:
         error = OddPickleError if type(target) is bytearray else MachineError
         raise error(f"cannot append items to {_kind_text(target)}", offset)
@@ -984,14 +984,20 @@ def _note_change(out: Pickle, target: Opaque, offset: int) -> None:
         out.fillings.last[id(target)] = offset, target
 
 
-def _note_items(out: Pickle, items: Sequence[Node], offset: int) -> None:
-    """Note the items of a set, which are hashed as the keys of a dict are."""
+def _add_to_set(out: Pickle, offset: int, target: Set, items: Sequence[Node]) -> None:
+    """Add items to a set, which are hashed as the keys of a dict are."""
+    size = len(target.items) + len(items)
+    if size > _MANY_NUMBERS:
+        out.numbered[id(target)] = target
+    if size > 1:
+        out.sets[id(target)] = target
     problem = out.hashes.count_numbers(items)
     if problem is not None:
         raise OddPickleError(problem, offset)
     if not out.hashes.count_texts(items):
         raise OddPickleError(LONG_TEXTS, offset)
     note_hashed(out, items, offset)
+    target.append(items)
 
 
 def note_hashed(out: Pickle, keys: Sequence[Node], offset: int) -> None:

@@ -61,6 +61,9 @@ def saved(thing: Any) -> bytes:
     return stream.getvalue()
 
 
+NAN = b"G" + struct.pack(">d", float("nan"))
+
+
 def write(path: Path, program: bytes) -> Path:
     path.write_bytes(
         torch_zip(pickled({"weight": program, "other": plain("1")}), STORAGES)
@@ -331,6 +334,77 @@ OTHER_KEYS: dict[str, bytes] = {
 @pytest.mark.parametrize("name", OTHER_KEYS)
 def test_keys_that_differ_are_read(name: str, tmp_path: Path) -> None:
     open(str(write(tmp_path / "x.pth", OTHER_KEYS[name]))).close()
+
+
+def added(*items: Any) -> bytes:
+    """A set of the pickle itself."""
+    return op.empty_set() + op.mark() + b"".join(map(value, items)) + op.additems()
+
+
+def frozen(*items: Any) -> bytes:
+    return op.mark() + b"".join(map(value, items)) + op.frozenset_()
+
+
+def set_of(*items: Any) -> bytes:
+    """A set as protocol 2 writes it."""
+    return call(glob("builtins", "set"), list(items))
+
+
+EQUAL_ITEMS: dict[str, bytes] = {
+    "numbers": added(1, True, 1.0),
+    "numbers, one by one": added(0) + op.mark() + value(False) + op.additems(),
+    "a frozenset": frozen(1, True),
+    "a call": set_of(1, True),
+    "a call of a frozenset": call(glob("builtins", "frozenset"), (2, 2.0)),
+    "texts": added("a", "a"),
+    "tuples": added((1, "a"), (True, "a")),
+    "tuples in tuples": added(((1,),), ((1.0,),)),
+    "frozensets": added(frozen(1, 2), frozen(2, 1)),
+    "a scalar of numpy": added(ONE, 1),
+    "zeros": frozen(0.0, -0.0),
+    "one number that is none": added(NAN + op.put(9), op.get(9)),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL_ITEMS)
+def test_sets_with_equal_items_are_refused(name: str, tmp_path: Path) -> None:
+    """Python keeps one of them."""
+    path = write(tmp_path / "x.pth", EQUAL_ITEMS[name])
+    loaded = torch.load(path, weights_only=False)["weight"]
+
+    assert len(loaded) == 1
+    with pytest.raises(CkptError, match=r"two (of the )?items .*are equal"):
+        open(str(path))
+
+
+OTHER_ITEMS: dict[str, bytes] = {
+    "numbers": added(1, 2.0, False),
+    "numbers that are none": added(NAN, NAN),
+    "texts and bytes": added("a", b"U\x01b", call(glob("_codecs", "encode"), "a", "latin1")),
+    "names": added(glob("torch", "float32"), glob("torch", "float")),
+    "tuples": set_of((1, 2), (2, 1)),
+    "nothing": set_of(),
+    "devices": added(*[call(glob("torch", "device"), "cpu")] * 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_ITEMS)
+def test_sets_with_other_items_are_read(name: str, tmp_path: Path) -> None:
+    open(str(write(tmp_path / "x.pth", OTHER_ITEMS[name]))).close()
+
+
+@pytest.mark.parametrize(("index", "group"), [(1, "known"), (300, "called")])
+def test_a_device_that_torch_counts_otherwise_is_no_harmless_call(
+    index: int, group: str, tmp_path: Path
+) -> None:
+    """torch keeps eight bits of its number."""
+    device = call(glob("torch", "device"), "cuda", index)
+    path = write(tmp_path / "x.pth", device)
+    loaded = torch.load(path, weights_only=False)["weight"]
+
+    assert (loaded.index == index) is (group == "known")
+    with open(str(path)) as checkpoint:
+        assert {r.group for r in checkpoint.imports if r.name == "device"} == {group}
 
 
 SPELLED_TWICE = {

@@ -27,7 +27,7 @@ from ckpt.model.dtypes import BY_NAME, DType
 from ckpt.model.errors import LimitError, UnreadableError
 from ckpt.model.limits import Budget, Limits, json_list, json_object, parse_json
 from ckpt.model.names import Path
-from ckpt.model.nodes import Dict, Global, Node, PersistentId, tensor_of
+from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
 from ckpt.model.text import Json, and_more, show, size_text
@@ -257,6 +257,12 @@ class _Reader:
         if folder == _CONSTANTS and row.record.startswith(_CUSTOM):
             # TorchScript's own classes are saved so that C++ reads them.
             node = self._read_saved(record, "torch.export.load")
+            # Of any other value it keeps numbers where Python keeps names, and of one
+            # that holds itself it makes copies until the process dies.
+            if not _is_of_cpp(node):
+                raise UnreadableError(
+                    f"record {show(record.name, 80)} does not hold an object of C++"
+                )
         elif row.geometry is not None:
             return make_view(
                 row.name, row.geometry, self._record_storage(row, record, folder)
@@ -385,6 +391,16 @@ class _Reader:
         # The format is a few letters: anything longer is none.
         data = self._read(record) if record is not None and record.size <= 64 else b""
         return data.decode("latin-1").strip()
+
+
+def _is_of_cpp(node: Node) -> bool:
+    """Tell whether a node is an object of a class of C++, which its import tells of."""
+    return (
+        type(node) is Opaque
+        and type(node.func) is Global
+        and node.func.module.startswith("__torch__.")
+        and node.how == "newobj"
+    )
 
 
 def _no_storage(persistent: PersistentId) -> Storage | Global:

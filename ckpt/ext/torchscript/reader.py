@@ -258,7 +258,8 @@ def _is_of_cpp(data: bytes) -> bool:
 _MOST_CODE = 64 << 20
 """The most bytes of a record beside the code that are searched for imports."""
 _CPP_NAMES = rb"""(?: torch\.jit\._pickle\n\w+ | torch\._utils\n_rebuild_\w+
-    | torch\n\w+Storage | collections\nOrderedDict ) \n"""
+    | torch\n\w+Storage | torch\nper_(?:tensor|channel)_affine(?:_float_qparams)?
+    | collections\nOrderedDict ) \n"""
 _IMPORT = re.compile(
     rb"\x93 | [ci] (?!" + _CPP_NAMES + rb") [\w.\x80-\xff]+ \n [\w.\x80-\xff]+ \n",
     re.VERBOSE,

@@ -296,7 +296,7 @@ class _FileReader:
         self._file = file
         self._module = module
         self._budget = budget
-        self._tokens = limit_nesting(tokens_of(code))
+        self._tokens = self._note_empty_brackets(limit_nesting(tokens_of(code)))
         self._ended = False
         self._after = len(code)
         """The beginning of the token behind the last line or body."""
@@ -409,7 +409,7 @@ class _FileReader:
             self._script.loaders.append(Place(self._file, line[0].begin))
             cls.states.append(self._last_type)
         if name in cls.methods:
-            self._note_odd(line[1])
+            self._note_odd(line[-1])
         cls.methods[name] = body
 
     def _read_parameters(
@@ -483,6 +483,22 @@ class _FileReader:
                     (self._file, expression[0].begin, last.begin + len(last.text))
                 )
                 return
+
+    def _note_empty_brackets(self, tokens: Iterator[Token]) -> Iterator[Token]:
+        """Yield tokens, and note brackets with nothing in them behind a name: of the
+        type `Optional[]` torch reads the first part, which is not there.
+        """
+        before = opened = None
+        for token in tokens:
+            if token.text == "]" and opened is not None:
+                self._note_odd(opened)
+            follows_name = before is not None and (
+                before.text == "]"
+                or (before.kind == NAME and before.text not in KEYWORDS)
+            )
+            opened = token if token.text == "[" and follows_name else None
+            before = token
+            yield token
 
     def _note_odd(self, token: Token) -> None:
         if len(self._script.odd) < _SAID:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import opcodes as op
 import oracle
 import pytest
 import sympy
@@ -438,6 +439,62 @@ def test_a_record_with_two_dtypes_is_refused(program: Path, tmp_path: Path) -> N
     assert isinstance(read, dict)
     assert read["v"].dtype == torch.float32
     check_error(ckpt("inspect", path), "torch reads its record as float32")
+
+
+def constant_of_cpp(program: bytes) -> Callable[[dict[str, Any], Rows], None]:
+    """Add a constant of a class of C++, whose pickle is this."""
+
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        constants = f"{next(iter(rows)).partition('/')[0]}/data/constants"
+        row = row_of("custom_obj_0", dtype=1, is_param=False)
+        row |= {"use_pickle": True, "tensor_meta": None}
+        rows[f"{constants}/custom_obj_0"] = op.torch_zip(op.pickled(program))
+        rows[f"{constants}/model_constants_config.json"] = json.dumps(
+            {"config": {"c": row}}
+        ).encode()
+
+    return change
+
+
+def loaded_in_a_child(path: Path) -> subprocess.CompletedProcess[str]:
+    """What torch makes of the constant `c`, in a process of its own."""
+    child = "import torch, sys; print(torch.export.load(sys.argv[1]).constants['c'])"
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", child, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_constant_that_is_no_object_of_cpp_is_refused(
+    program: Path, tmp_path: Path
+) -> None:
+    """torch reads it in C++, whose lists hold themselves until the process dies, and
+    whose names are numbers.
+    """
+    itself = b"]q\x05h\x05a"
+    path = written(program, tmp_path / "x.pt2", constant_of_cpp(itself))
+    assert loaded_in_a_child(path).returncode < 0
+    check_error(ckpt("inspect", path), "does not hold an object of c++")
+
+    name = op.glob("collections", "OrderedDict")
+    path = written(program, tmp_path / "y.pt2", constant_of_cpp(name))
+    assert loaded_in_a_child(path).stdout == "0\n"
+    check_error(ckpt("inspect", path), "does not hold an object of c++")
+
+
+def test_an_object_of_cpp_is_an_import(program: Path, tmp_path: Path) -> None:
+    made = op.glob("__torch__.torch.classes.shop", "Box") + op.value(()) + op.newobj()
+    change = constant_of_cpp(made + op.value((1,)) + op.build())
+    path = written(program, tmp_path / "x.pt2", change)
+
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert report.load.expression is None
+    assert "unknown-import" in {row.code for row in report.findings}
 
 
 def test_a_tensor_on_meta_is_refused(program: Path, tmp_path: Path) -> None:

@@ -293,7 +293,11 @@ def test_a_pickled_object_is_not_run(record: str, tmp_path: Path) -> None:
         "tensor_meta": None,
     }
     if record == "custom_obj_0":
-        evil = op.torch_zip(op.pickled(op.call(op.glob("posix", "system"), "touch x")))
+        called = op.call(op.glob("posix", "system"), "touch x")
+        made = (
+            op.glob("__torch__.torch.classes.shop", "Box") + op.value(()) + op.newobj()
+        )
+        evil = op.torch_zip(op.pickled(made + op.value((called,)) + op.build()))
 
     def add(rows: dict[str, bytes]) -> None:
         name = f"{ROOT}/data/constants/model_constants_config.json"

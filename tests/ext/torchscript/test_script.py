@@ -743,6 +743,71 @@ def test_a_head_of_a_class_that_torch_does_not_write_is_said(
     assert any("code that ckpt cannot read" in line for line in said) is is_odd
 
 
+EMPTY = {
+    "an argument": {"forwards": "def forward(self: __torch__.M, x: Optional[])"},
+    "an argument with a blank": {
+        "forwards": "def forward(self: __torch__.M, x: Optional [\n ])"
+    },
+    "an argument of a list": {
+        "forwards": "def forward(self: __torch__.M, x: List[Optional[]])"
+    },
+    "a cast": {"line": "r = annotate(Optional[], w)"},
+    "a field": {"field": "  name : str\n  z : Optional[]\n"},
+    "a result": {
+        "further": "def f(x: Tensor) -> Optional[]:\n  return x\n",
+    },
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_brackets_of_a_type_with_nothing_in_them_are_said(
+    name: str, tmp_path: Path
+) -> None:
+    """torch reads the first part of `Optional[]`, and dies where it finds none."""
+    with open(str(make(tmp_path / "a.pt", **EMPTY[name]))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+
+    assert report.load.expression is None
+    assert any("code that ckpt cannot read" in row.message for row in report.findings)
+
+
+def test_empty_lists_and_tuples_are_no_brackets_of_a_type(tmp_path: Path) -> None:
+    usual = "r = annotate(List[int], [])\n    if True:\n      u : Tuple[()] = ()"
+    path = make(tmp_path / "a.pt", method=f"{usual}\n    l = []")
+    with open(str(path)) as checkpoint:
+        said = [row.message for row in inspect(Survey(checkpoint)).findings]
+
+    assert not any("code that ckpt cannot read" in line for line in said)
+
+
+@pytest.mark.parametrize("head", ["def", "  def"])
+def test_a_function_without_a_name_is_said(head: str, tmp_path: Path) -> None:
+    further = f"class Other:\n  def\n{head}\n"
+    with open(str(make(tmp_path / "a.pt", further=further))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+
+    assert report.load.expression is None
+    assert any("code that ckpt cannot read" in row.message for row in report.findings)
+
+
+def test_the_quantized_input_of_a_trace_is_no_pickle_of_a_stranger(
+    tmp_path: Path,
+) -> None:
+    """torch keeps the inputs of a trace beside the code, and reads them never again."""
+    x = torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)
+    with torch.no_grad():
+        torch.jit.save(torch.jit.trace(nn.Identity(), x), tmp_path / "a.pt")
+    with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+        names = [row for row in archive.namelist() if row.endswith("traced_inputs.pkl")]
+        assert b"per_tensor_affine" in archive.read(names[0])
+
+    with open(str(tmp_path / "a.pt")) as checkpoint:
+        report = inspect(Survey(checkpoint))
+
+    assert report.load.expression is not None
+    assert {row.code for row in report.findings} == {"weights-only"}
+
+
 class Packed(nn.Module):
     """A module with a packed layer of C++, and one with quantized weights."""
 

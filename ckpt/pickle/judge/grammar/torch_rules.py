@@ -188,7 +188,10 @@ def _takes_nested(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
 
 # `torch.device("cuda", 0)` or `torch.device("cuda:0")`.
 _DEVICE = takes(
-    one_of_forms(is_short_text, result_of("torch.device")), is_number, least=1
+    one_of_forms(is_short_text, result_of("torch.device")),
+    # torch keeps eight bits of it, and would show another device.
+    lambda grammar, node: type(node) is int and 0 <= node < 128,
+    least=1,
 )
 _IS_TABLE = result_of("collections.OrderedDict", "builtins.dict")
 _TABLE = one_of_forms(lambda grammar, node: type(node) is Dict, _IS_TABLE)
