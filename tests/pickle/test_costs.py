@@ -158,6 +158,10 @@ def with_texts(keys: Callable[[bytes, int], bytes]) -> bytes:
 
 
 KEYS: dict[str, Callable[[], bytes]] = {
+    "a long text in a set that a call makes": lambda: (
+        two_texts()
+        + call(glob("builtins", "set"), [op.get(11), *[op.get(12)] * 20_000])
+    ),
     "tuples of long texts and of one hash": lambda: with_texts(
         lambda text, number: value((text, 2 + number * PRIME))
     ),
@@ -264,10 +268,6 @@ RANGES = [
     each for length in range(2, 20_000) if (each := range_with_hash(777, length))
 ][:3_000]
 CROWDED: dict[str, Callable[[], bytes]] = {
-    "a long text in a set that a call makes": lambda: (
-        two_texts()
-        + call(glob("builtins", "set"), [op.get(11), *[op.get(12)] * 20_000])
-    ),
     "ranges of one hash in a set": lambda: in_set(RANGES),
     "ranges of one hash in a frozenset": lambda: op.mark() + b"".join(RANGES) + b"\x91",
     "ranges of one hash in a set that a call makes": lambda: call(
