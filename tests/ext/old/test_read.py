@@ -16,6 +16,7 @@ import pytest
 import torch
 from process import ckpt
 
+import ckpt as package
 from ckpt import formats
 from ckpt.model.errors import CkptError
 from ckpt.model.tensors import TensorRef
@@ -232,3 +233,26 @@ def test_calls_in_every_member_are_named(tmp_path: Path) -> None:
         groups = {row.name: row.group for row in checkpoint.imports}
 
     assert groups["system"] == "called"
+
+
+@pytest.mark.parametrize("size", [8, 9])
+def test_a_tensor_of_doubles_ends_with_its_view(size: int, tmp_path: Path) -> None:
+    """The storage has 10 elements, and the view of it 8."""
+    doubles = op.glob("torch", "DoubleStorage")
+    data = op.pickled(1) + op.pickled((10, "cpu", doubles)) + struct.pack("<Q", 10)
+    data += struct.pack("<10d", *range(10)) + op.pickled([(12, 10, 0, 8)])
+    row = op.pickled((3, 12, op.glob("torch", "DoubleTensor")))
+    rows = op.pickled(1) + row + struct.pack("<2i3q", 1, 0, size, 1, 0)
+    path = tmp_path / "doubles.pth"
+    members = {"storages": data, "tensors": rows, "pickle": op.pickled({"v": named(3)})}
+    path.write_bytes(tar(**members))
+
+    if size == 8:
+        theirs = torch.load(path, weights_only=False)["v"]
+        with package.open(path) as checkpoint:
+            ours = checkpoint["v"].torch()
+        assert ours.dtype == torch.float64
+        assert ours.tolist() == theirs.tolist() == [*range(8)]
+    else:
+        with pytest.raises(CkptError, match="reaches past the 8 elements"):
+            package.open(path)
