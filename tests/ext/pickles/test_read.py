@@ -5,8 +5,10 @@ they lie in the file.
 from __future__ import annotations
 
 import base64
+import gzip
 import pickle
 import tempfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -477,3 +479,20 @@ def test_a_pickle_is_never_rewritten(tmp_path: Path) -> None:
     )
     done = ckpt("rename", "a.pkl", "--sub", "s/a/b/", "--in-place", cwd=tmp_path)
     check_error(done, "pickle files cannot be changed in place (-o out)")
+
+
+@pytest.mark.parametrize(
+    ("compress", "opens"),
+    [(gzip.compress, "pickle.load(gzip.open("), (zlib.compress, "joblib.load(")],
+)
+def test_a_packed_pickle_names_what_opens_it(
+    compress: Callable[[bytes], bytes], opens: str, tmp_path: Path
+) -> None:
+    """Python has no function that opens a stream of zlib by its path."""
+    path = tmp_path / "net.pkl"
+    path.write_bytes(compress(pickle.dumps({"w": torch.ones(3)})))
+
+    with formats.open(str(path)) as checkpoint:
+        load = Survey(checkpoint).load.expression
+
+    assert load is not None and load.startswith(opens), load
