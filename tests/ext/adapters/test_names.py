@@ -910,3 +910,23 @@ def test_a_base_that_has_one_tensor_by_two_names_is_refused(
     assert "two tensors have one name without wrappers" in refused(
         tmp_path, state, PAIR
     )
+
+
+@pytest.mark.parametrize("part", ["small", "large"])
+def test_the_shape_chooses_among_beginnings(part: str, tmp_path: Path) -> None:
+    state = {
+        "small.layers.0.q_proj.weight": noise(8, 8),
+        "large.layers.0.q_proj.weight": noise(16, 16),
+    }
+    loras.save_base(state, tmp_path / "base.safetensors")
+    name = f"{part}.layers.0.q_proj.weight"
+    adapter = loras.pairs({"layers.0.q_proj.weight": state[name]})
+    loras.save_adapter(adapter, tmp_path / "adapter")
+
+    words = ("merge", "base.safetensors", "adapter", "-o", "out.safetensors")
+    done = inside(*words, cwd=tmp_path)
+
+    assert done.code == 0, done.err
+    merged = load_file(tmp_path / "out.safetensors")
+    changed = {key for key in state if not torch.equal(merged[key], state[key])}
+    assert changed == {name}
