@@ -312,10 +312,7 @@ def opened(path: str, options: WriteOptions) -> Checkpoint:
     """
     if options.open is not None:
         return options.open(path, options.partial)
-    with naming_loss(None if options.partial else path):
-        return read(
-            path, options.limits, plugins=options.plugins, partial=options.partial
-        )
+    return read(path, options.limits, plugins=options.plugins, partial=options.partial)
 
 
 def _check_place(given: Opened) -> None:
@@ -621,7 +618,9 @@ def _rewrite_given(
                 save.refuse_losses(report.result, name)
 
     # An input that cannot be opened whole may be opened in part.
-    with _advised_partial(options, plan):
+    # Where that is no way out, `verify` names what is lost.
+    lossy = None if options.partial else path
+    with naming_loss(lossy), _advised_partial(options, plan):
         if isinstance(given, Opened):
             checkpoint = given.checkpoint
         else:
