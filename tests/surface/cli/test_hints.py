@@ -623,10 +623,16 @@ def test_the_error_of_a_file_that_is_cut_off_names_verify(
     command = f"ckpt verify {shell_word(name)}"
     guess = "an unfinished download or save?"
 
-    for words in (("inspect", name), ("rehome", name, "-o", "out.pth")):
+    for words in (("inspect", name), ("diff", name, name)):
         done = inside(*words, cwd=tmp_path)
         (line,) = done.complaints
         assert line.endswith(f"({guess} {command} names what is lost)"), line
+    done = inside("rehome", name, "-o", "out.pth", cwd=tmp_path)
+    assert "--partial writes the whole tensors only" in done.complaints[0]
+    # Only the directory of the archive is gone: --partial has nothing to leave out.
+    (tmp_path / name).write_bytes(whole[: whole.index(b"PK\x01\x02") + 9])
+    done = inside("rehome", name, "-o", "out.pth", cwd=tmp_path)
+    assert done.complaints[0].endswith(f"{command} names what is lost)")
     document = json.loads(inside("inspect", name, "--json", cwd=tmp_path).out)
     assert document["error"]["hint"] == f"{guess} {command} names what is lost"
 
