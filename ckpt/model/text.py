@@ -474,7 +474,7 @@ def and_more(
     return text
 
 
-def show_name(name: str, limit: int = 80) -> str:
+def show_name(name: str, limit: int | None = 80) -> str:
     """As `show`, for the name of a tensor or value. What lies at the root of a file has
     none.
     """

@@ -40,6 +40,7 @@ from ckpt.model.text import (
     show,
     show_folded_names,
     show_literal,
+    show_name,
     show_names,
     size_text,
 )
@@ -857,7 +858,7 @@ def _bar_lines(
         number = none if row.rel_l2 is None else f"{row.rel_l2:.3g}"
         counts = [row.tensors, row.changed, row.retyped]
         counts = [row.changed] if only_changed else counts[: len(heads)]
-        name = show(row.name, 120) or "(the root)"
+        name = show_name(row.name, 120)
         table.append([name, *(f"{count:,}" for count in counts), number])
     numbers = [Column(name, right=True) for name in (*heads, "REL. L2")]
     titles = ["MODULE", *heads, "REL. L2"]
@@ -1178,7 +1179,7 @@ def name_lines(report: DiffReport) -> Sequence[Line]:
     """The names of what differs, one per line."""
     names = [row.name for row in report.rows if row.status not in ("same", "unchecked")]
     return [
-        [(show(name, None) or "(the root)", "")]
+        [(show_name(name, None), "")]
         for name in (*names, *(row.name for row in report.values))
     ]
 

@@ -17,6 +17,7 @@ from ckpt.model.text import (
     counted_noun,
     show,
     show_literal,
+    show_name,
     size_text,
 )
 from ckpt.surface.text.lines import Line, cells, cut, hanging_lines, shorten_name
@@ -128,7 +129,7 @@ def tensor_lines(
     ]
     if values:
         facts.append(("values", _values_text(values, tensor.numel)))
-    lines: list[Line] = [[(show(row.entry.name, None) or "(the root)", "name")]]
+    lines: list[Line] = [[(show_name(row.entry.name, None), "name")]]
     for label, text in facts:
         if text:
             head: Line = [("  ", ""), (f"{label:<9}", "dim")]

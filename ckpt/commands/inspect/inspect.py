@@ -515,13 +515,10 @@ def _list_findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     yield from scaled_findings(survey, plan)
     if survey.knows_gradients:
         # Here: a file without an optimizer or a record says nothing of gradients.
-        from ckpt.commands.inspect.unused import unused_findings
+        from ckpt.commands.inspect.unused import loose_findings, unused_findings
 
         yield from unused_findings(survey)
         if survey.record is not None:
-            # Here: only a record of a model says so much.
-            from ckpt.commands.inspect.unused import loose_findings
-
             yield from loose_findings(survey.record.record.loose)
         yield from _resume_stops(survey, plan)
         yield from _reordered_findings(survey)

@@ -14,6 +14,7 @@ from ckpt.model.text import (
     merge_alike_rows,
     percent_text,
     show,
+    show_name,
 )
 from ckpt.surface.text.lines import (
     Column,
@@ -160,7 +161,7 @@ def _module_lines(report: StatsReport, width: int | None) -> list[Line]:
     rows: list[tuple[float, list[str]]] = []
     for name, zeros, numel in report.modules():
         share = zeros / numel if numel else 0
-        cells = [show(name, 80) or "(the root)", f"{numel:,}"]
+        cells = [show_name(name, 80), f"{numel:,}"]
         rows.append((share, [*cells, percent_text(zeros, numel)]))
     # Not `reverse`, which would turn the rows of one share around.
     rows.sort(key=lambda row: -row[0])

@@ -457,7 +457,7 @@ def constant_of_cpp(program: bytes) -> Callable[[dict[str, Any], Rows], None]:
 
 
 def loaded_in_a_child(path: Path) -> subprocess.CompletedProcess[str]:
-    """What torch makes of the constant `c`, in a process of its own."""
+    """The value that torch makes of the constant `c`, in a process of its own."""
     child = "import torch, sys; print(torch.export.load(sys.argv[1]).constants['c'])"
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", child, str(path)],
