@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from xml.sax.saxutils import quoteattr
 
 from ckpt import __version__
 from ckpt.ext.lint.lint import FileReport, LintReport
@@ -215,6 +214,9 @@ def junit_lines(
     """A JUnit report: a test for each file, which fails with the first finding of level
     error or warning.
     """
+    # Here: it imports the HTTP of the standard library, 6 ms that no other form needs.
+    from xml.sax.saxutils import quoteattr
+
     # A skipped file is no test, neither passed nor failed.
     checked = [report for report in reports if report.skipped is None]
     failed = sum(bool(_failed_findings(report)) for report in checked)

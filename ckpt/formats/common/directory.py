@@ -171,15 +171,16 @@ class Records(Mapping[str, Record]):
         """The record at a position of the directory."""
         size = self.sizes[position]
         crc = self.checksums[position]
+        # By position: names take five times as long, and each storage asks.
         return Record(
-            name=self.names[position],
-            offset=self.offsets[position],
-            stored=self.stored[position],
-            size=size,
-            deflated=self.methods[position] == 8,
-            crc=crc if crc or not size else None,
-            header=self.headers[position],
-            flags=self.flags[position],
+            self.names[position],
+            self.offsets[position],
+            self.stored[position],
+            size,
+            self.methods[position] == 8,
+            crc if crc or not size else None,
+            self.headers[position],
+            self.flags[position],
         )
 
     def add(self, record: Record) -> None:
