@@ -416,8 +416,9 @@ def _call_factory(
             return factory(**arguments)
     except BaseException as error:
         _let_through(error)
-        # The model reads values: `torch.linspace(...).tolist()`.
-        if device == "meta" and "meta" in str(error):
+        # The model reads values: `torch.linspace(...).tolist()`. torch 2.0 calls the
+        # device Meta there.
+        if device == "meta" and "meta" in str(error).lower():
             return _call_factory(torch, given, factory, arguments, "cpu")
         raise _factory_error(given, error) from error
 
