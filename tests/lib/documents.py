@@ -269,6 +269,7 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
     yield "salvage", "missing", "--dry-run"
     yield "inspect", "ddp_after.pth", "--index", "10,11"
     yield "inspect", "whole_model.pth", "--index", "0-3"
+    yield "inspect", "sharded/model-00001-of-00002.safetensors"
     yield "inspect", "llama_bf16.pth", "--include", "*nothing*"
     yield "get", "train_cuda.pth", "epoch", "model.module.conv1.weight", "model", "args"
     for name in (

@@ -5,11 +5,13 @@ outlives the file.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ckpt.bytes.far import is_url
 from ckpt.bytes.location import is_cached_model
 from ckpt.commands.inspect.logical import with_quantised
 from ckpt.hooks import find_hook, load_hook
@@ -29,7 +31,7 @@ from ckpt.surface.reports import reduce_report
 
 if TYPE_CHECKING:
     from ckpt.commands.inspect.card import Card
-    from ckpt.commands.inspect.inspect import Inspection, Row
+    from ckpt.commands.inspect.inspect import Inspection, Row, Whole
     from ckpt.evidence.numbering import Numbering
     from ckpt.evidence.roles import Role
     from ckpt.evidence.survey import Survey
@@ -211,7 +213,7 @@ def inspect(
         report = with_quantised(report, limits, globs, section)
         report = report._replace(findings=gate.rules.kept(report.findings))
         report = with_description(report, limits, base, plugins=plugins)._replace(
-            card=_find_card(opened)
+            card=_find_card(opened), whole=_find_whole(opened)
         )
         # The numbers of DDP are solved only where they are asked for.
         numbering = None
@@ -238,6 +240,30 @@ def _find_card(opened: Checkpoint) -> Card | None:
     from ckpt.commands.inspect.card_file import card_beside
 
     return card_beside(opened)
+
+
+_ONE_OF_SEVERAL = re.compile(r"\d-of-\d|rank_?\d|^adapter_model\.")
+"""Parts of the names of files that hold a part of a checkpoint, or whose settings lie
+beside them.
+"""
+
+
+def _find_whole(opened: Checkpoint) -> Whole | None:
+    """Return the folder around an open file whose name says that it is a part, where
+    the folder is a checkpoint.
+    """
+    name = os.path.basename(opened.path)
+    # What is opened as several files is whole.
+    if not _ONE_OF_SEVERAL.search(name) or opened.survey.checkpoint.parts:
+        return None
+    if is_url(opened.path) or not os.path.isfile(opened.path):
+        return None
+    # Here: few files have such a name.
+    from ckpt.commands.inspect.inspect import Whole
+    from ckpt.surface.api.walk import checkpoint_around
+
+    around = checkpoint_around(opened.path)
+    return None if around is None else Whole(*around)
 
 
 def with_description(

@@ -44,6 +44,7 @@ def document(report: Inspection) -> dict[str, Json]:
             "parts": list(checkpoint.parts),
             "part_bytes": _part_bytes(checkpoint),
             "layout": checkpoint.layout or None,
+            "part_of": None if report.whole is None else report.whole.path,
         },
         "totals": totals(report),
         "tensors": [

@@ -280,6 +280,15 @@ class Quantised(Protocol):
         ...
 
 
+class Whole(NamedTuple):
+    """A folder that is a checkpoint, of which a file was looked at. `files` is how many
+    it has.
+    """
+
+    path: str
+    files: int
+
+
 class Inspection(NamedTuple):
     """The report of `ckpt inspect`. `rows` are the selected tensors; everything else is
     about the whole file.
@@ -305,6 +314,8 @@ class Inspection(NamedTuple):
     """The model card beside the weights."""
     quantised: Quantised | None = None
     """Weights that consist of several tensors."""
+    whole: Whole | None = None
+    """The checkpoint that this file is a part of."""
 
     @property
     def checkpoint(self) -> Checkpoint:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ckpt.commands.inspect.inspect import Inspection, Prefix, Row
+from ckpt.commands.inspect.inspect import Inspection, Prefix, Row, Whole
 from ckpt.commands.inspect.logical import counted_parameters, with_whole_weights
 from ckpt.commands.inspect.tables import (
     ROWS,
@@ -32,6 +32,7 @@ from ckpt.model.text import (
     and_more,
     count_text,
     counted_noun,
+    pasted_path,
     percent_text,
     show,
     show_folded_names,
@@ -338,6 +339,14 @@ _LABEL = 24
 """Cells for the name of a part."""
 
 
+def _whole_text(whole: Whole) -> str:
+    """Return what a file is a part of, with the command that shows all of it."""
+    name = "this folder" if whole.path == "." else show(whole.path, 80)
+    text = f"{name}, {counted_noun(whole.files, 'file')}"
+    path = pasted_path(whole.path)
+    return text if path is None else f"{text} (ckpt inspect {path})"
+
+
 def part_lines(report: Inspection, width: int | None) -> list[Line]:
     """Return how the file loads, then a line for each part, then its values.
 
@@ -354,6 +363,7 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     rows = [
         "loads",
         "values",
+        *(["part of"] if report.whole else []),
         *(["sharded"] if sharded else []),
         *(["metadata"] if metadata else []),
     ]
@@ -363,6 +373,8 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
         return [(f"  {label}{' ' * (size - cells(label))}  ", "name")]
 
     out = _loading_lines(report, head("loads"), width)
+    if report.whole:
+        out += hanging_lines(head("part of"), _whole_text(report.whole), width)
     for label, (_, text) in zip(labels, sections, strict=False):
         out += hanging_lines(head(label), text, width)
     if len(sections) > _SECTIONS:

@@ -298,7 +298,11 @@ def _loading_word(survey: Survey) -> str:
         return checkpoint.traits.load.partition("(")[0].rpartition(".")[0]
     # The weights of a folder may be no pickle, whatever lies beside them.
     is_other_folder = bool(checkpoint.members) and not checkpoint.traits.is_pickle
-    if checkpoint.weights_only is None or is_other_folder:
-        return checkpoint.traits.label
+    load = checkpoint.traits.load
+    # Only `torch.load` asks for weights_only; ranks of FSDP name no function.
+    is_by_torch_load = not load or load.startswith("torch.load(")
+    if checkpoint.weights_only is None or is_other_folder or not is_by_torch_load:
+        # Each row is a checkpoint, so the column does not repeat it.
+        return checkpoint.traits.label.removesuffix(" checkpoint")
     refused = any(checkpoint.is_of_weights(row.file) for row in checkpoint.weights_only)
     return "weights_only=False" if refused else "weights_only"

@@ -362,6 +362,24 @@ def _is_one(own: Sequence[str]) -> bool:
     return False
 
 
+def checkpoint_around(path: str) -> tuple[str, int] | None:
+    """Return the folder around a file and the number of its files, where it is one
+    checkpoint and the file a part of it; or None.
+    """
+    folder, name = os.path.split(path)
+    folder = folder or os.curdir
+    own = formats.files_of_folder(folder, Limits()) or ()
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return None  # a file can be read where its folder cannot be listed
+    shards = {*names}.difference(_names_without_shards(folder, names, own))
+    parts = shards.union(own if _is_one(own) else ())
+    if name not in parts:
+        return None
+    return folder, len(shards.union(own))
+
+
 def _names_without_shards(
     folder: str, names: Sequence[str], own: Sequence[str]
 ) -> list[str]:

@@ -471,3 +471,23 @@ def test_more_files_than_a_process_may_open(tmp_path: Path) -> None:
         check(tensors(folder, "model"), Live().weights())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_ls_names_the_loader(stage: int, tmp_path: Path) -> None:
+    """No argument of torch.load loads a folder."""
+    deepspeeds.write(tmp_path / "run", stage)
+
+    (row,) = ckpt.ls(tmp_path).rows
+
+    assert row.loads == "DeepSpeed"
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_file_of_a_rank_names_its_folder(stage: int, tmp_path: Path) -> None:
+    deepspeeds.write(tmp_path / "run", stage)
+    name = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+
+    report = ckpt.inspect(tmp_path / "run" / TAG / name)
+
+    assert report.to_json()["file"]["part_of"] == str(tmp_path / "run" / TAG)
