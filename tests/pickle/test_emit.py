@@ -55,6 +55,8 @@ def emitted(data: bytes) -> bytes:
 # --- the law --------------------------------------------------------------------------
 
 
+# Python 3.12 and 3.13 warn that `itertools.count` will not be pickled.
+@pytest.mark.filterwarnings("ignore:Pickle, copy, and deepcopy:DeprecationWarning")
 @pytest.mark.parametrize("how", FORMATS)
 @pytest.mark.parametrize("name", OBJECTS)
 def test_saved_objects_come_back_the_same(name: str, how: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import pickle
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +95,9 @@ def test_what_calls_a_value_is_said_in_every_family(
         "its weights load without it"
     )
     assert not Path(RUNG).exists()
-    with contextlib.suppress(Exception):
+    # Python 3.13 warns of the function that is set on a class.
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         how.load(path)
     assert Path(RUNG).exists(), "the attack does not work"
 

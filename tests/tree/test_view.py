@@ -29,6 +29,9 @@ from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.limits import Limits
 
+_PATHS = pathlib.PurePosixPath.__module__
+"""The module that pickles name: `pathlib._local` in Python 3.13."""
+
 
 def opened(thing: Any, folder: Path, **options: Any) -> Checkpoint:
     torch.save({"it": thing}, folder / "saved.pth", **options)
@@ -59,10 +62,10 @@ SHOWN: dict[str, tuple[Any, str, Any, str]] = {
     "slotted dataclass": (saved.Slotted(0.5), "saved.Slotted", {"0": 0.5}, "saved.Slotted(0.5)"),
     "namedtuple": (saved.Point(1, 2), "saved.Point", {"0": 1, "1": 2}, "saved.Point(1, 2)"),
     "enum": (saved.Colour.RED, "saved.Colour", 1, "1"),
-    "Path": (pathlib.PurePosixPath("/a/b/c.pth"), "pathlib.PurePosixPath", "/a/b/c.pth", "/a/b/c.pth"),
-    "relative Path": (pathlib.PurePosixPath("a") / "b", "pathlib.PurePosixPath", "a/b", "a/b"),
-    "no Path": (pathlib.PurePosixPath(), "pathlib.PurePosixPath", ".", "."),
-    "Windows Path": (pathlib.PureWindowsPath("C:\\a\\b"), "pathlib.PureWindowsPath", "C:\\a\\b", "C:\\a\\b"),
+    "Path": (pathlib.PurePosixPath("/a/b/c.pth"), f"{_PATHS}.PurePosixPath", "/a/b/c.pth", "/a/b/c.pth"),
+    "relative Path": (pathlib.PurePosixPath("a") / "b", f"{_PATHS}.PurePosixPath", "a/b", "a/b"),
+    "no Path": (pathlib.PurePosixPath(), f"{_PATHS}.PurePosixPath", ".", "."),
+    "Windows Path": (pathlib.PureWindowsPath("C:\\a\\b"), f"{_PATHS}.PureWindowsPath", "C:\\a\\b", "C:\\a\\b"),
     "datetime": (MOMENT, "datetime.datetime", MOMENT.isoformat(), MOMENT.isoformat()),
     "date": (MOMENT.date(), "datetime.date", "2024-02-19", "2024-02-19"),
     "time": (MOMENT.time(), "datetime.time", "10:21:07.412345", "10:21:07.412345"),

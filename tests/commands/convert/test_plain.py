@@ -45,6 +45,9 @@ from ckpt.model.dtypes import BY_NAME, BY_STORAGE
 from ckpt.model.errors import LossError
 from ckpt.pickle.judge.known import python3_name
 
+_PATHS = pathlib.PurePosixPath.__module__
+"""The module that pickles name: `pathlib._local` in Python 3.13."""
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -179,7 +182,7 @@ SAYS: dict[str, tuple[Any, Any, str | None]] = {
         "functools.partial",
     ),
     "decimal": (decimal.Decimal("1.50"), "1.50", "decimal.Decimal"),
-    "path": (pathlib.PurePosixPath("/a/b"), "/a/b", "pathlib.PurePosixPath"),
+    "path": (pathlib.PurePosixPath("/a/b"), "/a/b", f"{_PATHS}.PurePosixPath"),
     "range": (range(1, 5, 2), "range(1, 5, 2)", "range"),
     "slice": (slice(1, 5, 2), "slice(1, 5, 2)", "slice"),
     "deque": (collections.deque([1], 3), [1], "deque"),
