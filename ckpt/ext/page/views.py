@@ -403,6 +403,9 @@ def _value_row(row: dict[str, Json]) -> dict[str, Json]:
         text = f"as {row['same_as']}"
     elif row["fields"] is not None:
         text = None
+    elif isinstance(row["value"], str) and row["type"] != "str":
+        # A path, a date, a call: its text is no string of the file.
+        text = _cut_value(row["value"])
     else:
         text = _value_text(row["value"])
     return {
@@ -414,7 +417,10 @@ def _value_row(row: dict[str, Json]) -> dict[str, Json]:
 
 
 def _value_text(value: Json) -> str:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _cut_value(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def _cut_value(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
@@ -744,6 +750,7 @@ HEADS: dict[str, Columns] = {
         "section": TEXT,
         "totals": OBJECT,
         "threshold": or_null(NUMBER),
+        "unread": or_null(LIST),
     },
     "ckpt.ls": {
         "path": TEXT,

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 from browser import Browser, browser, found
+from inside import inside
 from process import ROOT, SAMPLES
 from reports import EVIL, compared, documents, inspected, pages
 
+import ckpt
 from ckpt.ext.page.html import html_page
 
 pytestmark = [
@@ -181,9 +183,11 @@ def test_what_loading_runs_stands_below_the_name_and_above_all_else(show: Any) -
     )
     assert texts(shown, ".finding .code") == ["weights-only"]
     assert not any("values" in text for text in texts(shown, ".facts dt"))
-    assert ["version", '"echo ckpt-sample"', "posix.system"] in rows_of(
-        shown, "table.values"
-    )
+    assert [
+        "version",
+        "posix.system('echo ckpt-sample')",
+        "posix.system",
+    ] in rows_of(shown, "table.values")
 
 
 def test_the_optimizer_tells_who_never_had_a_gradient(show: Any) -> None:
@@ -723,6 +727,30 @@ def test_a_series_draws_what_its_files_record(show: Any) -> None:
     charts = shown.run("document.querySelectorAll('.curve canvas').length")
     assert charts == 3 and colours_of(shown, 0)[variable(shown, "accent")] > 100
     assert is_quiet(shown)
+
+
+def test_what_could_not_be_read_is_said_before_all_numbers(
+    show: Any, tmp_path: Path
+) -> None:
+    """Damage in most elements looks like a large step."""
+    for epoch in range(3):
+        state = {"a.weight": torch.full((40, 40), epoch + 1.0), "b": torch.ones(4)}
+        torch.save(state, tmp_path / f"epoch_{epoch}.pth")
+    path = tmp_path / "epoch_1.pth"
+    data = bytearray(path.read_bytes())
+    begin = data.index(torch.full((40, 40), 2.0).numpy().tobytes())
+    data[begin : begin + 6400] = bytes(6400)
+    path.write_bytes(data)
+    names = [f"epoch_{epoch}.pth" for epoch in range(3)]
+    assert inside("report", *names, "-o", "x.html", cwd=tmp_path).code == 0
+    measured = ckpt.stats(path).to_json()
+    said = "a.weight (lost, or the bytes do not match the checksum: ckpt verify)."
+
+    shown = show((tmp_path / "x.html").read_bytes())
+    assert texts(shown, ".danger") == [f"NOT READepoch_1: {said}"]
+    assert is_quiet(shown)
+    for documents_of in ([measured], [ckpt.inspect(path).to_json(), measured]):
+        assert texts(show(html_page(documents_of)), ".danger") == [f"NOT READ{said}"]
 
 
 def test_findings_of_a_folder_are_grouped_by_code(show: Any) -> None:

@@ -21,6 +21,7 @@ function checkpoint_view(view) {
       ]),
       ["values", top_values(values)],
     ]),
+    stats && unread_part([view.stats], () => null),
     stats && bad_part(stats),
     findings_part([...view.findings, ...(stats ? view.stats.findings : [])], stats ? BAD_CODES : []),
     strip_part(tensors, stats),

@@ -12,6 +12,7 @@ function series_view(view) {
       plural(rows.length, "tensor"),
     ]),
     strangers_part(view, files, labels),
+    unread_part(view.stats, (path) => labels[files.indexOf(path)] || base(path)),
     series_facts(series),
     curves_part(view, files, labels),
     rows.length > 0 && part("Over time", "One row for each layer, in the order of the model, with the change of the tensor in it that changed most. One column for each file.", () => heat_map(series)),

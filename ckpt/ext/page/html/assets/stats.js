@@ -10,11 +10,24 @@ function stats_view(view) {
       plural(stats.totals.tensors, "tensor"),
       stats.totals.numel > 0 && `${percent(stats.totals.zeros / stats.totals.numel)} zeros`,
     ]),
+    unread_part([stats], () => null),
     bad_part(rows),
     findings_part(stats.findings, BAD_CODES),
     strip_part(rows, null),
     ...stats_parts(rows, stats.threshold),
   ];
+}
+
+// What could not be read, or does not match its checksum, has no numbers: it is said before all of them.
+function unread_part(all, label_of_path) {
+  const lines = all
+    .filter((stats) => stats.unread && stats.unread.length > 0)
+    .map((stats) => [label_of_path(stats.file.path), and_more(stats.unread.map((name) => show(name)), 5)]);
+  if (!lines.length) return null;
+  return el("div", { class: "danger", role: "alert" },
+    el("b", {}, "NOT READ"),
+    ...lines.slice(0, 20).map(([label, names]) => el("p", {}, label ? name_of(label, 60) : "", label ? ": " : "", `${names} (lost, or the bytes do not match the checksum: ckpt verify).`)),
+    lines.length > 20 && el("p", {}, `… ${plural(lines.length - 20, "more file")}`));
 }
 
 // The rows of statistics. `order` are the names of all tensors in the order of the model, where a document says it.
