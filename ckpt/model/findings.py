@@ -277,6 +277,12 @@ CATALOGUE: dict[str, Code] = {
             _INSPECT,
         ),
         Code(
+            "config-differs",
+            "warning",
+            "config.json says another shape than the weights beside it have",
+            _INSPECT,
+        ),
+        Code(
             "unverified-size",
             "info",
             "the sizes of the tensors are recorded nowhere",

@@ -15,6 +15,7 @@ from ckpt.bytes.executor import Executor
 from ckpt.bytes.location import Location, read_file
 from ckpt.ext.dcp import reader as dcp
 from ckpt.ext.folders import FORMAT, distributed
+from ckpt.ext.folders.config import vocabulary_notice
 from ckpt.ext.folders.layouts import Fact, Part, Plan
 from ckpt.ext.folders.plan import plan_of
 from ckpt.formats.common.file_set import FileSet, is_damage, not_read
@@ -180,6 +181,9 @@ def _join_members(
     difference = find_difference(_member_counters(states, "step"))
     if difference is not None:
         notices = [*notices, Notice("mixed-steps", difference)]
+    odd = vocabulary_notice(whole.root, whole.tensors)
+    if odd is not None:
+        notices = [*notices, odd]
     if plan.is_ranks:
         # Files of two iterations are no model.
         refuse_mixed(_member_counters(members, "iteration"))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence, Set
 from typing import TypeAlias
 
-from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.case import Case, Statement, finding_statements
 from ckpt.ext.explain.families.architectures import (
     compare_depths,
     groups_statement,
@@ -240,6 +240,7 @@ def _reasons_of_rows(
     # Tables of one model that disagree about the number of words are no vocabulary.
     if len(set(map(_row_counts, words))) == 1:
         yield _words_statement(words, shapes, case)
+        yield from finding_statements(case.found("config-differs"))
     tabled = [row for row in rows if is_own_table(row)]
     tables = set(map(_row_counts, tabled))
     # Outputs with as many rows as the vocabulary, and positions, are no head.
