@@ -78,3 +78,9 @@ def test_an_adapter_beside_its_settings(tmp_path: Path) -> None:
         "  part of  lora, 2 files (ckpt inspect lora)"
     ]
     assert b"alpha 8" in inside("inspect", "lora", cwd=tmp_path).out
+
+
+def test_an_adapter_alone_is_no_part(tmp_path: Path) -> None:
+    name = "adapter_model.safetensors"
+    shutil.copy(SAMPLES / "lora" / name, tmp_path)
+    assert lines_of(name, tmp_path) == []

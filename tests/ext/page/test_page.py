@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process import ckpt
-from reports import EVIL, documents, pages, payload_of
+from process import SAMPLES, ckpt
+from reports import EVIL, documents, inspected, pages, payload_of
 
 from ckpt.ext.page import html as page_module
 from ckpt.ext.page.html import PACK_BYTES, SCRIPTS, embed_data, html_page
@@ -215,3 +215,15 @@ def test_who_inspects_does_not_pay_for_pages(tmp_path: Path) -> None:
     assert python("-c", code).out == b"[]\n"
     done = ckpt("report", "--help")
     assert done.code == 0 and b"-o report.html" in done.out
+
+
+def test_only_strings_of_a_file_have_quotes() -> None:
+    document = inspected(SAMPLES / "hostile.pth")
+    (view,) = payload_of(html_page([document]))["views"]
+    values = view["values"]["columns"]
+    assert values["text"] == {"all": "posix.system('echo ckpt-sample')"}
+    document["values"][0]["type"] = "str"
+    (view,) = payload_of(html_page([document]))["views"]
+    assert view["values"]["columns"]["text"] == {
+        "all": "\"posix.system('echo ckpt-sample')\""
+    }
