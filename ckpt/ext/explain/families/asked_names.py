@@ -28,6 +28,7 @@ from ckpt.ext.explain.families.asked_tensors import (
     is_last_word,
     name_of_a_tensor,
 )
+from ckpt.ext.explain.families.averages import AVERAGES, of_no_averages
 from ckpt.ext.explain.families.computed import computed_buffers
 from ckpt.ext.explain.origins import first_words, name_origin, origin_opening
 from ckpt.model.text import and_more, counted_noun, show
@@ -347,14 +348,14 @@ def of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
     none = "" if has_places or name in keys else f", and none is {show(name, 80)}"
     averages = [key for key in keys if key in (f"{name}_ema", f"ema_{name}")]
     # model_ema of one program is state_dict_ema of another one.
-    others = [key for key in keys if _AVERAGES.search(key)]
-    if not averages and none and others and _AVERAGES.search(name):
+    others = [key for key in keys if AVERAGES.search(key)]
+    if not averages and none and others and AVERAGES.search(name):
         yield Statement(
             f"This file has its averages under another key: {and_more(others, 3)}. "
             "Give the program that name (timm: state_dict_ema, by --use-ema)."
         )
-    if none and _AVERAGES.search(name):
-        yield from _of_no_averages(case)
+    if none and AVERAGES.search(name):
+        yield from of_no_averages(case)
     part = (
         f" {show(averages[0], 60)} has the running averages of {show(name, 60)}, by "
         "its name: to use the model take these. A training that goes on wants both, "
@@ -411,8 +412,6 @@ def of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         )
 
 
-_AVERAGES = re.compile(r"(?i)(?:^|_)ema(?:_|$)")
-"""The word for averages in a key."""
 _PART_WORD = re.compile(r"(?i)sched|(?:^|_)(?:grad_?)?scaler|(?:^|_)amp$|(?:^|_)rng")
 """The names under which programs look for parts of a run that may begin anew."""
 _CONTAINER = re.compile(
@@ -422,21 +421,6 @@ _CONTAINER = re.compile(
 """Keys that say nothing but that weights are below them."""
 _OF_MEGATRON = ("iteration", "total_iters")
 """The keys under which Megatron has its step, in newer and in older versions."""
-
-
-def _of_no_averages(case: Case) -> Iterator[Statement]:
-    """Say that a file has no averages, where its keys name none."""
-    kinds = {section.kind for section in case.survey.sections}
-    models = [section for section in case.survey.candidates if section.name]
-    if "ema" in kinds or len(models) != 1:
-        return
-    label = show(models[0].name, 60)
-    yield Statement(
-        f"By its keys this file has no running averages (EMA): {label} has the weights "
-        "of the training itself. They load in their place, and a program that was "
-        "measured with averages gives other results with them, mostly worse ones. Only "
-        "the author knows whether averages were saved under this key."
-    )
 
 
 def of_recoverables(name: str, case: Case) -> Iterator[Statement]:

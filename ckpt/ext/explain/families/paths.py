@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate, read_file
 from ckpt.ext.explain.case import Case, Statement, load_statements
+from ckpt.ext.explain.families.averages import AVERAGES, of_no_averages
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Budget, Limits, parse_json
 from ckpt.model.text import and_more, counted_noun, show
@@ -717,4 +718,6 @@ def _answer_other_path(path: str, shown: str, case: Case) -> Iterator[Statement]
         "asks for there, or give the program the path of yours, where an option takes "
         "one.".replace("  ", " ")
     )
+    if AVERAGES.search(os.path.basename(path)):
+        yield from of_no_averages(case)
     yield from _damage_statements(case)

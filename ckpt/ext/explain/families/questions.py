@@ -13,13 +13,16 @@ from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import Case, Statement, command_statements
+from ckpt.ext.explain.families.averages import asks_of_averages, of_averages
 from ckpt.ext.explain.families.beginnings import load_into_statement
 from ckpt.ext.explain.families.content import of_finished
 from ckpt.ext.explain.families.merging import asks_of_means, of_means, of_merging
 from ckpt.ext.explain.families.runs import (
+    asks_of_count,
     asks_of_frozen,
     asks_of_new_start,
     counted_schedules,
+    of_counts,
     of_frozen,
     of_lacking_scaler,
     of_new_starts,
@@ -60,6 +63,8 @@ def is_question(text: str) -> bool:
         return False
     return (
         asks_of_new_start(text)
+        or asks_of_count(text)
+        or (asks_of_averages(text) and "?" in text)
         or _MINUS_ONE.search(text) is not None
         or _OF_OPTIMIZER.search(text) is not None
         or (_NAN.search(text) is not None and _GOES_ON.search(text) is not None)
@@ -88,6 +93,7 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     rows = rows or list(of_means(text, case)) or list(of_tied_head(text, case))
     rows = rows or list(of_new_starts(text, case)) or list(_of_rates(text, case))
     rows = rows or list(of_worse_averages(text, case)) or list(of_frozen(text, case))
+    rows = rows or list(of_averages(text, case)) or list(of_counts(text, case))
     if not rows and asks_of_nan:
         rows = list(not_finite_statements(case))
     if not rows and _OF_OPTIMIZER.search(text) is not None:

@@ -45,6 +45,7 @@ _BEFORE = 40
 _COUNTERS = (
     "epoch",
     "current_epoch",
+    "current_step",
     "last_epoch",
     "iter",
     "iteration",
@@ -110,6 +111,47 @@ def of_new_starts(text: str, case: Case) -> Iterator[Statement]:
     )
 
 
+_WHICH_COUNT = re.compile(
+    r"(?i)\b(?:which|what|how many|at what) (?:training )?"
+    r"(?:epochs?|steps?|iter(?:ation)?s?)\b|\bhow (?:long|far) (?:was|is|has|did)\b"
+    r"|\bhow (?:to|do i|can i|should i|do you)\b[^\n.?]{0,40}"
+    r"\b(?:resume|continue|go on)\b"
+)
+"""Words that ask how far a run was, or how to go on with it."""
+
+
+def asks_of_count(text: str) -> bool:
+    """Tell whether a text asks which epoch or step a file is of."""
+    return _WHICH_COUNT.search(text) is not None
+
+
+def of_counts(text: str, case: Case) -> Iterator[Statement]:
+    """Say which epoch or step a file records, where a question asks for it, and how a
+    run goes on from it.
+    """
+    if not asks_of_count(text):
+        return
+    counters = _recorded_counters(case)
+    steps = sorted({use.steps for use in case.survey.uses if use.steps})
+    told = [f"{show(name, 60)} is {number:,}" for name, number in counters]
+    told += [
+        f"{show(place, 60)}.last_epoch is {count:,} (a schedule counts its own calls)"
+        for place, count in counted_schedules(case)
+    ]
+    if steps:
+        told.append(f"the optimizer took {steps[-1]:,.0f} steps")
+    if not told:
+        yield Statement(
+            "This file records no epoch, iteration or step, and holds no optimizer "
+            "that counted: only its name or the log of its run can say."
+        )
+        return
+    yield Statement(
+        f"This file records where its run stood: {and_more(told, 6)}."
+        f"{_of_parts(case)}{_of_program(case)}"
+    )
+
+
 def counted_schedules(case: Case) -> list[tuple[str, int]]:
     """The states of schedules that were stepped, with what each counted."""
     return [
@@ -156,6 +198,13 @@ def _of_program(case: Case) -> str:
         return (
             " In Lightning load_from_checkpoint and load_state_dict take the weights "
             "alone; trainer.fit(model, ckpt_path=…) goes on with the run."
+        )
+    if "train_state.json" in case.survey.checkpoint.parts:
+        path = pasted_path(case.survey.path) or "FOLDER"
+        return (
+            f" kohya's sd-scripts go on from this folder with --resume {path}, and "
+            "read the step in train_state.json. --initial_step or --initial_epoch "
+            "would replace it."
         )
     if "detectron2" not in origin:
         return ""
