@@ -59,7 +59,11 @@ from ckpt.ext.explain.families.mapped import (
     of_frameworks,
     of_no_maps,
 )
-from ckpt.ext.explain.families.merging import NO_METADATA_FILE, of_no_metadata_file
+from ckpt.ext.explain.families.merging import (
+    NO_METADATA_FILE,
+    of_model_with_adapter,
+    of_no_metadata_file,
+)
 from ckpt.ext.explain.families.paths import (
     ABSENT_FILES,
     COUNTED,
@@ -264,6 +268,9 @@ def answer_damaged(
     command = None if path is None or is_of_another else f"ckpt verify {path}"
     note = f" ({hint})" if hint and not hint.startswith("ckpt ") else ""
     rows = [Statement(f"{text}{note}.", (), command)]
+    adapter = of_model_with_adapter(error.path or "")
+    if adapter is not None:
+        return Answer(error.path or "", (adapter,))
     lacking = lacking_in_folder(asked, error.path or "")
     versions = written_by(error.path or "")
     # A file that lacks explains the error, so versions count only without one.

@@ -440,7 +440,7 @@ def _explain_parts(
     """Answer for a folder that holds one save in parts: say what each file is, and
     answer for the one that the message is about. None for other folders.
     """
-    paths = [row for row in saves if os.path.dirname(row) == folder.rstrip("/")]
+    paths = [row for row in saves if _depth_below(row, folder) <= _DEEPEST_PART]
     if not 1 < len(paths) <= MOST_PARTS:
         return None
     parts = []
@@ -448,13 +448,21 @@ def _explain_parts(
         try:
             with opened(path, request.limits, tell=False) as checkpoint:
                 survey = with_model(checkpoint, None)
-                parts.append(describe_part(os.path.basename(path), survey))
+                part = describe_part(os.path.relpath(path, folder), survey)
+                size = sum(section.nbytes for section in survey.sections)
+                parts.append(part._replace(size=size))
         except (UnreadableError, UnsupportedError):
             return None
     if not is_one_save(parts):
         return None
     lacking = lacking_in_folder(found.text, folder) or lacking_names(found.text, folder)
-    chosen = choose_part(parts, found.text, found.message)
+    chosen = None
+    if lacking is None:
+        chosen = choose_part(parts, found.text, found.message)
+    # A command that writes the file which lacks is the whole answer.
+    if lacking is not None and lacking.command is not None:
+        answer = Answer(folder, (lacking,))
+        return beside_folder(found, error, folder)._replace(answer=answer)
     rows = tuple(parts_statements(folder, parts, chosen))
     if lacking is not None or chosen is None:
         told = () if lacking is None else (lacking,)
@@ -466,6 +474,15 @@ def _explain_parts(
         return answered
     statements = (*rows, *answered.answer.statements)
     return answered._replace(answer=answered.answer._replace(statements=statements))
+
+
+_DEEPEST_PART = 2
+"""Names below a folder to a part of its save: `unet/diffusion.bin`."""
+
+
+def _depth_below(path: str, folder: str) -> int:
+    """Return how many names lead from a folder to a path."""
+    return len(os.path.relpath(path, folder).split(os.sep))
 
 
 def _asks_of_gradients(found: Explanation) -> bool:

@@ -9,13 +9,13 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt.evidence.optimizers import parts_of
+from ckpt.evidence.optimizers import optimizer_facts, parts_of
 from ckpt.evidence.survey import Survey
 from ckpt.ext.explain.case import Statement
 from ckpt.ext.explain.families.averages import AVERAGES
 from ckpt.ext.explain.message import Message
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, counted_noun, show, size_text
 from ckpt.tree.find import counter
 from ckpt.tree.view import look
 
@@ -35,6 +35,8 @@ class SavedPart(NamedTuple):
     text: str
     line: str | None = None
     names: frozenset[str] = frozenset()
+    size: int = 0
+    """The bytes of its tensors."""
 
 
 def describe_part(file: str, survey: Survey) -> SavedPart:
@@ -45,7 +47,8 @@ def describe_part(file: str, survey: Survey) -> SavedPart:
     if "optimizer" in kinds:
         steps = max((use.steps for use in survey.uses), default=0) or _steps_in(survey)
         after = f" after {counted_noun(int(steps), 'step')}" if steps else ""
-        return SavedPart(file, "optimizer", f"the state of an optimizer{after}", line)
+        text = f"the state of an optimizer{after}{_numbers_text(survey)}"
+        return SavedPart(file, "optimizer", text, line)
     if survey.tensors and kinds == {"model"}:
         names = frozenset(entry.name for entry in survey.tensors)
         count = counted_noun(len(names), "tensor")
@@ -61,6 +64,10 @@ def describe_part(file: str, survey: Survey) -> SavedPart:
         value = look(survey.checkpoint.root).value
         if isinstance(value, (int, float)):
             return SavedPart(file, "number", f"the number {value:,}", line)
+    if "optimizer" in {row.kind for row in survey.sections} and not survey.models:
+        shown = and_more([show(str(key), 40) for key in keys], 6)
+        text = f"the optimizer and what else the run keeps ({shown})"
+        return SavedPart(file, "optimizer", text, line)
     if "scale" in keys and "growth_factor" in keys:
         return SavedPart(file, "scaler", "the state of a GradScaler", line)
     shown = and_more([show(str(key), 40) for key in keys], 5)
@@ -75,6 +82,20 @@ def _steps_in(survey: Survey) -> float:
         if entry.path and entry.path[-1] == "step"
     ]
     return max((count for count in counts if count is not None), default=0)
+
+
+_NUMBERS = {
+    "Adam-like": "two numbers for each parameter",
+    "with momentum": "a number for each parameter",
+}
+"""The families of optimizers -> what their state keeps."""
+
+
+def _numbers_text(survey: Survey) -> str:
+    """What the state of an optimizer keeps, by its family, as a part of a sentence."""
+    facts = [optimizer_facts(row) for row in survey.sections if row.kind == "optimizer"]
+    kept = _NUMBERS.get((facts[0].family or "") if facts and facts[0] else "")
+    return f" ({kept})" if kept else ""
 
 
 def is_one_save(parts: Sequence[SavedPart]) -> bool:
@@ -129,7 +150,7 @@ def parts_statements(
     """Say what each file of the folder is, and how a run takes them up again."""
     begin = (
         f"{show(os.path.basename(os.path.abspath(folder)), 80)} is a folder with one "
-        f"save in {counted_noun(len(parts), 'file')}: each object of the run has a "
+        f"save in {counted_noun(len(parts), 'part')}: each object of the run has a "
         "file of its own, and torch.load opens one file."
     )
     if chosen is not None:
@@ -144,7 +165,8 @@ def parts_statements(
         "(load_state_dict), the model first:"
     )
     for part in parts:
-        yield Statement(f"{show(part.file, 80)}: {part.text}.", (), part.line)
+        size = f", {size_text(part.size)}" if part.size else ""
+        yield Statement(f"{show(part.file, 80)}: {part.text}{size}.", (), part.line)
     averages = [part for part in parts if part.kind == "averages"]
     weights = [part for part in parts if part.kind == "weights"]
     if len(averages) == 1 and len(weights) == 1:

@@ -68,7 +68,7 @@ def write_parts(folder: Path) -> Path:
 )
 def test_each_file_of_a_folder_is_named(text: str, tmp_path: Path) -> None:
     found = Answered(text, write_parts(tmp_path / "120000.ckpt"))
-    assert found.code == 0 and "one save in 5 files" in found.said
+    assert found.code == 0 and "one save in 5 parts" in found.said
     assert "nnet_ema.pth: by its name the running averages (EMA)" in found.said
     assert "optimizer.pth: the state of an optimizer after 120,000 steps" in found.said
     assert "lr_scheduler.pth: the state of a schedule" in found.said

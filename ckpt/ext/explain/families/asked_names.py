@@ -117,6 +117,36 @@ def of_own_file(name: str, case: Case) -> Iterator[Statement]:
         yield from load_statements(case, "The weights load so:")
 
 
+def of_empty_optimizer(name: str, case: Case) -> Iterator[Statement]:
+    """Say that an optimizer of the file has groups and no state."""
+    if name != "state":
+        return
+    checkpoint = case.survey.checkpoint
+    groups = {
+        value.path[: value.path.index("param_groups")]
+        for value in checkpoint.values
+        if "param_groups" in value.path
+    }
+    paths = [value.path for value in checkpoint.values]
+    paths += [entry.path for entry in checkpoint.tensors]
+    hollow = [
+        show(".".join(map(str, place)), 100)
+        for place in sorted(groups, key=str)
+        if not any(path[: len(place) + 1] == (*place, "state") for path in paths)
+    ]
+    if not hollow:
+        return
+    yield Statement(
+        f"{and_more(hollow, 3)} of this file has param_groups and no state: the run "
+        "had taken no step with it when it saved, or this rank saved none of it "
+        "(a file of each rank, without that of the others). A run cannot take its "
+        "optimizer up from here: leave the load of it out (Composer: "
+        "load_weights_only, or load_ignore_keys: ['state/optimizers']), or take a save "
+        "that has the state."
+    )
+    yield from load_statements(case, "The weights load so:")
+
+
 def of_present_key(name: str, case: Case) -> Iterator[Statement]:
     """Say that the file has the name at its root."""
     if name in root_keys(case):

@@ -31,6 +31,7 @@ from ckpt.ext.explain.families.computed import (
     masks_statement,
     swin_downsample,
     tied_to_shared,
+    unused_statement,
 )
 from ckpt.ext.explain.families.conversions import (
     adapter_into_base,
@@ -730,6 +731,8 @@ class KeyLists:
             self.present or self.met or self.unexpected or self.message.mismatched
         )
         masks = masks_statement(self.absent) if self.is_alone else None
+        if masks is None and self.is_alone:
+            masks = unused_statement(self.absent, self.case)
         if masks is not None:
             yield masks
             self.is_told = True

@@ -420,9 +420,9 @@ def _missing_statements(
 _PATTERNS = (
     # torch: Error(s) in loading state_dict for Net, and its two lists of keys.
     r"Error\(s\) in loading state_dict for ",
-    r"Missing key\(s\) in state_dict",
+    r"Miss(?:ing)? key\(s\) in state_dict",
     r"Unexpected key\(s\) in state_dict",
-    r"size mismatch for [^\s:]{1,2000}: copying a param",
+    r"size mismatch for [^\s:]{1,2000}:\s{1,40}copying\s{0,40}a\s{0,40}param",
     # torch before 0.4, which names one key and stops.
     r"unexpected key \"[^\"\n]{1,2000}\" in state_dict",
     r"missing keys in state_dict: ",

@@ -158,7 +158,7 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
         rows.append(Statement(_groups_text(section)))
     # Without a model in the file nothing says in which order its parameters stand.
     has_model = any(match.models for match in case.survey.matches)
-    if not any(held.values()) or not has_model:
+    if not all(held.values()) or not has_model:
         return Answer(path, tuple(rows))
     rows.append(
         Statement(
@@ -232,6 +232,9 @@ def _size_statements(
             "an optimizer is the cause."
         )
         return
+    if len(found) == 1:
+        yield from _layer_of_size(pair, found[0], held[found[0]])
+        return
     for size in found:
         names = held[size]
         yield Statement(
@@ -243,6 +246,25 @@ def _size_statements(
         "If the step of an optimizer stopped, it got the state of another parameter: "
         "the new run hands its parameters over in another order, or a layer has "
         "another size there. load_state_dict compares counts alone, and no shapes."
+    )
+
+
+def _layer_of_size(
+    pair: tuple[int, int], size: int, names: Sequence[str]
+) -> Iterator[Statement]:
+    """Say that a layer has another size in the new run than in the state of a file, and
+    how the run goes on.
+    """
+    (other,) = [number for number in pair if number != size] or [size]
+    yield Statement(
+        f"{counted_noun(len(names), 'state')} of the optimizer in this file "
+        f"{'has' if len(names) == 1 else 'have'} a dimension of {size:,}: those of "
+        f"{and_more([show(name, 100) for name in names], 3)}. None has one "
+        f"of {other:,}. If the step of the optimizer stopped, a parameter of the new "
+        f"run with {other:,} got this state: the layer has another size there, or a "
+        "layer was added before it. load_state_dict compares counts alone, and no "
+        "shapes. Load the model, leave out load_state_dict of the optimizer, and let "
+        "it begin anew."
     )
 
 

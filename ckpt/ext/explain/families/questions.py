@@ -16,7 +16,13 @@ from ckpt.ext.explain.case import Case, Statement, command_statements
 from ckpt.ext.explain.families.averages import asks_of_averages, of_averages
 from ckpt.ext.explain.families.beginnings import load_into_statement
 from ckpt.ext.explain.families.content import of_finished
-from ckpt.ext.explain.families.merging import asks_of_means, of_means, of_merging
+from ckpt.ext.explain.families.merging import (
+    asks_of_adapter,
+    asks_of_means,
+    of_adapter_alone,
+    of_means,
+    of_merging,
+)
 from ckpt.ext.explain.families.runs import (
     asks_of_count,
     asks_of_frozen,
@@ -26,6 +32,7 @@ from ckpt.ext.explain.families.runs import (
     of_frozen,
     of_lacking_scaler,
     of_new_starts,
+    of_place,
     of_worse_averages,
 )
 from ckpt.ext.explain.families.sizes import of_sizes
@@ -70,6 +77,7 @@ def is_question(text: str) -> bool:
         or (_NAN.search(text) is not None and _GOES_ON.search(text) is not None)
         or asks_of_frozen(text)
         or asks_of_means(text)
+        or asks_of_adapter(text)
         or (_RESULTS.search(text) is not None and _LOADED.search(text) is not None)
         or (_RATE.search(text) is not None and _RESUMES.search(text) is not None)
         or (_OF_FORMATS.search(text) is not None and _ASKS_HOW.search(text) is not None)
@@ -107,6 +115,8 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
         yield from of_lacking_scaler(text, case)
         if case.is_folder:
             yield from _of_trainer(case)
+    if not rows and asks_of_adapter(text):
+        rows = list(of_adapter_alone(case))
     yield from rows or of_sizes(text, case)
 
 
@@ -309,6 +319,7 @@ def _of_results(text: str, case: Case) -> Iterator[Statement]:
             "called keeps its own: model = Net.load_from_checkpoint(path)."
         )
     if _RESUMES.search(text) is not None:
+        yield from of_place(case)
         yield of_resumed_state(case)
     chosen = case.survey.candidates[0]
     names = chosen.names()

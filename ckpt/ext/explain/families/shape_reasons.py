@@ -177,6 +177,32 @@ def shape_reasons(
     if positions is not None:
         yield positions
     yield from input_statements(rows, shapes)
+    yield from _flattened_statements(rows, shapes)
+
+
+def _flattened_statements(
+    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]
+) -> Iterator[Statement]:
+    """Say that the first layer behind convolutions takes another number of inputs,
+    where no convolution differs.
+    """
+    taken = [
+        row
+        for row in rows
+        if len(row.checkpoint) == len(row.model) == 2
+        and row.checkpoint[0] == row.model[0]
+    ]
+    has_convolutions = any(len(shape) > 3 for shape in shapes.values())
+    is_same_network = all(len(row.checkpoint) < 3 for row in rows)
+    if len(taken) != 1 or len(rows) < 2 or not has_convolutions or not is_same_network:
+        return
+    row = taken[0]
+    yield Statement(
+        f"{show(row.name, 120)} takes {row.checkpoint[1]:,} inputs in the checkpoint "
+        f"and {row.model[1]:,} in the model, and no convolution differs: it gets what "
+        "they give in one row, so pictures of another size go in. Build the model for "
+        "the size of the run that saved, or train this layer anew."
+    )
 
 
 def _sole_reason(
@@ -315,6 +341,10 @@ def _head_statements(
     # In a list that moved equal names are other layers.
     if renumbered_blocks(message.missing, message.unexpected):
         return
+    durations = _durations_statement(heads, rest, shapes)
+    if durations is not None:
+        yield durations
+        return
     row = heads[0]
     # A table of labels has one row more, for no class.
     one_more = ((row.checkpoint[0] + 1,), (row.model[0] + 1,))
@@ -342,6 +372,37 @@ def _head_statements(
         _bins_text(row)
         or f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
         f"{row.model[0]:,}{end}"
+    )
+
+
+_JOINT = re.compile(r"(?:^|\.)joint\.joint_net\.\d{1,2}\.(?:weight|bias)$")
+_PREDICTED = re.compile(r"(?:^|\.)decoder\.prediction\.embed\.weight$")
+_MOST_DURATIONS = 16
+
+
+def _durations_statement(
+    heads: Sequence[Mismatch],
+    rest: Sequence[Mismatch],
+    shapes: dict[str, tuple[int, ...]],
+) -> Statement | None:
+    """Say that the joint network of a transducer of NeMo has outputs for durations on
+    one side, or return None.
+    """
+    words = [shape[0] for name, shape in shapes.items() if _PREDICTED.search(name)]
+    if rest or len(words) != 1 or not all(_JOINT.search(row.name) for row in heads):
+        return None
+    here, there = heads[0].checkpoint[0], heads[0].model[0]
+    # The vocabulary of both is the same: its table does not differ.
+    if words[0] != min(here, there) or abs(here - there) > _MOST_DURATIONS:
+        return None
+    tdt, plain = ("checkpoint", "model") if here > there else ("model", "checkpoint")
+    return Statement(
+        f"The vocabulary is the same on both sides ({words[0]:,} with the blank), and "
+        f"the joint network of the {tdt} has {abs(here - there):,} outputs more: the "
+        f"durations of a TDT transducer. The {plain} is an RNNT. Build the model with "
+        "the settings of the checkpoint, which stand in model_config.yaml of a .nemo: "
+        "loss.loss_name tdt and its durations, num_extra_outputs of the joint, and "
+        "the decoding of TDT."
     )
 
 

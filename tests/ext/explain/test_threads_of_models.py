@@ -1,0 +1,404 @@
+"""Situations of a search through public threads: proteins, sound, pictures and runs
+that go on. What is printed is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import oracle
+import process
+import pytest
+import torch
+from answered import Answered
+from inside import folder_of
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+pytestmark = oracle.QUIET
+
+
+def saved_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of an optimizer after one step."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+def parameters(state: dict[str, Tensor]) -> list[nn.Parameter]:
+    return [nn.Parameter(value.clone()) for value in state.values()]
+
+
+# --- proteins -------------------------------------------------------------------------
+
+
+def write_esm(folder: Path, **config: Any) -> Path:
+    """Write a model of ESM as transformers has it, without a table of positions."""
+    folder.mkdir()
+    state = {"esm.embeddings.word_embeddings.weight": torch.randn(446, 8)}
+    for layer in range(4):
+        place = f"esm.encoder.layer.{layer}"
+        for part in ("query", "key", "value"):
+            state[f"{place}.attention.self.{part}.weight"] = torch.randn(8, 8)
+            state[f"{place}.attention.self.{part}.bias"] = torch.randn(8)
+        state[f"{place}.attention.output.dense.weight"] = torch.randn(8, 8)
+        state[f"{place}.output.dense.weight"] = torch.randn(8, 8)
+    torch.save(state, folder / "pytorch_model.bin")
+    (folder / "config.json").write_text(json.dumps({"model_type": "esm", **config}))
+    return folder
+
+
+NEW_OF_ESM = (
+    "Some weights of EsmForMaskedLM were not initialized from the model checkpoint at "
+    "/home/me/saprot and are newly initialized: ['esm.contact_head.regression.bias', "
+    "'esm.contact_head.regression.weight', 'esm.embeddings.position_embeddings.weight']"
+)
+
+
+def test_parts_of_esm_that_are_not_used(tmp_path: Path) -> None:
+    folder = write_esm(tmp_path / "saprot", position_embedding_type="rotary")
+    found = Answered(NEW_OF_ESM, folder)
+    assert "Only predict_contacts uses the contact head" in found.said
+    assert "position_embeddings.weight is not used" in found.said
+    assert "version" not in found.said and "random there" not in found.said
+
+
+def test_a_table_of_positions_that_is_used(tmp_path: Path) -> None:
+    folder = write_esm(tmp_path / "esm1b", position_embedding_type="absolute")
+    found = Answered(NEW_OF_ESM, folder)
+    assert "is not used" not in found.said
+
+
+def test_the_contact_head_of_fair_esm_is_a_file_of_its_own(tmp_path: Path) -> None:
+    model = {"encoder.lm_head.weight": torch.randn(33, 8)}
+    torch.save({"args": argparse.Namespace(), "model": model}, tmp_path / "esm1b.pt")
+    text = (
+        "    regression_data = torch.load(regression_location)\nFileNotFoundError: "
+        "[Errno 2] No such file or directory: '/data/esm1b-contact-regression.pt'"
+    )
+    found = Answered(text, tmp_path / "esm1b.pt")
+    assert "Put it beside this file, as esm1b-contact-regression.pt" in found.said
+    (line,) = [line for line in found.commands if "load_model_and_alphabet" in line]
+    read: list[Any] = []
+    scope = {"torch": torch, "esm": _Esm(read)}
+    with folder_of(tmp_path):
+        exec(line, scope)
+    name, data, regression = read
+    assert name == "esm1b" and set(data) == {"args", "model"} and regression is None
+
+
+class _Esm:
+    """What the printed line needs of fair-esm."""
+
+    def __init__(self, read: list[Any]) -> None:
+        self.read = read
+
+    @property
+    def pretrained(self) -> _Esm:
+        return self
+
+    def load_model_and_alphabet_core(self, *words: Any) -> tuple[None, None]:
+        self.read.extend(words)
+        return None, None
+
+
+# --- sound ----------------------------------------------------------------------------
+
+
+def test_a_table_of_speakers_of_another_size_in_the_optimizer(tmp_path: Path) -> None:
+    state = {
+        "encoder.src_word_emb.weight": torch.randn(36, 8),
+        "speaker_emb.weight": torch.randn(218, 8),
+        "mel_linear.weight": torch.randn(80, 8),
+    }
+    optimizer = saved_optimizer(torch.optim.Adam(parameters(state)))
+    torch.save({"model": state, "optimizer": optimizer}, tmp_path / "600000.pth.tar")
+    text = (
+        '    self._optimizer.step()\n  File "torch/optim/adam.py", line 86\n'
+        "RuntimeError: The size of tensor a (218) must match the size of tensor b (6) "
+        "at non-singleton dimension 0"
+    )
+    found = Answered(text, tmp_path / "600000.pth.tar")
+    assert "those of model.speaker_emb.weight. None has one of 6" in found.said
+    assert "leave out load_state_dict of the optimizer" in found.said
+    assert "the states fit the order" not in found.said
+
+
+def test_a_message_that_somebody_has_typed(tmp_path: Path) -> None:
+    state = {
+        "encoder.position_enc": torch.randn(1, 1001, 8),
+        "encoder.src_word_emb.weight": torch.randn(1612, 8),
+        "mel_linear.weight": torch.randn(80, 8),
+    }
+    torch.save(state, tmp_path / "a.pth")
+    text = (
+        "Runtime Error: Error in loading state_dict for FastSpeech2\n\n"
+        'Miss key(s) in state_dict: "decoder.speaker_fc.weight"\n'
+        "size mismatch for encoder.position_enc: copyinga param with shape "
+        "torch.size([1, 10\n01\uff0c8]) from checkpiont, the shape in current model is "
+        "torch.size([1, 2001, 8])\u3002\n"
+        " size mismatch for encoder.src_word_emb.weight: copying a param with shape "
+        "torch.size\n([1612\uff0c8])Erom checkpoint,the shape in current model is "
+        "torch.size([1915\uff0c8])\u3002\n"
+    )
+    found = Answered(text, tmp_path / "a.pth")
+    assert "decoder.speaker_fc.weight" in found.names
+    assert "[1, 1001, 8]  [1, 2001, 8]" in found.page
+    assert "[1612, 8]     [1915, 8]" in found.page
+    assert "another shape in this file than in the message" not in found.said
+
+
+# --- pictures -------------------------------------------------------------------------
+
+
+def test_pictures_of_another_size_before_a_flat_layer(tmp_path: Path) -> None:
+    state = {
+        "module.conv1.weight": torch.randn(8, 1, 3, 3),
+        "module.fc1.weight": torch.randn(16, 640),
+        "module.fc1.bias": torch.randn(16),
+        "module.fc_p1.weight": torch.randn(15, 16),
+        "module.fc_p1.bias": torch.randn(15),
+    }
+    torch.save({"epoch": 3, "state_dict": state}, tmp_path / "pose.pth")
+    text = "RuntimeError: Error(s) in loading state_dict for DataParallel:\n"
+    for name, here, there in (
+        ("fc1.weight", "16, 640", "16, 1352"),
+        ("fc_p1.weight", "15, 16", "3, 16"),
+        ("fc_p1.bias", "15", "3"),
+    ):
+        text += (
+            f"size mismatch for module.{name}: copying a param of torch.Size([{here}]) "
+            f"from checkpoint, where the shape is torch.Size([{there}]) in current "
+            "model.\n"
+        )
+    found = Answered(text, tmp_path / "pose.pth")
+    assert "15 outputs where the model has 3" in found.said
+    assert "module.fc1.weight takes 640 inputs" in found.said
+    assert "pictures of another size go in" in found.said
+
+
+# --- runs that go on ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_loss_that_is_large_again_after_a_resume(
+    momentum: float, tmp_path: Path
+) -> None:
+    state = {"backbone.conv1.weight": torch.randn(8, 3, 3, 3)}
+    optimizer = torch.optim.SGD(parameters(state), lr=0.01, momentum=momentum)
+    checkpoint = {
+        "meta": {"epoch": 7, "iter": 51_310},
+        "state_dict": state,
+        "optimizer": saved_optimizer(optimizer),
+    }
+    torch.save(checkpoint, tmp_path / "epoch_7.pth")
+    text = (
+        "I use 'resume_from = xxx.pth ' to continue training, and find the loss is as "
+        "larger as initial, mAP also decrease. How to solve it ?"
+    )
+    found = Answered(text, tmp_path / "epoch_7.pth")
+    assert "This file records meta.epoch 7, meta.iter 51,310" in found.said
+    assert "Where its log begins at 0" in found.said
+
+
+def test_frozen_layers_that_the_shapes_do_not_tell_apart(tmp_path: Path) -> None:
+    state = {
+        f"backbone.res{stage}.conv.weight": torch.randn(8, 8, 3, 3)
+        for stage in (2, 3, 4)
+    }
+    state["box_predictor.cls_score.weight"] = torch.randn(5, 8)
+    trained = parameters(state)[2:]
+    optimizer = torch.optim.SGD(trained, lr=0.01, momentum=0.9)
+    checkpoint = {"model": state, "optimizer": saved_optimizer(optimizer)}
+    torch.save(checkpoint, tmp_path / "model_final.pth")
+    text = "Is there a way to verify what layers are frozen/unfrozen in this file?"
+    found = Answered(text, tmp_path / "model_final.pth")
+    assert "optimizer has 2 of the 4 parameters of model" in found.said
+    assert found.names == ["box_predictor.cls_score.weight"]
+
+
+# --- adapters -------------------------------------------------------------------------
+
+BASE = "huggyllama/llama-7b"
+
+
+def write_adapter(folder: Path) -> Path:
+    """Write an adapter as PEFT saves it."""
+    folder.mkdir(exist_ok=True)
+    state = {}
+    for part, shape in (("A", (4, 8)), ("B", (8, 4))):
+        name = f"base_model.model.model.layers.0.self_attn.q_proj.lora_{part}.weight"
+        state[name] = torch.randn(shape)
+    torch.save(state, folder / "adapter_model.bin")
+    config = {
+        "peft_type": "LORA",
+        "r": 4,
+        "lora_alpha": 8,
+        "base_model_name_or_path": BASE,
+        "target_modules": ["q_proj"],
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def llama() -> dict[str, Tensor]:
+    return {"model.layers.0.self_attn.q_proj.weight": torch.randn(8, 8)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the final output do not have checkpoint ,only hava adapter_config.json",
+        "Is there a way where one can save the base model and adapter merged as one?",
+    ],
+)
+def test_an_adapter_alone_is_the_whole_result(text: str, tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path / "out")
+    found = Answered(text, folder)
+    assert (
+        f"The base model is not in it, and was not changed. It was trained for {BASE}"
+        in found.said
+    )
+    assert "ckpt slim" not in found.page
+    (command,) = [line for line in found.commands if line.startswith("ckpt merge")]
+    (tmp_path / "base").mkdir()
+    save_file(llama(), tmp_path / "base" / "model.safetensors")
+    (tmp_path / "base" / "config.json").write_text('{"model_type": "llama"}')
+    words = command.replace("BASE", "base").replace("MERGED", "merged").split()[1:]
+    assert process.ckpt(*words, cwd=tmp_path).code == 0
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    assert set(merged) == set(llama())
+
+
+def test_a_merged_model_beside_its_adapter(tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path / "merged")
+    save_file(llama(), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    text = "AutoModelForCausalLM loads the adapter and not the merged model, why?"
+    found = Answered(text, folder)
+    assert "The model of this folder is not read" in found.said
+    (command,) = [line for line in found.commands if line.startswith("mkdir")]
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    assert process.ckpt("inspect", "merged", cwd=tmp_path).code == 0
+    assert sorted(path.name for path in (folder / "adapter").iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.bin",
+    ]
+
+
+# --- other formats --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_above", [False, True])
+def test_weights_in_another_format(is_above: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "latest" / "unet"
+    folder.mkdir(parents=True)
+    state = {"conv_in.weight": torch.randn(8, 4, 3, 3)}
+    save_file(state, folder / "diffusion_pytorch_model.safetensors")
+    (folder / "config.json").write_text('{"_class_name": "UNet2DConditionModel"}')
+    if is_above:
+        torch.save({"optimizer": {}, "epoch": 2}, tmp_path / "latest" / "trainer.ckpt")
+    text = (
+        "FileNotFoundError: [Errno 2] No such file or directory: "
+        "'output/latest/unet/diffusion_pytorch_model.bin'"
+    )
+    found = Answered(text, tmp_path / "latest" if is_above else folder)
+    assert "the same weights in another format" in found.said
+    assert "Copy it from where" not in found.said
+    written = found.run("ckpt convert")
+    assert written.name == "diffusion_pytorch_model.bin"
+    assert set(torch.load(written)) == set(state)
+
+
+def test_the_state_of_an_optimizer_is_no_weights(tmp_path: Path) -> None:
+    state = {"body.weight": torch.randn(64, 64)}
+    optimizer = torch.optim.SGD(parameters(state), lr=0.1, momentum=0.9)
+    torch.save(saved_optimizer(optimizer), tmp_path / "optimizer.pth")
+    text = "the size of opt.pth is exactly the size of model.pth, is it normal?"
+    found = Answered(text, tmp_path / "optimizer.pth")
+    assert "the state of an optimizer, and no weights" in found.said
+    assert "nothing but weights" not in found.said
+
+
+# --- transducers ----------------------------------------------------------------------
+
+
+def test_the_durations_of_a_transducer_are_no_classes(tmp_path: Path) -> None:
+    state = {
+        "decoder.prediction.embed.weight": torch.randn(1025, 8),
+        "joint.joint_net.2.weight": torch.randn(1030, 8),
+        "joint.joint_net.2.bias": torch.randn(1030),
+    }
+    torch.save(state, tmp_path / "model_weights.ckpt")
+    text = "RuntimeError: Error(s) in loading state_dict for EncDecRNNTModel:\n"
+    for leaf, rest in (("weight", ", 8"), ("bias", "")):
+        text += (
+            f"\tsize mismatch for joint.joint_net.2.{leaf}: copying a param with shape "
+            f"torch.Size([1030{rest}]) from checkpoint, the shape in current model is "
+            f"torch.Size([1025{rest}]).\n"
+        )
+    found = Answered(text, tmp_path / "model_weights.ckpt")
+    assert "has 5 outputs more: the durations of a TDT transducer" in found.said
+    assert "number of classes" not in found.said
+
+
+# --- what a program says of its optimizer ---------------------------------------------
+
+
+def test_a_line_of_megatron_begins_with_a_capital(tmp_path: Path) -> None:
+    state = {"module": {"w": torch.randn(4, 4)}, "optimizer": None, "iteration": 1000}
+    torch.save(state, tmp_path / "mp_rank_00_model_states.pt")
+    text = (
+        "[2023-09-25 15:53:27,994] [INFO] [RANK 0] Unable to load optimizer from "
+        "checkpoint a.pt, exiting. Specify --no-load-rng or --finetune to prevent "
+        "attempting to load the random state.\n"
+    )
+    (tmp_path / "train.log").write_text(text)
+    done = process.ckpt(
+        "explain", "train.log", "mp_rank_00_model_states.pt", cwd=tmp_path
+    )
+    assert b"It does not hold the state of random numbers" in done.out
+
+
+def test_settings_are_no_counters(tmp_path: Path) -> None:
+    state = {"convs.0.weight": torch.randn(8, 8)}
+    optimizer = saved_optimizer(torch.optim.Adam(parameters(state)))
+    checkpoint = {
+        "g": state,
+        "g_optim": optimizer,
+        "args": {"iter": 800_000, "size": 256},
+    }
+    torch.save(checkpoint, tmp_path / "000600.pt")
+    text = (
+        "After resuming (--ckpt 000600.pt) the samples look as if it learns for the "
+        "first time, looks like it dont know about the previous training"
+    )
+    found = Answered(text, tmp_path / "000600.pt")
+    assert "800,000" not in found.said and "800000" not in found.said
+    assert "its optimizer has made 1 steps" not in found.said
+    assert "its optimizer has made 1 step." in found.said
+
+
+def test_an_optimizer_with_groups_and_no_state(tmp_path: Path) -> None:
+    checkpoint = {
+        "state": {
+            "model": {"blocks.0.weight": torch.randn(8, 8)},
+            "optimizers": {"Lion": {"param_groups": [{"lr": 1e-5, "params": ["w"]}]}},
+        }
+    }
+    torch.save(checkpoint, tmp_path / "ep0-ba100-rank0.pt")
+    text = (
+        '  in _flatten_optim_state_dict\n    unflat_osd_state = unflat_osd["state"]\n'
+        "KeyError: 'state'"
+    )
+    found = Answered(text, tmp_path / "ep0-ba100-rank0.pt")
+    assert (
+        "state.optimizers.Lion of this file has param_groups and no state" in found.said
+    )
+    assert "at its root" not in found.said
