@@ -402,3 +402,140 @@ def test_an_optimizer_with_groups_and_no_state(tmp_path: Path) -> None:
         "state.optimizers.Lion of this file has param_groups and no state" in found.said
     )
     assert "at its root" not in found.said
+
+
+# --- names without their beginning ----------------------------------------------------
+
+
+def test_few_names_that_a_program_has_cut(tmp_path: Path) -> None:
+    state = {
+        "model.xyz_encoder.params": torch.randn(10),
+        **{f"model.layers.{number}.weight": torch.randn(4) for number in range(6)},
+        "model.density_grid": torch.randn(1, 8),
+        "model.grid_coords": torch.zeros(8, 3),
+    }
+    torch.save({"epoch": 9, "state_dict": state}, tmp_path / "epoch=9.ckpt")
+    text = (
+        "RuntimeError: Error(s) in loading state_dict for NGP:\n\tUnexpected key(s) in "
+        'state_dict: "density_grid", "grid_coords".\n'
+    )
+    found = Answered(text, tmp_path / "epoch=9.ckpt")
+    assert "The program took model. off the names" in found.said
+    assert "Is it the file that was loaded" not in found.said
+    model = nn.Module()
+    model.xyz_encoder = nn.Module()
+    model.xyz_encoder.params = nn.Parameter(torch.zeros(10))
+    (line,) = [line for line in found.commands if "strict=False" in line]
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    assert torch.equal(model.xyz_encoder.params, state["model.xyz_encoder.params"])
+
+
+def test_a_column_for_each_video_is_no_input(tmp_path: Path) -> None:
+    networks = {"conv.weight": torch.randn(8, 3, 3, 3), "W_i": torch.randn(512, 4)}
+    checkpoint = {"num_vid": 4, "D_state_dict": networks, "epoch": 3}
+    torch.save(checkpoint, tmp_path / "model_weights.tar")
+    text = (
+        "RuntimeError: Error(s) in loading state_dict for Discriminator:\n\tsize "
+        "mismatch for W_i: copying a param with shape torch.Size([512, 4]) from "
+        "checkpoint, the shape in current model is torch.Size([512, 32]).\n"
+    )
+    found = Answered(text, tmp_path / "model_weights.tar")
+    assert "4 stands among the settings of this checkpoint: num_vid" in found.said
+    assert "takes 4" not in found.said and "observations" not in found.said
+
+
+@pytest.mark.parametrize("is_flash", [False, True])
+def test_the_attention_of_flash_attention(is_flash: bool, tmp_path: Path) -> None:
+    ends = ("Wqkv.", "in_proj_")
+    ours, theirs = ends if is_flash else ends[::-1]
+    layers = [f"encoder.layers.{number}.self_attn" for number in range(2)]
+    state, model = {}, nn.Module()
+    for layer in layers:
+        for leaf, shape in (("weight", (24, 8)), ("bias", (24,))):
+            state[f"{layer}.{ours}{leaf}"] = torch.randn(shape)
+        state[f"{layer}.out_proj.weight"] = torch.randn(8, 8)
+    wanted = {name.replace(ours, theirs): row for name, row in state.items()}
+    text = "RuntimeError: Error(s) in loading state_dict for TransformerModel:\n"
+    for kind, rows, others in (
+        ("Missing", wanted, state),
+        ("Unexpected", state, wanted),
+    ):
+        names = ", ".join(f'"{name}"' for name in rows if name not in others)
+        text += f"\t{kind} key(s) in state_dict: {names}. \n"
+    torch.save(state, tmp_path / "best_model.pt")
+    found = Answered(text, tmp_path / "best_model.pt")
+    assert "4 missing keys are there by other names" in found.said
+    loaded: dict[str, Tensor] = {}
+    model.load_state_dict = loaded.update  # type: ignore[assignment]
+    (line,) = [line for line in found.commands if line.startswith("state = ")]
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    assert set(loaded) == set(wanted)
+
+
+# --- parts beside an adapter ----------------------------------------------------------
+
+PROJECTOR = ("model.mm_projector.0.weight", "model.mm_projector.0.bias")
+
+
+def write_llava(folder: Path) -> Path:
+    write_adapter(folder)
+    parts = {f"base_model.model.{name}": torch.randn(8) for name in PROJECTOR}
+    torch.save(parts, folder / "non_lora_trainables.bin")
+    return folder
+
+
+NEW_IN_BASE = (
+    "Some weights of LlavaLlamaForCausalLM were not initialized from the model "
+    f"checkpoint at /data/vicuna and are newly initialized: {list(PROJECTOR)}\n"
+)
+
+
+def test_parts_that_were_trained_beside_an_adapter(tmp_path: Path) -> None:
+    found = Answered(NEW_IN_BASE, write_llava(tmp_path / "llava-lora"))
+    assert "in non_lora_trainables.bin of this folder" in found.said
+    assert "expected, for they stay" not in found.said
+    loaded: dict[str, Tensor] = {}
+    model = nn.Module()
+
+    def take(state: dict[str, Tensor], strict: bool) -> None:
+        loaded.update(state)
+
+    model.load_state_dict = take  # type: ignore[assignment]
+    (line,) = [line for line in found.commands if line.startswith("model.load_state")]
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    assert set(loaded) == set(PROJECTOR)
+
+
+def test_new_weights_of_a_base_model_are_not_expected(tmp_path: Path) -> None:
+    found = Answered(NEW_IN_BASE, write_adapter(tmp_path / "lora"))
+    assert "The message is about /data/vicuna, and not about this adapter" in found.said
+    assert "expected, for they stay" not in found.said
+
+
+def test_a_question_names_the_parts_beside_an_adapter(tmp_path: Path) -> None:
+    text = "How to load finetuned LoRA and projector model parts from a checkpoint?"
+    found = Answered(text, write_llava(tmp_path / "llava-lora"))
+    assert "non_lora_trainables.bin of this folder holds parts" in found.said
+
+
+# --- files without what is asked ------------------------------------------------------
+
+
+def test_one_network_of_two_is_for_use(tmp_path: Path) -> None:
+    state = {"style.1.weight": torch.randn(8, 8), "generator.0.weight": torch.randn(8)}
+    torch.save(state, tmp_path / "010000.model")
+    text = (
+        "    generator.module.load_state_dict(ckpt['generator'])\nKeyError: 'generator'"
+    )
+    found = Answered(text, tmp_path / "010000.model")
+    assert "This one has one alone: it is for use" in found.said
+
+
+def test_a_whole_file_without_tensors(tmp_path: Path) -> None:
+    torch.save({}, tmp_path / "pytorch_model.pt")
+    text = "RuntimeError: PytorchStreamReader failed locating file data.pkl: not found"
+    found = Answered(text, tmp_path / "pytorch_model.pt")
+    assert "It holds no tensor: the run saved an empty dict" in found.said

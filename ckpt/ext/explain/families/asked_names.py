@@ -117,6 +117,12 @@ def of_own_file(name: str, case: Case) -> Iterator[Statement]:
         yield from load_statements(case, "The weights load so:")
 
 
+_NETWORKS = frozenset(
+    ("generator", "discriminator", "g", "d", "netg", "netd", "critic", "gen", "dis")
+)
+"""The keys under which programs keep the two networks of a GAN."""
+
+
 def of_empty_optimizer(name: str, case: Case) -> Iterator[Statement]:
     """Say that an optimizer of the file has groups and no state."""
     if name != "state":
@@ -317,6 +323,13 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
         if name in MODEL_KEYS and len(words) > 1
         else ""
     )
+    if name.lower() in _NETWORKS and not case.optimizers:
+        begins += (
+            f" {show(name, 40)} is a network of a run that trains two, and a run goes "
+            "on from a file that has both and their optimizers. This one has one "
+            "alone: it is for use. Take the save of the training itself, which has "
+            "other names or lies elsewhere."
+        )
     yield Statement(
         f"This file holds weights alone, by their names at its root: {what}.{begins}"
     )

@@ -720,7 +720,9 @@ class KeyLists:
             and not self.message.mismatched
             and is_adapter(self.shapes)
         ):
-            yield from base_of_adapter(self.absent, self.shapes, self.case)
+            yield from base_of_adapter(
+                self.absent, self.shapes, self.case, self.message.text
+            )
             self.is_told = True
             return
         yield from self._told_computed()

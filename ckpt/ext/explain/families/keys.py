@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from ckpt.evidence.loading import string_literal
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.ext.explain.case import (
@@ -196,7 +197,25 @@ def _answer_keys(message: Message, case: Case) -> Answer:
             for row in mismatch_statements(message, case, differing, shapes_in_file)
             if row not in deciding
         ]
+    if taken:
+        rows = [_without_beginning(row, taken, case) for row in rows]
     return Answer(path, (*serious, *rows), shapes=differing)
+
+
+def _without_beginning(row: Statement, begin: str, case: Case) -> Statement:
+    """A statement whose line takes the beginning off the names, as the program does: a
+    load with strict=False would else take no tensor, and say nothing.
+    """
+    load = case.survey.load.expression
+    line = f"model.load_state_dict({load}, strict=False)"
+    if load is None or row.command != line:
+        return row
+    return row._replace(
+        command=(
+            f"model.load_state_dict({{name.removeprefix({string_literal(begin)}): "
+            f"value for name, value in {load}.items()}}, strict=False)"
+        )
+    )
 
 
 def _without_model(case: Case) -> Statement:
@@ -235,9 +254,6 @@ def _taken_beginning(message: Message, shapes: dict[str, tuple[int, ...]]) -> st
     said = [*message.unexpected, *(row.name for row in message.mismatched)]
     if not said or any(name in shapes for name in said):
         return ""
-    # One name alone may end like another one.
-    if len(said) < min(len(shapes), LEAST_TAKEN):
-        return ""
     begins = [
         name.removesuffix(said[0]) for name in shapes if name.endswith(f".{said[0]}")
     ]
@@ -246,6 +262,10 @@ def _taken_beginning(message: Message, shapes: dict[str, tuple[int, ...]]) -> st
     ]
     # A file may hold one module twice, and then nothing tells which one was taken.
     if len(whole) != 1:
+        return ""
+    # A few names may end like others, where not all names begin so.
+    is_shared = all(name.startswith(whole[0]) for name in shapes)
+    if len(said) < min(len(shapes), LEAST_TAKEN) and not is_shared:
         return ""
     is_same = all(
         shapes[f"{whole[0]}{row.name}"] == row.checkpoint for row in message.mismatched

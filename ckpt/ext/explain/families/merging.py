@@ -103,6 +103,16 @@ _ADAPTER = "adapter_config.json"
 _FILES_OF_ADAPTERS = re.compile(r"\badapter_(?:config|model)\b")
 
 
+_LOADED_LORA = re.compile(
+    r"(?i)\bload\w{0,3}\b[^\n]{0,80}\blora\b|\blora\b[^\n]{0,80}\bload\w{0,3}\b"
+)
+
+
+def asks_to_load_adapter(text: str) -> bool:
+    """Tell whether a question is about loading what a LoRA training wrote."""
+    return asks_of_adapter(text) or _LOADED_LORA.search(text) is not None
+
+
 def asks_of_adapter(text: str) -> bool:
     """Tell whether a text names the files that PEFT writes for an adapter."""
     return _FILES_OF_ADAPTERS.search(text) is not None
@@ -123,15 +133,44 @@ def of_adapter_alone(case: Case) -> Iterator[Statement]:
     base = config.get("base_model_name_or_path")
     named = f" It was trained for {show(base, 120)}." if isinstance(base, str) else ""
     path = pasted_path(case.survey.path)
+    more = _further_weights(case)
+    whole = "" if more else ", and all that such a training writes"
+    if more:
+        yield Statement(
+            f"{and_more([show(name, 80) for name in more], 3)} of this folder holds "
+            "parts that the training trained whole (LLaVA: mm_projector in "
+            "non_lora_trainables.bin). PeftModel does not read such a file, and a "
+            "merge of the adapter alone lacks it: the program that trained loads both, "
+            "with this folder and the base model (LLaVA: --model-path and "
+            "--model-base; scripts/merge_lora_weights.py makes one model of all)."
+        )
     yield Statement(
         "This folder is an adapter of PEFT: the weights that were trained and their "
-        "settings, and all that such a training writes. The base model is not in it, "
+        f"settings{whole}. The base model is not in it, "
         f"and was not changed.{named} PeftModel.from_pretrained(base, FOLDER) puts it "
         "on the base model. One model of both, with the folder of the base model in "
         "the place of BASE:",
         (),
         None if path is None else f"ckpt merge BASE {path} -o MERGED/ --with-config",
     )
+
+
+_NO_PARTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
+
+
+def _further_weights(case: Case) -> list[str]:
+    """The files of weights beside an adapter that are no part of it."""
+    path = case.survey.path
+    if is_url(path) or not os.path.isdir(path):
+        return []
+    return [
+        name
+        for name in sorted(os.listdir(path))
+        if name.endswith((".bin", ".safetensors"))
+        and name not in case.survey.checkpoint.parts
+        and name not in _NO_PARTS
+        and case.names_in(os.path.join(path, name))
+    ]
 
 
 _OF_ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")

@@ -19,6 +19,7 @@ from ckpt.ext.explain.families.content import of_finished
 from ckpt.ext.explain.families.merging import (
     asks_of_adapter,
     asks_of_means,
+    asks_to_load_adapter,
     of_adapter_alone,
     of_means,
     of_merging,
@@ -115,7 +116,7 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
         yield from of_lacking_scaler(text, case)
         if case.is_folder:
             yield from _of_trainer(case)
-    if not rows and asks_of_adapter(text):
+    if not rows and asks_to_load_adapter(text):
         rows = list(of_adapter_alone(case))
     yield from rows or of_sizes(text, case)
 
