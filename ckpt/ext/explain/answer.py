@@ -105,6 +105,7 @@ from ckpt.ext.explain.families.servers import (
     of_rotary,
 )
 from ckpt.ext.explain.families.tensors import NO_TENSOR, of_no_tensor
+from ckpt.ext.explain.families.types import OF_STATISTICS, of_statistics_unset
 from ckpt.ext.explain.families.unpacking import (
     SUBSCRIPTED,
     UNPACKED,
@@ -188,6 +189,7 @@ _OF_ANY: tuple[
     (NOT_A_FOLDER, of_no_folder),
     (LACKED, of_lacked),
     (UNSUPPORTED, of_unsupported),
+    (OF_STATISTICS, of_statistics_unset),
     (NOT_KNOWN, of_architecture_name),
     (NO_GGUF, of_no_gguf),
     (MAGIC, of_magic),

@@ -539,3 +539,116 @@ def test_a_whole_file_without_tensors(tmp_path: Path) -> None:
     text = "RuntimeError: PytorchStreamReader failed locating file data.pkl: not found"
     found = Answered(text, tmp_path / "pytorch_model.pt")
     assert "It holds no tensor: the run saved an empty dict" in found.said
+
+
+# --- values of a run ------------------------------------------------------------------
+
+
+def test_a_policy_without_the_statistics_of_its_data(tmp_path: Path) -> None:
+    unset = torch.full((6,), float("inf"))
+    state = {
+        "normalize_inputs.buffer_observation_state.mean": unset,
+        "model.action_head.weight": torch.randn(6, 8),
+    }
+    save_file(state, tmp_path / "model.safetensors")
+    text = (
+        "AssertionError: `mean` is infinity. You should either initialize with `stats` "
+        "as an argument, or use a pretrained model."
+    )
+    found = Answered(text, tmp_path / "model.safetensors")
+    assert "6 elements are infinite in normalize_inputs" in found.said
+    assert "dataset_stats=dataset.meta.stats" in found.said
+    state["normalize_inputs.buffer_observation_state.mean"] = torch.zeros(6)
+    save_file(state, tmp_path / "whole.safetensors")
+    other = Answered(text, tmp_path / "whole.safetensors")
+    assert "were read, and none is infinite" in other.said
+
+
+def test_a_question_for_settings_of_a_run(tmp_path: Path) -> None:
+    arguments = {"train_batch_size": 8, "max_steps": 900, "output_dir": "out"}
+    state = {"w": torch.randn(3)}
+    torch.save({"model": state, "training_args": arguments}, tmp_path / "a.pth")
+    text = "How can I find the settings (train_batch_size and max_steps) that I used?"
+    found = Answered(text, tmp_path / "a.pth")
+    assert "training_args.train_batch_size is 8" in found.said
+    assert "training_args.max_steps is 900" in found.said
+    (command,) = [line for line in found.commands if line.startswith("ckpt get")]
+    done = process.ckpt(*command.split()[1:], cwd=tmp_path)
+    assert done.code == 0 and b"output_dir" in done.out
+
+
+def test_a_value_that_the_run_did_not_write(tmp_path: Path) -> None:
+    checkpoint = {"model_state_dict": {"w": torch.randn(3)}, "step": 4000}
+    torch.save(checkpoint, tmp_path / "ckpt-4000.pth")
+    text = "    early_stopping(ck['early_stop_value'])\nKeyError: 'early_stop_value'"
+    found = Answered(text, tmp_path / "ckpt-4000.pth")
+    assert "It is a value of a run: the code that saved did not write it" in found.said
+
+
+def test_bare_weights_have_nothing_of_a_run(tmp_path: Path) -> None:
+    torch.save({"features.0.weight": torch.randn(8, 8)}, tmp_path / "all_ep_32.pth")
+    text = "    self.net.load_state_dict(latest_state['net'])\nKeyError: 'net'"
+    found = Answered(text, tmp_path / "all_ep_32.pth")
+    assert "It has nothing of a run (optimizer, epoch) to go on from" in found.said
+
+
+# --- names that a program leaves out --------------------------------------------------
+
+
+def test_names_that_a_program_filters(tmp_path: Path) -> None:
+    state = {f"backbone.blocks.{number}.weight": torch.randn(4) for number in range(5)}
+    torch.save({"model": state, "epoch": 3}, tmp_path / "checkpoint_3.pt")
+    text = (
+        "loaded checkpoint_3.pt and found missing and/or unexpected keys:\n"
+        f"missing_keys={list(state)}\n"
+    )
+    found = Answered(text, tmp_path / "checkpoint_3.pt")
+    assert found.kind == "keys" and set(found.names) == set(state)
+    assert "its load with strict=False got nothing" in found.said
+
+
+# --- outputs --------------------------------------------------------------------------
+
+
+def sizes_text(rows: dict[str, tuple[str, str]]) -> str:
+    text = "RuntimeError: Error(s) in loading state_dict for Net:\n"
+    for name, (here, there) in rows.items():
+        text += (
+            f"\tsize mismatch for {name}: copying a param with shape "
+            f"torch.Size([{here}]) from checkpoint, the shape in current model is "
+            f"torch.Size([{there}]).\n"
+        )
+    return text
+
+
+def test_coordinates_of_points_are_no_classes(tmp_path: Path) -> None:
+    state = {
+        "encoder.weight": torch.randn(24, 8),
+        "coarse_pred.2.weight": torch.randn(288, 24),
+        "coarse_pred.2.bias": torch.randn(288),
+    }
+    torch.save(state, tmp_path / "a.pth")
+    rows = {
+        "coarse_pred.2.weight": ("288, 24", "672, 24"),
+        "coarse_pred.2.bias": ("288", "672"),
+    }
+    found = Answered(sizes_text(rows), tmp_path / "a.pth")
+    assert "288 outputs where the model has 672" in found.said
+    assert "points, coordinates or boxes" in found.said
+    assert "number of classes" not in found.said
+
+
+def test_queries_for_the_places_of_a_text(tmp_path: Path) -> None:
+    state = {
+        "pos_queries": torch.randn(1, 26, 8),
+        "head.weight": torch.randn(95, 8),
+        "encoder.blocks.0.attn.qkv.weight": torch.randn(24, 8),
+    }
+    torch.save(state, tmp_path / "parseq.pt")
+    rows = {
+        "pos_queries": ("1, 26, 8", "1, 101, 8"),
+        "head.weight": ("95, 8", "220, 8"),
+    }
+    found = Answered(sizes_text(rows), tmp_path / "parseq.pt")
+    assert "So set the greatest length of a text to 25" in found.said
+    assert "image size" not in found.said

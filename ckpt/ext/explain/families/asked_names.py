@@ -330,8 +330,10 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
             "alone: it is for use. Take the save of the training itself, which has "
             "other names or lies elsewhere."
         )
+    rest = " It has nothing of a run (optimizer, epoch) to go on from."
     yield Statement(
-        f"This file holds weights alone, by their names at its root: {what}.{begins}"
+        f"This file holds weights alone, by their names at its root: {what}."
+        f"{begins}{'' if case.optimizers else rest}"
     )
     if name in ("params", "params_ema", "params-ema"):
         yield Statement(
@@ -408,6 +410,12 @@ def of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         if none and _PART_WORD.search(name)
         else ""
     )
+    if none and not part and _VALUE_WORD.search(name):
+        part = (
+            " It is a value of a run: the code that saved did not write it, as an "
+            "older version of the program. Leave it out, give it a value of your own "
+            "(checkpoint.get), or take the version that saved."
+        )
     yield Statement(f"The keys of this file are {keys_text(case)}{none}.{part}")
     if VITS.issubset(keys) and name in ("config", "weight", "f0", "version"):
         yield Statement(
@@ -457,6 +465,12 @@ def of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
 
 _PART_WORD = re.compile(r"(?i)sched|(?:^|_)(?:grad_?)?scaler|(?:^|_)amp$|(?:^|_)rng")
 """The names under which programs look for parts of a run that may begin anew."""
+_VALUE_WORD = re.compile(
+    r"(?:^|_)(?:best|early|stop\w{0,6}|value|score|acc\w{0,6}|loss\w{0,3}|metric\w{0,2}"
+    r"|patience|time|lr|record|history|count\w{0,2}|map|psnr|miou|iou|wer|bleu|fid)"
+    r"(?:_|$)"
+)
+"""Words in keys of values that a run records beside its weights."""
 _CONTAINER = re.compile(
     r"\w{0,40}(?:state|dict|model|weights?|params?|net|network|ema|module)\w{0,20}",
     re.IGNORECASE,

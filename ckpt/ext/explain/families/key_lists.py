@@ -597,6 +597,14 @@ class KeyLists:
                 f"{be_verb(self.present)} in this file: another file, or another dict "
                 "of it, was loaded."
             )
+            # Some programs filter the names, and load what is left with strict=False.
+            is_all = not self.absent and not self.message.unexpected
+            if is_all and len(self.present) >= LEAST_TAKEN:
+                text += (
+                    " Or the program takes names with a beginning alone that these do "
+                    "not have, and its load with strict=False got nothing (SAM 3: "
+                    "detector.): compare with the names that it looks for."
+                )
             yield Statement(text, tuple(self.present))
         # thop registers these counters in every module when it profiles a model.
         counters = [

@@ -264,7 +264,9 @@ def _taken_beginning(message: Message, shapes: dict[str, tuple[int, ...]]) -> st
     if len(whole) != 1:
         return ""
     # A few names may end like others, where not all names begin so.
-    is_shared = all(name.startswith(whole[0]) for name in shapes)
+    is_shared = not message.mismatched and all(
+        name.startswith(whole[0]) for name in shapes
+    )
     if len(said) < min(len(shapes), LEAST_TAKEN) and not is_shared:
         return ""
     is_same = all(
@@ -451,7 +453,7 @@ _PATTERNS = (
     r"The model and loaded state dict do not match exactly",
     # The result of strict=False. The lookahead passes over a load without a lack.
     r"_IncompatibleKeys\((?!missing_keys=\[\], unexpected_keys=\[\]\))",
-    r"\b(?:[Mm]issing|[Uu]nexpected)[ _]keys?: ?[\[{]['\"]",
+    r"\b(?:[Mm]issing|[Uu]nexpected)[ _]keys? ?[:=] ?[\[{]['\"]",
     # timm: Unexpected keys (head.weight, head.bias) found while loading …
     r"Missing keys \([^)]{1,200}",
     r"Unexpected keys \([^)]{1,200}",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from ckpt.evidence.loading import path_subscripts, string_literal
@@ -39,7 +40,7 @@ from ckpt.ext.explain.families.runs import (
 from ckpt.ext.explain.families.sizes import of_sizes
 from ckpt.ext.explain.families.tied import of_tied_head
 from ckpt.ext.explain.families.types import not_finite_statements
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
 _RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")
 _GOES_ON = re.compile(
@@ -118,7 +119,36 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
             yield from _of_trainer(case)
     if not rows and asks_to_load_adapter(text):
         rows = list(of_adapter_alone(case))
+    rows = rows or list(_of_settings(text, case))
     yield from rows or of_sizes(text, case)
+
+
+_SETTING = re.compile(r"\b[a-z]{1,40}(?:_[a-z0-9]{1,40}){1,8}\b")
+_ASKS_FOR = re.compile(
+    r"(?i)\b(?:find|which|what|where|see|know|get|look ?up|settings?"
+    r"|hyper-?param\w{0,6})\b"
+)
+_MOST_SETTINGS = 12
+
+
+def _of_settings(text: str, case: Case) -> Iterator[Statement]:
+    """Give the values of a file whose names stand in a question."""
+    if _ASKS_FOR.search(text) is None or "?" not in text:
+        return
+    asked = set(_SETTING.findall(text))
+    found = [row for row in case.finds_value(asked) if type(row[1]) is not bool]
+    if not found or len(found) > _MOST_SETTINGS:
+        return
+    shown = [f"{show(name, 80)} is {show(str(node), 60)}" for name, node in found]
+    path = pasted_path(case.survey.path)
+    places = Counter(name.rpartition(".")[0] for name, _ in found)
+    place = places.most_common(1)[0][0]
+    yield Statement(
+        f"This file records what is asked for: {and_more(shown, _MOST_SETTINGS)}. All "
+        "that stands beside it:",
+        (),
+        None if path is None or not place else f"ckpt get {path} {place}",
+    )
 
 
 def _of_rates(text: str, case: Case) -> Iterator[Statement]:

@@ -166,6 +166,7 @@ def shape_reasons(
         rows = [row for row in rows if not is_of_anchors(row)]
     yield from _reasons_of_rows(rows, shapes, message, case, is_wide=bool(wide))
     yield from _window_statements(rows)
+    yield from _query_statements(rows)
     turned = turned_statement(rows, message, shapes, case)
     if turned is not None:
         yield turned
@@ -410,6 +411,8 @@ def _outputs_noun(heads: Sequence[Mismatch], case: Case) -> str:
     """The word for the outputs of last layers."""
     if "fairseq" in (name_origin(case.survey) or ""):
         return "symbols or classes, as the dictionary of the run has them"
+    if any(_OF_POINTS.search(head.name) for head in heads):
+        return "outputs, as of points, coordinates or boxes"
     # A convolution may have a map for each joint. Only its name tells classes.
     has_maps = any(len(head.model) > 2 for head in heads)
     if has_maps and not any(_OF_CLASSES.search(head.name) for head in heads):
@@ -469,6 +472,25 @@ def _window_statements(rows: Sequence[Mismatch]) -> Iterator[Statement]:
         )
 
 
+_QUERIES = re.compile(r"(?:^|[._])pos_quer(?:y|ies)$")
+
+
+def _query_statements(rows: Sequence[Mismatch]) -> Iterator[Statement]:
+    """Say that a decoder has queries for another number of symbols, as PARSeq."""
+    for row in rows:
+        if not _QUERIES.search(row.name) or len(row.checkpoint) != len(row.model):
+            continue
+        here, there = row.checkpoint[-2:][0], row.model[-2:][0]
+        if here == there:
+            continue
+        yield Statement(
+            f"{show(row.name, 100)} has a query for each place of the text that is "
+            f"read: {here:,} in the checkpoint and {there:,} in the model, one of "
+            f"them for its end. So set the greatest length of a text to {here - 1:,} "
+            "(PARSeq: max_label_length)."
+        )
+
+
 def replaced_in(message: Message, shapes: dict[str, tuple[int, ...]]) -> list[Replaced]:
     """The parts that are another network in the file than in the model."""
     here = [name for name in message.unexpected if name in shapes]
@@ -495,6 +517,10 @@ def _bins_text(row: Mismatch) -> str:
 _TRANSFORMS = (256, 512, 1024, 2048, 4096)
 """Lengths of a Fourier transform that programs for sound use."""
 
+_OF_POINTS = re.compile(
+    r"(?i)coarse|coord|point|xyz|offset|bbox|box_?reg|keypoint|landmark"
+)
+"""Words in the name of a last layer whose outputs are places."""
 _OF_CLASSES = re.compile(r"(?i)cls|class|logit|score|seg|fc|out[._]?conv|predict")
 """Words in the name of a convolution that has a map for each class."""
 
