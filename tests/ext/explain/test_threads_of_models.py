@@ -652,3 +652,112 @@ def test_queries_for_the_places_of_a_text(tmp_path: Path) -> None:
     found = Answered(sizes_text(rows), tmp_path / "parseq.pt")
     assert "So set the greatest length of a text to 25" in found.said
     assert "image size" not in found.said
+
+
+def test_classes_of_a_head_for_boxes_are_classes(tmp_path: Path) -> None:
+    state = {
+        "bbox_head.conv.weight": torch.randn(8, 8, 3, 3),
+        "bbox_head.fc_cls.weight": torch.randn(81, 8),
+    }
+    torch.save(state, tmp_path / "a.pth")
+    rows = {"bbox_head.fc_cls.weight": ("81, 8", "9, 8")}
+    found = Answered(sizes_text(rows), tmp_path / "a.pth")
+    assert "81 outputs where the model has 9: another number of classes" in found.said
+
+
+# --- copies and averages among the weights --------------------------------------------
+
+
+def test_the_teacher_of_a_student_without_its_beginning(tmp_path: Path) -> None:
+    leaves = ("norm1.weight", "attn.proj.weight", "mlp.fc1.weight")
+    names = [f"blocks.{number}.{leaf}" for number in range(4) for leaf in leaves]
+    state = {
+        f"{copy}.backbone.{name}": torch.randn(4)
+        for copy in ("student", "teacher")
+        for name in names
+    }
+    state["student.dino_head.mlp.0.weight"] = torch.randn(4, 4)
+    torch.save({"model": state, "iteration": 3}, tmp_path / "model_final.pth")
+    asked = [name.replace("blocks.", "blocks.0.", 1) for name in names]
+    text = "RuntimeError: Error(s) in loading state_dict for DinoVisionTransformer:\n"
+    for kind, rows in (("Missing", asked), ("Unexpected", names)):
+        listed = ", ".join(f'"{name}"' for name in rows)
+        text += f"\t{kind} key(s) in state_dict: {listed}. \n"
+    found = Answered(text, tmp_path / "model_final.pth")
+    assert "Is it the file that was loaded" not in found.said
+    assert "The program took teacher.backbone. off the names" in found.said
+    written = torch.load(found.run("ckpt rename"))["model"]
+    assert all(f"teacher.backbone.{name}" in written for name in asked)
+
+
+def test_averages_that_stand_among_the_weights(tmp_path: Path) -> None:
+    state = {
+        f"model.diffusion_model.out.{number}.weight": torch.randn(4)
+        for number in range(5)
+    }
+    averages = {
+        f"model_ema.{name.removeprefix('model.').replace('.', '')}": value * 0.9
+        for name, value in state.items()
+    }
+    checkpoint = {
+        "state_dict": {
+            **state,
+            **averages,
+            "model_ema.decay": torch.tensor(0.9999),
+            "model_ema.num_updates": torch.tensor(3),
+        },
+        "global_step": 3,
+    }
+    torch.save(checkpoint, tmp_path / "105000.ckpt")
+    text = "I do not see the use of ema model. So what is the ema weight used for?"
+    found = Answered(text, tmp_path / "105000.ckpt")
+    assert "among its weights, below model_ema. (7)" in found.said
+    assert "no running averages" not in found.said
+    written = torch.load(found.run("ckpt slim"))
+    name = "model.diffusion_model.out.0.weight"
+    held = written.get("state_dict", written)
+    assert torch.equal(held[name], state[name] * 0.9)
+
+
+# --- schedules ------------------------------------------------------------------------
+
+
+def test_a_size_is_looked_for_in_the_dimension_of_the_message(tmp_path: Path) -> None:
+    state = {
+        "class_embed.weight": torch.randn(91, 8),
+        "conv1.weight": torch.randn(8, 3, 7, 7),
+    }
+    optimizer = saved_optimizer(torch.optim.AdamW(parameters(state)))
+    torch.save({"model": state, "optimizer": optimizer}, tmp_path / "a.pth")
+    text = (
+        "    exp_avg.mul_(beta1).add_(grad, alpha=1 - beta1)\nRuntimeError: The size of "
+        "tensor a (91) must match the size of tensor b (7) at non-singleton dimension 0"
+    )
+    found = Answered(text, tmp_path / "a.pth")
+    assert "those of model.class_embed.weight. None has one of 7" in found.said
+    assert "conv1" not in found.said
+
+
+def test_a_rate_that_no_schedule_keeps(tmp_path: Path) -> None:
+    state = {"w": torch.randn(4)}
+    optimizer = saved_optimizer(torch.optim.AdamW(parameters(state), lr=3e-4))
+    torch.save({"model": state, "optimizer": optimizer}, tmp_path / "a.pth")
+    text = "I used --resume, but I found that the learning rate has not been restored."
+    found = Answered(text, tmp_path / "a.pth")
+    assert "It holds no state of a schedule" in found.said
+
+
+def test_a_rate_at_the_end_of_its_schedule(tmp_path: Path) -> None:
+    state = {"w": torch.randn(4)}
+    optimizer = saved_optimizer(torch.optim.AdamW(parameters(state), lr=1e-4))
+    optimizer["param_groups"][0] |= {"lr": 0.0, "initial_lr": 1e-4}
+    checkpoint = {
+        "model": state,
+        "optimizer": optimizer,
+        "scheduler": {"last_epoch": 9},
+    }
+    torch.save(checkpoint, tmp_path / "a.pth")
+    text = "If I restart from the checkpoint, will the learning rate be 0 all the time?"
+    found = Answered(text, tmp_path / "a.pth")
+    assert "Its rate is 0, as at the end of a schedule" in found.said
+    assert "holds no state of a schedule" not in found.said

@@ -260,7 +260,10 @@ def _taken_beginning(message: Message, shapes: dict[str, tuple[int, ...]]) -> st
     whole = [
         begin for begin in begins if all(f"{begin}{name}" in shapes for name in said)
     ]
-    # A file may hold one module twice, and then nothing tells which one was taken.
+    # A file may hold one module twice, and then a copy that is meant for use counts.
+    if len(whole) > 1 and len(said) >= LEAST_TAKEN and not message.mismatched:
+        used = [begin for begin in whole if _OF_USE.search(begin)]
+        whole = used if len(used) == 1 else whole
     if len(whole) != 1:
         return ""
     # A few names may end like others, where not all names begin so.
@@ -273,6 +276,10 @@ def _taken_beginning(message: Message, shapes: dict[str, tuple[int, ...]]) -> st
         shapes[f"{whole[0]}{row.name}"] == row.checkpoint for row in message.mismatched
     )
     return whole[0] if is_same else ""
+
+
+_OF_USE = re.compile(r"(?:^|[._])(?:teacher|ema|target|momentum)(?:$|[._])")
+"""Words for the copy of a network that self-supervised training keeps for use."""
 
 
 def _with_beginning(message: Message, begin: str) -> Message:

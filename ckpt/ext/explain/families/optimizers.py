@@ -29,6 +29,7 @@ _ORDER = "optimizer-order"
 """The finding of an optimizer whose states have the shapes of other parameters."""
 _SIZES = re.compile(
     r"size of tensor a \((\d{1,12})\) must match the size of tensor b \((\d{1,12})\)"
+    r"(?: at non-singleton dimension (\d{1,3}))?"
 )
 
 
@@ -145,7 +146,8 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
     if sizes is None or not case.optimizers:
         return looked_at(case)
     pair = (int(sizes[1]), int(sizes[2]))
-    held = _states_of_sizes(case, pair)
+    place = None if sizes[3] is None else int(sizes[3])
+    held = _states_of_sizes(case, pair, place)
     for here, there in (pair, pair[::-1]):
         flat = flat_state_statement(case, (here, there), held[here])
         if flat is not None:
@@ -195,9 +197,11 @@ def _of_zero(case: Case, pair: tuple[int, int]) -> Iterator[Statement]:
     yield from ways_to_other_ranks(case)
 
 
-def _states_of_sizes(case: Case, sizes: Sequence[int]) -> dict[int, list[str]]:
+def _states_of_sizes(
+    case: Case, sizes: Sequence[int], place: int | None = None
+) -> dict[int, list[str]]:
     """The parameters whose states have a dimension of each size, by their names or
-    numbers.
+    numbers. `place` is the dimension that a message names.
     """
     names: dict[str, list[str]] = {}
     for match in case.survey.matches:
@@ -214,7 +218,9 @@ def _states_of_sizes(case: Case, sizes: Sequence[int]) -> dict[int, list[str]]:
             own = slot.name or f"parameter {number:,}"
             label = known[number] if number < len(known) else own
             for size in held:
-                if slot.shape is not None and size in slot.shape:
+                if slot.shape is None or size not in slot.shape:
+                    continue
+                if place is None or slot.shape[place : place + 1] == (size,):
                     held[size].append(label)
     return held
 

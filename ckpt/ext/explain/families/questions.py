@@ -182,6 +182,13 @@ def _of_rates(text: str, case: Case) -> Iterator[Statement]:
             (),
             line,
         )
+        if set(facts.rates) == {0.0} and first:
+            yield Statement(
+                "Its rate is 0, as at the end of a schedule. A run that loads it and "
+                "the schedule goes on at 0, and learns nothing: to train longer, build "
+                "a new schedule for all steps and load the model alone, or leave the "
+                "load of both out."
+            )
     for section in inner:
         place = show(section.name, 80)
         holder = section.name.rpartition(".")[0]
@@ -195,6 +202,13 @@ def _of_rates(text: str, case: Case) -> Iterator[Statement]:
             f"scheduler.{holder.partition('.')[2] or holder}.optimizer = optimizer",
         )
     held = {row.name.rpartition(".")[0] for row in inner}
+    has_schedule = any(row.kind == "scheduler" for row in case.survey.sections)
+    if case.optimizers and not has_schedule and not case.finds_value(("last_epoch",)):
+        yield Statement(
+            "It holds no state of a schedule: a run that goes on builds one anew, "
+            "which counts from 0 and sets its first rate, unless the program tells it "
+            "the step (last_epoch=…, or so many calls of step())."
+        )
     yield from _of_schedules(case, held)
     if not case.optimizers:
         numbers = [

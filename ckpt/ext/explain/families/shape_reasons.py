@@ -411,7 +411,7 @@ def _outputs_noun(heads: Sequence[Mismatch], case: Case) -> str:
     """The word for the outputs of last layers."""
     if "fairseq" in (name_origin(case.survey) or ""):
         return "symbols or classes, as the dictionary of the run has them"
-    if any(_OF_POINTS.search(head.name) for head in heads):
+    if all(_OF_POINTS.search(_last_word(head.name)) for head in heads):
         return "outputs, as of points, coordinates or boxes"
     # A convolution may have a map for each joint. Only its name tells classes.
     has_maps = any(len(head.model) > 2 for head in heads)
@@ -516,6 +516,13 @@ def _bins_text(row: Mismatch) -> str:
 
 _TRANSFORMS = (256, 512, 1024, 2048, 4096)
 """Lengths of a Fourier transform that programs for sound use."""
+
+
+def _last_word(name: str) -> str:
+    """The last word of the module of a tensor that is no number."""
+    words = [word for word in name.split(".")[:-1] if not word.isdigit()]
+    return words[-1] if words else ""
+
 
 _OF_POINTS = re.compile(
     r"(?i)coarse|coord|point|xyz|offset|bbox|box_?reg|keypoint|landmark"
