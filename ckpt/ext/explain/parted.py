@@ -40,7 +40,7 @@ class SavedPart(NamedTuple):
 
 
 def describe_part(file: str, survey: Survey) -> SavedPart:
-    """What one file of a folder is, by its content."""
+    """Tell what one file of a folder is, by its content."""
     line = survey.load.expression
     kinds = {row.kind for row in survey.sections if not row.path}
     keys = parts_of(survey.checkpoint.root)
@@ -92,7 +92,7 @@ _NUMBERS = {
 
 
 def _numbers_text(survey: Survey) -> str:
-    """What the state of an optimizer keeps, by its family, as a part of a sentence."""
+    """Return the values that the state of an optimizer keeps, in brackets."""
     facts = [optimizer_facts(row) for row in survey.sections if row.kind == "optimizer"]
     kept = _NUMBERS.get((facts[0].family or "") if facts and facts[0] else "")
     return f" ({kept})" if kept else ""

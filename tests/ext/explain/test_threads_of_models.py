@@ -761,3 +761,33 @@ def test_a_rate_at_the_end_of_its_schedule(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "a.pth")
     assert "Its rate is 0, as at the end of a schedule" in found.said
     assert "holds no state of a schedule" not in found.said
+
+
+# --- positions of videos and volumes --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "said"),
+    [
+        ("1, 784, 8", "1, 1568, 8", "784 in the checkpoint and 1,568 in the model"),
+        (
+            "1, 4, 14, 14, 8",
+            "1, 8, 14, 14, 8",
+            "784 (4 x 14 x 14) in the checkpoint and 1,568 (8 x 14 x 14) in the model",
+        ),
+    ],
+)
+def test_positions_with_frames_are_no_square(
+    here: str, there: str, said: str, tmp_path: Path
+) -> None:
+    state = {
+        "pos_embed": torch.randn(*map(int, here.split(", "))),
+        "patch_embed.proj.weight": torch.randn(8, 3, 2, 16, 16),
+        "blocks.0.attn.qkv.weight": torch.randn(24, 8),
+    }
+    torch.save({"model": state}, tmp_path / "videomae.pth")
+    found = Answered(
+        sizes_text({"pos_embed": (here, there)}), tmp_path / "videomae.pth"
+    )
+    assert said in found.said and "28 x 28" not in found.said
+    assert "(2 x 16 x 16), so the positions are a grid of frames" in found.said

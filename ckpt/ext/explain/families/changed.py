@@ -100,7 +100,7 @@ def find_change(
 
 
 _JOINED = (("Wqkv.", "in_proj_"), ("in_proj_", "Wqkv."))
-"""The layer of flash-attention for query, key and value, and that of
+"""The layer of flash-attention for query, key and value, and the one of
 nn.MultiheadAttention. Both have the rows of q, k and v in this order.
 """
 
