@@ -3,7 +3,7 @@ module or tensor.
 
 Rows come from the packages themselves: timm 1.0, torchvision 0.28, transformers 5.23
 and 4.57 (whose names its files keep), torchtune 0.6, the model code of Llama and of
-Whisper, detectron2 0.6. `#` is one number. A cell that ends with a dot is a module,
+Whisper, of ESRGAN and of BasicSR, detectron2 0.6. `#` is one number. A cell that ends with a dot is a module,
 whose leaves keep their names. Braces hold query, key and value, which other dialects
 keep in one tensor, in this order.
 """
@@ -116,6 +116,14 @@ _WHISPER = (
     ("decoder.ln.", "decoder.layer_norm."),
 )  # fmt: skip
 
+_RRDBNET = (
+    *((f"RRDB_trunk.#.RDB{block}.conv{n}.", f"body.#.rdb{block}.conv{n}.") for block in (1, 2, 3) for n in range(1, 6)),
+    ("trunk_conv.", "conv_body."),
+    ("upconv1.", "conv_up1."),
+    ("upconv2.", "conv_up2."),
+    ("HRconv.", "conv_hr."),
+)  # fmt: skip
+
 FAMILIES = (
     Family("ViT", ("timm", "torchvision", "transformers", "transformers 4"), _VIT, {}),
     Family(
@@ -134,6 +142,7 @@ FAMILIES = (
         {frozenset(("torchvision", "detectron2")): _BGR},
     ),
     Family("Whisper", ("OpenAI", "transformers"), _WHISPER, {}),
+    Family("RRDBNet", ("ESRGAN", "BasicSR"), _RRDBNET, {}),
 )
 
 COPIES = (

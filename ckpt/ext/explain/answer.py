@@ -59,7 +59,11 @@ from ckpt.ext.explain.families.mapped import (
     of_frameworks,
     of_no_maps,
 )
-from ckpt.ext.explain.families.merging import NO_METADATA_FILE, of_no_metadata_file
+from ckpt.ext.explain.families.merging import (
+    NO_METADATA_FILE,
+    of_model_with_adapter,
+    of_no_metadata_file,
+)
 from ckpt.ext.explain.families.paths import (
     ABSENT_FILES,
     COUNTED,
@@ -101,6 +105,7 @@ from ckpt.ext.explain.families.servers import (
     of_rotary,
 )
 from ckpt.ext.explain.families.tensors import NO_TENSOR, of_no_tensor
+from ckpt.ext.explain.families.types import OF_STATISTICS, of_statistics_unset
 from ckpt.ext.explain.families.unpacking import (
     SUBSCRIPTED,
     UNPACKED,
@@ -184,6 +189,7 @@ _OF_ANY: tuple[
     (NOT_A_FOLDER, of_no_folder),
     (LACKED, of_lacked),
     (UNSUPPORTED, of_unsupported),
+    (OF_STATISTICS, of_statistics_unset),
     (NOT_KNOWN, of_architecture_name),
     (NO_GGUF, of_no_gguf),
     (MAGIC, of_magic),
@@ -264,6 +270,9 @@ def answer_damaged(
     command = None if path is None or is_of_another else f"ckpt verify {path}"
     note = f" ({hint})" if hint and not hint.startswith("ckpt ") else ""
     rows = [Statement(f"{text}{note}.", (), command)]
+    adapter = of_model_with_adapter(error.path or "")
+    if adapter is not None:
+        return Answer(error.path or "", (adapter,))
     lacking = lacking_in_folder(asked, error.path or "")
     versions = written_by(error.path or "")
     # A file that lacks explains the error, so versions count only without one.

@@ -45,6 +45,13 @@ from ckpt.ext.explain.families.paths import (
 )
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.pages import page_of_code
+from ckpt.ext.explain.parted import (
+    MOST_PARTS,
+    choose_part,
+    describe_part,
+    is_one_save,
+    parts_statements,
+)
 from ckpt.ext.explain.pasted import LONGEST
 from ckpt.ext.explain.text import answer_lines, list_lines, page_lines
 from ckpt.model.errors import (
@@ -402,6 +409,9 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
             newest = _explain_newest(found, path, saves, request)
             if newest is not None:
                 return newest
+        parted = _explain_parts(found, error, path, saves, request)
+        if parted is not None:
+            return parted
         is_alone = len(items) == 1 and items[0].path != path and items[0].error is None
         is_inside = is_alone and os.path.dirname(items[0].path) == path.rstrip("/")
         if is_inside and lacking_in_folder(found.text, path) is None:
@@ -418,6 +428,61 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
         if found.page is None:
             raise
         return beside_folder(found, error, path)
+
+
+def _explain_parts(
+    found: Explanation,
+    error: CkptError,
+    folder: str,
+    saves: Sequence[str],
+    request: _Request,
+) -> Explanation | None:
+    """Answer for a folder that holds one save in parts: say what each file is, and
+    answer for the one that the message is about. None for other folders.
+    """
+    paths = [row for row in saves if _depth_below(row, folder) <= _DEEPEST_PART]
+    if not 1 < len(paths) <= MOST_PARTS:
+        return None
+    parts = []
+    for path in paths:
+        try:
+            with opened(path, request.limits, tell=False) as checkpoint:
+                survey = with_model(checkpoint, None)
+                part = describe_part(os.path.relpath(path, folder), survey)
+                size = sum(section.nbytes for section in survey.sections)
+                parts.append(part._replace(size=size))
+        except (UnreadableError, UnsupportedError):
+            return None
+    if not is_one_save(parts):
+        return None
+    lacking = lacking_in_folder(found.text, folder) or lacking_names(found.text, folder)
+    chosen = None
+    if lacking is None:
+        chosen = choose_part(parts, found.text, found.message)
+    # A command that writes the file which lacks is the whole answer.
+    if lacking is not None and lacking.command is not None:
+        answer = Answer(folder, (lacking,))
+        return beside_folder(found, error, folder)._replace(answer=answer)
+    rows = tuple(parts_statements(folder, parts, chosen))
+    if lacking is not None or chosen is None:
+        told = () if lacking is None else (lacking,)
+        answer = Answer(folder, (*told, *rows))
+        return beside_folder(found, error, folder)._replace(answer=answer)
+    path = os.path.join(folder, chosen.file)
+    answered = _explain_path(found, path, request)
+    if answered.answer is None:
+        return answered
+    statements = (*rows, *answered.answer.statements)
+    return answered._replace(answer=answered.answer._replace(statements=statements))
+
+
+_DEEPEST_PART = 2
+"""Names below a folder to a part of its save: `unet/diffusion.bin`."""
+
+
+def _depth_below(path: str, folder: str) -> int:
+    """Return how many names lead from a folder to a path."""
+    return len(os.path.relpath(path, folder).split(os.sep))
 
 
 def _asks_of_gradients(found: Explanation) -> bool:

@@ -45,7 +45,7 @@ def _compile_pattern(text: str) -> re.Pattern[str]:
 
 
 _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("missing", _compile_pattern(r"Missing key\(s\) in state_dict:")),
+    ("missing", _compile_pattern(r"Miss(?:ing)? key\(s\) in state_dict:")),
     ("unexpected", _compile_pattern(r"Unexpected key\(s\) in state_dict:")),
     # torch before 0.4
     (
@@ -231,7 +231,8 @@ _TABLE = re.compile(
 )
 """A row of the table that transformers 5 prints."""
 _SIZE = (
-    r"(?:torch\.Size\(|tensor\([^()\n]{0,200}size=|\()?[\[(]([\d,\s]{0,400})[\])]\)?"
+    r"(?:torch\.[Ss]ize\s*\(\s*|tensor\([^()\n]{0,200}size=|\()?"
+    r"[\[(]([\d,\s]{0,400})[\])]\)?"
 )
 """A shape, as torch, numpy and Python write it, alone or in the text of a tensor on the
 device meta.
@@ -249,10 +250,11 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (
         _compile_pattern(
             r"size mismatch for "
-            rf"([^\s:]{{1,2000}}):\s+copying\s+a\s+param\s+(?:with\s+shape"
+            rf"([^\s:]{{1,2000}}):\s+copying\s*a\s*param\s+(?:with\s+shape"
             # mmcv writes the name a second time, as an item of a tuple
             rf"|of)\s+(?:\('[^'\n]{{1,2000}}',\s+)?{_SIZE}"
-            r"\s*\)?\s+from\s+checkpoint,\s*"
+            # somebody has typed the line, or read it off a picture
+            r"\s*\)?\s*\w?rom\s+check\w{3,6},\s*"
             r"(?:the\s+shape\s+in\s+current\s+model\s+is"
             rf"|where\s+the\s+shape\s+is)\s+{_SIZE}"
         ),
@@ -445,6 +447,8 @@ def _parse_mismatch(groups: tuple[str, ...], is_first: bool) -> Mismatch:
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
+    # A number that a line breaks in two has no comma there.
+    text = re.sub(r"(?<=\d)\s+(?=\d)", "", text)
     return tuple(int(size[:18]) for size in re.findall(r"\d+", text))
 
 

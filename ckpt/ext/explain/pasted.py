@@ -51,7 +51,20 @@ _WRITTEN = re.compile(r"\\([nrt\"'])")
 _BREAKS = {"n": "\n", "r": "\n", "t": "\t"}
 _ENTITIES = ("&quot;", "&#", "&lt;", "&gt;", "&apos;")
 _QUOTES = str.maketrans(
-    {"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u00a0": " "}
+    {
+        "\u201c": '"',
+        "\u201d": '"',
+        "\u2018": "'",
+        "\u2019": "'",
+        "\u00a0": " ",
+        # A Chinese keyboard types its own marks.
+        "\uff0c": ",",
+        "\uff1a": ":",
+        "\uff08": "(",
+        "\uff09": ")",
+        "\uff1f": "?",
+        "\u3002": ".",
+    }
 )
 
 

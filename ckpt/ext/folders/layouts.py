@@ -110,6 +110,12 @@ LAYOUTS: tuple[Layout, ...] = (
             Rule(r"scaler\.pt", "scaler"),
             Rule(r"(random_states_\d+)\.pkl", r"\1"),
             Rule(r"(custom_checkpoint_\d+)\.pkl", r"\1"),
+            # kohya's sd-scripts put it beside the files of accelerate.
+            Rule(r"train_state\.json", "train_state", "json"),
+        ),
+        (
+            Fact("step", ("train_state", "current_step")),
+            Fact("epoch", ("train_state", "current_epoch")),
         ),
     ),
     Layout(

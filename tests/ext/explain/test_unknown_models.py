@@ -883,3 +883,57 @@ def test_layers_inside_of_blocks_that_lack_are_named(tmp_path: Path) -> None:
     found = asked(state_of(vit(depth=1)), theirs, tmp_path)
 
     assert "The model alone has blocks.0.extra" in found.said
+
+
+# --- super-resolution -----------------------------------------------------------------
+
+OF_BASICSR = {
+    "trunk_conv": "conv_body",
+    "upconv1": "conv_up1",
+    "upconv2": "conv_up2",
+    "HRconv": "conv_hr",
+}
+
+
+def rrdbnet(*, is_of_basicsr: bool) -> Shapes:
+    shapes: Shapes = {"conv_first.weight": (4, 3, 3, 3), "conv_first.bias": (4,)}
+    for block in range(2):
+        for dense in (1, 2, 3):
+            place = f"RRDB_trunk.{block}.RDB{dense}"
+            if is_of_basicsr:
+                place = f"body.{block}.rdb{dense}"
+            for layer in range(1, 6):
+                shapes |= conv(f"{place}.conv{layer}", 4, 4, bias=True)
+                shapes[f"{place}.conv{layer}.bias"] = (4,)
+    for old, new in OF_BASICSR.items():
+        place = new if is_of_basicsr else old
+        shapes |= {f"{place}.weight": (4, 4, 3, 3), f"{place}.bias": (4,)}
+    return {**shapes, "conv_last.weight": (3, 4, 3, 3), "conv_last.bias": (3,)}
+
+
+@pytest.mark.parametrize("is_of_basicsr", [False, True])
+def test_esrgan_and_basicsr_have_other_names(
+    is_of_basicsr: bool, tmp_path: Path
+) -> None:
+    state = state_of(rrdbnet(is_of_basicsr=is_of_basicsr))
+    model = rrdbnet(is_of_basicsr=not is_of_basicsr)
+    found = asked(state, model, tmp_path)
+    assert "68 of the 68 missing keys are there by other names" in found.said
+    (line,) = [line for line in found.commands if "load_into(model)" in line]
+    built = nn.Module()
+    for name, shape in model.items():
+        add_parameter(built, name, shape)
+    with folder_of(tmp_path):
+        exec(line, {"model": built})
+    body = "body.1.rdb2.conv3.weight", "RRDB_trunk.1.RDB2.conv3.weight"
+    ours, theirs = body if is_of_basicsr else body[::-1]
+    assert torch.equal(built.state_dict()[theirs], state[ours])
+
+
+def add_parameter(model: nn.Module, name: str, shape: tuple[int, ...]) -> None:
+    *places, leaf = name.split(".")
+    for place in places:
+        if place not in model._modules:
+            model.add_module(place, nn.Module())
+        model = model._modules[place]  # type: ignore[assignment]
+    model.register_parameter(leaf, nn.Parameter(torch.zeros(shape)))

@@ -28,6 +28,7 @@ from ckpt.ext.explain.families.asked_tensors import (
     is_last_word,
     name_of_a_tensor,
 )
+from ckpt.ext.explain.families.averages import AVERAGES, of_no_averages
 from ckpt.ext.explain.families.computed import computed_buffers
 from ckpt.ext.explain.origins import first_words, name_origin, origin_opening
 from ckpt.model.text import and_more, counted_noun, show
@@ -114,6 +115,42 @@ def of_own_file(name: str, case: Case) -> Iterator[Statement]:
             "file of the folder as if it had all in it."
         )
         yield from load_statements(case, "The weights load so:")
+
+
+_NETWORKS = frozenset(
+    ("generator", "discriminator", "g", "d", "netg", "netd", "critic", "gen", "dis")
+)
+"""The keys under which programs keep the two networks of a GAN."""
+
+
+def of_empty_optimizer(name: str, case: Case) -> Iterator[Statement]:
+    """Say that an optimizer of the file has groups and no state."""
+    if name != "state":
+        return
+    checkpoint = case.survey.checkpoint
+    groups = {
+        value.path[: value.path.index("param_groups")]
+        for value in checkpoint.values
+        if "param_groups" in value.path
+    }
+    paths = [value.path for value in checkpoint.values]
+    paths += [entry.path for entry in checkpoint.tensors]
+    hollow = [
+        show(".".join(map(str, place)), 100)
+        for place in sorted(groups, key=str)
+        if not any(path[: len(place) + 1] == (*place, "state") for path in paths)
+    ]
+    if not hollow:
+        return
+    yield Statement(
+        f"{and_more(hollow, 3)} of this file has param_groups and no state: the run "
+        "had taken no step with it when it saved, or this rank saved none of it "
+        "(a file of each rank, without that of the others). A run cannot take its "
+        "optimizer up from here: leave the load of it out (Composer: "
+        "load_weights_only, or load_ignore_keys: ['state/optimizers']), or take a save "
+        "that has the state."
+    )
+    yield from load_statements(case, "The weights load so:")
 
 
 def of_present_key(name: str, case: Case) -> Iterator[Statement]:
@@ -286,8 +323,17 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
         if name in MODEL_KEYS and len(words) > 1
         else ""
     )
+    if name.lower() in _NETWORKS and not case.optimizers:
+        begins += (
+            f" {show(name, 40)} is a network of a run that trains two, and a run goes "
+            "on from a file that has both and their optimizers. This one has one "
+            "alone: it is for use. Take the save of the training itself, which has "
+            "other names or lies elsewhere."
+        )
+    rest = " It has nothing of a run (optimizer, epoch) to go on from."
     yield Statement(
-        f"This file holds weights alone, by their names at its root: {what}.{begins}"
+        f"This file holds weights alone, by their names at its root: {what}."
+        f"{begins}{'' if case.optimizers else rest}"
     )
     if name in ("params", "params_ema", "params-ema"):
         yield Statement(
@@ -347,14 +393,14 @@ def of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
     none = "" if has_places or name in keys else f", and none is {show(name, 80)}"
     averages = [key for key in keys if key in (f"{name}_ema", f"ema_{name}")]
     # model_ema of one program is state_dict_ema of another one.
-    others = [key for key in keys if _AVERAGES.search(key)]
-    if not averages and none and others and _AVERAGES.search(name):
+    others = [key for key in keys if AVERAGES.search(key)]
+    if not averages and none and others and AVERAGES.search(name):
         yield Statement(
             f"This file has its averages under another key: {and_more(others, 3)}. "
             "Give the program that name (timm: state_dict_ema, by --use-ema)."
         )
-    if none and _AVERAGES.search(name):
-        yield from _of_no_averages(case)
+    if none and AVERAGES.search(name):
+        yield from of_no_averages(case)
     part = (
         f" {show(averages[0], 60)} has the running averages of {show(name, 60)}, by "
         "its name: to use the model take these. A training that goes on wants both, "
@@ -364,6 +410,12 @@ def of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         if none and _PART_WORD.search(name)
         else ""
     )
+    if none and not part and _VALUE_WORD.search(name):
+        part = (
+            " It is a value of a run: the code that saved did not write it, as an "
+            "older version of the program. Leave it out, give it a value of your own "
+            "(checkpoint.get), or take the version that saved."
+        )
     yield Statement(f"The keys of this file are {keys_text(case)}{none}.{part}")
     if VITS.issubset(keys) and name in ("config", "weight", "f0", "version"):
         yield Statement(
@@ -411,10 +463,14 @@ def of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
         )
 
 
-_AVERAGES = re.compile(r"(?i)(?:^|_)ema(?:_|$)")
-"""The word for averages in a key."""
 _PART_WORD = re.compile(r"(?i)sched|(?:^|_)(?:grad_?)?scaler|(?:^|_)amp$|(?:^|_)rng")
 """The names under which programs look for parts of a run that may begin anew."""
+_VALUE_WORD = re.compile(
+    r"(?:^|_)(?:best|early|stop\w{0,6}|value|score|acc\w{0,6}|loss\w{0,3}|metric\w{0,2}"
+    r"|patience|time|lr|record|history|count\w{0,2}|map|psnr|miou|iou|wer|bleu|fid)"
+    r"(?:_|$)"
+)
+"""Words in keys of values that a run records beside its weights."""
 _CONTAINER = re.compile(
     r"\w{0,40}(?:state|dict|model|weights?|params?|net|network|ema|module)\w{0,20}",
     re.IGNORECASE,
@@ -422,21 +478,6 @@ _CONTAINER = re.compile(
 """Keys that say nothing but that weights are below them."""
 _OF_MEGATRON = ("iteration", "total_iters")
 """The keys under which Megatron has its step, in newer and in older versions."""
-
-
-def _of_no_averages(case: Case) -> Iterator[Statement]:
-    """Say that a file has no averages, where its keys name none."""
-    kinds = {section.kind for section in case.survey.sections}
-    models = [section for section in case.survey.candidates if section.name]
-    if "ema" in kinds or len(models) != 1:
-        return
-    label = show(models[0].name, 60)
-    yield Statement(
-        f"By its keys this file has no running averages (EMA): {label} has the weights "
-        "of the training itself. They load in their place, and a program that was "
-        "measured with averages gives other results with them, mostly worse ones. Only "
-        "the author knows whether averages were saved under this key."
-    )
 
 
 def of_recoverables(name: str, case: Case) -> Iterator[Statement]:

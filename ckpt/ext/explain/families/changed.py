@@ -93,7 +93,40 @@ def find_change(
             "torch.nn.utils.spectral_norm to the same layers of the model before the "
             "load.",
         )
+    joined = _find_joined(absent, here)
+    if joined is not None:
+        return joined
     return _find_quantization(message, absent, here)
+
+
+_JOINED = (("Wqkv.", "in_proj_"), ("in_proj_", "Wqkv."))
+"""The layer of flash-attention for query, key and value, and the one of
+nn.MultiheadAttention. Both have the rows of q, k and v in this order.
+"""
+
+
+def _find_joined(absent: Sequence[str], here: set[str]) -> Changed | None:
+    """Find the attention of flash-attention in the place of torch's, on either side."""
+    for ours, theirs in _JOINED:
+        found = {
+            name: name.replace(theirs, ours)
+            for name in absent
+            if theirs in name and name.replace(theirs, ours) in here
+        }
+        if not found:
+            continue
+        saved, asked = ("flash-attention", "torch")[:: 1 if ours == "Wqkv." else -1]
+        return Changed(
+            frozenset((*found, *found.values())),
+            f"{counted_noun(len(found), 'missing key')} {be_verb(list(found))} there "
+            f"by other names: the file has the attention of {saved} ({ours}), and the "
+            f"model that of {asked} ({theirs}). Both keep query, key and value in one "
+            "matrix in the same order, so the names alone differ:",
+            "model.load_state_dict({"
+            f'name.replace("{ours}", "{theirs}"): value for name, value in '
+            "state.items()})",
+        )
+    return None
 
 
 def _find_quantization(

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ckpt.ext.explain.case import Case, Statement, be_verb
 from ckpt.ext.explain.message import Message, Mismatch
+from ckpt.ext.explain.origins import config_of
 from ckpt.model.text import and_more, counted_noun, show
 
 Shape = tuple[int, ...]
@@ -105,6 +106,44 @@ def masks_statement(absent: Sequence[str]) -> Statement | None:
         "hides a part of its input (SpecAugment, or a pretraining by masks). A model "
         "that only predicts hides none, and never uses it: random values there change "
         "nothing. A training that masks learns it anew.",
+        tuple(absent),
+    )
+
+
+_OF_CONTACTS = re.compile(r"(?:^|\.)contact_head\.regression\.(?:weight|bias)$")
+_OF_POSITIONS = re.compile(r"(?:^|\.)embeddings\.position_embeddings\.weight$")
+_WITHOUT_TABLE = frozenset(("rotary", "relative_key_query", "alibi"))
+"""Values of position_embedding_type for which a model of ESM has no use for its table
+of positions.
+"""
+
+
+def unused_statement(absent: Sequence[str], case: Case) -> Statement | None:
+    """Say that all that lacks is built by a class of ESM and not used, or return None:
+    the head for contacts, and a table of positions beside rotary ones.
+    """
+    contacts = [name for name in absent if _OF_CONTACTS.search(name)]
+    tables = [name for name in absent if _OF_POSITIONS.search(name)]
+    if not absent or len(contacts) + len(tables) < len(absent):
+        return None
+    kind = config_of(case.survey).get("position_embedding_type")
+    if tables and kind not in _WITHOUT_TABLE:
+        return None
+    text = []
+    if contacts:
+        text.append(
+            "Only predict_contacts uses the contact head "
+            f"({show(contacts[0].rpartition('.')[0], 80)}): without it, contacts would "
+            "be random, and all else is as it was trained."
+        )
+    if tables:
+        text.append(
+            f"{show(tables[0], 80)} is not used: config.json has "
+            f"position_embedding_type {show(str(kind), 20)}, so the model computes its "
+            "positions."
+        )
+    return Statement(
+        f"{' '.join(text)} This file lacks nothing for embeddings or for masked words.",
         tuple(absent),
     )
 

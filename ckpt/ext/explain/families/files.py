@@ -76,7 +76,14 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
             if report.not_checked
             else ""
         )
-        yield Statement(f"This file is whole ({label}; {checked}).{unchecked}")
+        empty = (
+            ""
+            if case.survey.tensors
+            else " It holds no tensor: the run saved an empty dict, as a rank of "
+            "DeepSpeed ZeRO-3 has it that gathered no parameters, or other objects "
+            "alone. Its weights are elsewhere."
+        )
+        yield Statement(f"This file is whole ({label}; {checked}).{unchecked}{empty}")
     # pickle says so where its first read gives no byte.
     if "Ran out of input" in message.text and report is not None:
         yield Statement(

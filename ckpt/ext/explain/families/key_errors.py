@@ -17,6 +17,7 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.families.asked_names import (
     MODEL_KEYS,
+    of_empty_optimizer,
     of_keys,
     of_known_names,
     of_newer_names,
@@ -96,7 +97,8 @@ def _answer_key(message: Message, case: Case) -> Answer:
     # but checkpoint contains only the model.`
     if "contains only the model" in message.text:
         return Answer(case.survey.path, tuple(no_optimizer(case)))
-    rows = list(empty_part(message.names, case)) or list(
+    rows = list(empty_part(message.names, case)) or list(of_empty_optimizer(name, case))
+    rows = rows or list(
         _of_root(name, case)
         if message.owner is None
         else _of_other_owner(name, message.owner, case)

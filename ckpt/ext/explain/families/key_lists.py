@@ -31,6 +31,7 @@ from ckpt.ext.explain.families.computed import (
     masks_statement,
     swin_downsample,
     tied_to_shared,
+    unused_statement,
 )
 from ckpt.ext.explain.families.conversions import (
     adapter_into_base,
@@ -596,6 +597,14 @@ class KeyLists:
                 f"{be_verb(self.present)} in this file: another file, or another dict "
                 "of it, was loaded."
             )
+            # Some programs filter the names, and load what is left with strict=False.
+            is_all = not self.absent and not self.message.unexpected
+            if is_all and len(self.present) >= LEAST_TAKEN:
+                text += (
+                    " Or the program takes names with a beginning alone that these do "
+                    "not have, and its load with strict=False got nothing (SAM 3: "
+                    "detector.): compare with the names that it looks for."
+                )
             yield Statement(text, tuple(self.present))
         # thop registers these counters in every module when it profiles a model.
         counters = [
@@ -719,7 +728,9 @@ class KeyLists:
             and not self.message.mismatched
             and is_adapter(self.shapes)
         ):
-            yield from base_of_adapter(self.absent, self.shapes, self.case)
+            yield from base_of_adapter(
+                self.absent, self.shapes, self.case, self.message.text
+            )
             self.is_told = True
             return
         yield from self._told_computed()
@@ -730,6 +741,8 @@ class KeyLists:
             self.present or self.met or self.unexpected or self.message.mismatched
         )
         masks = masks_statement(self.absent) if self.is_alone else None
+        if masks is None and self.is_alone:
+            masks = unused_statement(self.absent, self.case)
         if masks is not None:
             yield masks
             self.is_told = True

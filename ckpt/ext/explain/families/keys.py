@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from ckpt.evidence.loading import string_literal
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.ext.explain.case import (
@@ -196,7 +197,25 @@ def _answer_keys(message: Message, case: Case) -> Answer:
             for row in mismatch_statements(message, case, differing, shapes_in_file)
             if row not in deciding
         ]
+    if taken:
+        rows = [_without_beginning(row, taken, case) for row in rows]
     return Answer(path, (*serious, *rows), shapes=differing)
+
+
+def _without_beginning(row: Statement, begin: str, case: Case) -> Statement:
+    """A statement whose line takes the beginning off the names, as the program does: a
+    load with strict=False would else take no tensor, and say nothing.
+    """
+    load = case.survey.load.expression
+    line = f"model.load_state_dict({load}, strict=False)"
+    if load is None or row.command != line:
+        return row
+    return row._replace(
+        command=(
+            f"model.load_state_dict({{name.removeprefix({string_literal(begin)}): "
+            f"value for name, value in {load}.items()}}, strict=False)"
+        )
+    )
 
 
 def _without_model(case: Case) -> Statement:
@@ -235,22 +254,32 @@ def _taken_beginning(message: Message, shapes: dict[str, tuple[int, ...]]) -> st
     said = [*message.unexpected, *(row.name for row in message.mismatched)]
     if not said or any(name in shapes for name in said):
         return ""
-    # One name alone may end like another one.
-    if len(said) < min(len(shapes), LEAST_TAKEN):
-        return ""
     begins = [
         name.removesuffix(said[0]) for name in shapes if name.endswith(f".{said[0]}")
     ]
     whole = [
         begin for begin in begins if all(f"{begin}{name}" in shapes for name in said)
     ]
-    # A file may hold one module twice, and then nothing tells which one was taken.
+    # A file may hold one module twice, and then a copy that is meant for use counts.
+    if len(whole) > 1 and len(said) >= LEAST_TAKEN and not message.mismatched:
+        used = [begin for begin in whole if _OF_USE.search(begin)]
+        whole = used if len(used) == 1 else whole
     if len(whole) != 1:
+        return ""
+    # A few names may end like others, where not all names begin so.
+    is_shared = not message.mismatched and all(
+        name.startswith(whole[0]) for name in shapes
+    )
+    if len(said) < min(len(shapes), LEAST_TAKEN) and not is_shared:
         return ""
     is_same = all(
         shapes[f"{whole[0]}{row.name}"] == row.checkpoint for row in message.mismatched
     )
     return whole[0] if is_same else ""
+
+
+_OF_USE = re.compile(r"(?:^|[._])(?:teacher|ema|target|momentum)(?:$|[._])")
+"""Words for the copy of a network that self-supervised training keeps for use."""
 
 
 def _with_beginning(message: Message, begin: str) -> Message:
@@ -420,9 +449,9 @@ def _missing_statements(
 _PATTERNS = (
     # torch: Error(s) in loading state_dict for Net, and its two lists of keys.
     r"Error\(s\) in loading state_dict for ",
-    r"Missing key\(s\) in state_dict",
+    r"Miss(?:ing)? key\(s\) in state_dict",
     r"Unexpected key\(s\) in state_dict",
-    r"size mismatch for [^\s:]{1,2000}: copying a param",
+    r"size mismatch for [^\s:]{1,2000}:\s{1,40}copying\s{0,40}a\s{0,40}param",
     # torch before 0.4, which names one key and stops.
     r"unexpected key \"[^\"\n]{1,2000}\" in state_dict",
     r"missing keys in state_dict: ",
@@ -431,7 +460,7 @@ _PATTERNS = (
     r"The model and loaded state dict do not match exactly",
     # The result of strict=False. The lookahead passes over a load without a lack.
     r"_IncompatibleKeys\((?!missing_keys=\[\], unexpected_keys=\[\]\))",
-    r"\b(?:[Mm]issing|[Uu]nexpected)[ _]keys?: ?[\[{]['\"]",
+    r"\b(?:[Mm]issing|[Uu]nexpected)[ _]keys? ?[:=] ?[\[{]['\"]",
     # timm: Unexpected keys (head.weight, head.bias) found while loading …
     r"Missing keys \([^)]{1,200}",
     r"Unexpected keys \([^)]{1,200}",

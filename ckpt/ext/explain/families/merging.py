@@ -12,6 +12,7 @@ from ckpt.bytes.far import is_url
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.model.names import natural_sort_key
 from ckpt.model.text import and_more, pasted_path, show
+from ckpt.tree.find import children_of
 
 NO_METADATA_FILE = re.compile(r"couldn't find a valid metadata file")
 """accelerate merge-weights, for a folder that has the folders of a model and of an
@@ -92,7 +93,117 @@ def of_merging(text: str, case: Case) -> Iterator[Statement]:
     """
     if _ASKS_TO_MERGE.search(text) is None or not case.is_folder:
         return
+    if _ADAPTER in case.survey.checkpoint.parts:
+        yield from of_adapter_alone(case)
+        return
     yield from _as_one_file(case)
+
+
+_ADAPTER = "adapter_config.json"
+_FILES_OF_ADAPTERS = re.compile(r"\badapter_(?:config|model)\b")
+
+
+_LOADED_LORA = re.compile(
+    r"(?i)\bload\w{0,3}\b[^\n]{0,80}\blora\b|\blora\b[^\n]{0,80}\bload\w{0,3}\b"
+)
+
+
+def asks_to_load_adapter(text: str) -> bool:
+    """Tell whether a question is about loading what a LoRA training wrote."""
+    return asks_of_adapter(text) or _LOADED_LORA.search(text) is not None
+
+
+def asks_of_adapter(text: str) -> bool:
+    """Tell whether a text names the files that PEFT writes for an adapter."""
+    return _FILES_OF_ADAPTERS.search(text) is not None
+
+
+def of_adapter_alone(case: Case) -> Iterator[Statement]:
+    """Say what the folder of an adapter is without its base model, and how both become
+    one model.
+    """
+    if _ADAPTER not in case.survey.checkpoint.parts:
+        return
+    beside = of_model_with_adapter(case.survey.path)
+    if beside is not None:
+        yield beside
+        return
+    root = dict(children_of(case.survey.checkpoint.root))
+    config = dict(children_of(root.get("adapter_config")))
+    base = config.get("base_model_name_or_path")
+    named = f" It was trained for {show(base, 120)}." if isinstance(base, str) else ""
+    path = pasted_path(case.survey.path)
+    more = _further_weights(case)
+    whole = "" if more else ", and all that such a training writes"
+    if more:
+        yield Statement(
+            f"{and_more([show(name, 80) for name in more], 3)} of this folder holds "
+            "parts that the training trained whole (LLaVA: mm_projector in "
+            "non_lora_trainables.bin). PeftModel does not read such a file, and a "
+            "merge of the adapter alone lacks it: the program that trained loads both, "
+            "with this folder and the base model (LLaVA: --model-path and "
+            "--model-base; scripts/merge_lora_weights.py makes one model of all)."
+        )
+    yield Statement(
+        "This folder is an adapter of PEFT: the weights that were trained and their "
+        f"settings{whole}. The base model is not in it, "
+        f"and was not changed.{named} PeftModel.from_pretrained(base, FOLDER) puts it "
+        "on the base model. One model of both, with the folder of the base model in "
+        "the place of BASE:",
+        (),
+        None if path is None else f"ckpt merge BASE {path} -o MERGED/ --with-config",
+    )
+
+
+_NO_PARTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
+
+
+def _further_weights(case: Case) -> list[str]:
+    """The files of weights beside an adapter that are no part of it."""
+    path = case.survey.path
+    if is_url(path) or not os.path.isdir(path):
+        return []
+    return [
+        name
+        for name in sorted(os.listdir(path))
+        if name.endswith((".bin", ".safetensors"))
+        and name not in case.survey.checkpoint.parts
+        and name not in _NO_PARTS
+        and case.names_in(os.path.join(path, name))
+    ]
+
+
+_OF_ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
+
+
+def of_model_with_adapter(folder: str) -> Statement | None:
+    """Say that a folder of a whole model has the files of an adapter beside it, or
+    return None.
+    """
+    if is_url(folder) or not os.path.isdir(folder):
+        return None
+    names = set(os.listdir(folder))
+    adapters = [name for name in _OF_ADAPTERS if name in names]
+    is_whole = any(
+        name.startswith(("model.safetensors", "model-00001", "pytorch_model"))
+        for name in names
+    )
+    if _ADAPTER not in names or not adapters or not is_whole:
+        return None
+    kept = os.path.join(folder, "adapter")
+    paths = [pasted_path(path) for path in (kept, os.path.join(folder, "adapter_"))]
+    command = (
+        None if None in paths else f"mkdir {paths[0]} && mv {paths[1]}* {paths[0]}/"
+    )
+    return Statement(
+        f"This folder has a whole model and the files of an adapter ({_ADAPTER}, "
+        f"{adapters[0]}). from_pretrained of transformers takes such a folder for the "
+        f"adapter: it loads the base model that {_ADAPTER} names, and puts the adapter "
+        "on it. The model of this folder is not read. Where the adapter is merged into "
+        "it, move the files of the adapter out, so that the merged model loads:",
+        (),
+        command,
+    )
 
 
 def _as_one_file(case: Case) -> Iterator[Statement]:

@@ -29,6 +29,7 @@ _ORDER = "optimizer-order"
 """The finding of an optimizer whose states have the shapes of other parameters."""
 _SIZES = re.compile(
     r"size of tensor a \((\d{1,12})\) must match the size of tensor b \((\d{1,12})\)"
+    r"(?: at non-singleton dimension (\d{1,3}))?"
 )
 
 
@@ -145,7 +146,8 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
     if sizes is None or not case.optimizers:
         return looked_at(case)
     pair = (int(sizes[1]), int(sizes[2]))
-    held = _states_of_sizes(case, pair)
+    place = None if sizes[3] is None else int(sizes[3])
+    held = _states_of_sizes(case, pair, place)
     for here, there in (pair, pair[::-1]):
         flat = flat_state_statement(case, (here, there), held[here])
         if flat is not None:
@@ -158,7 +160,7 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
         rows.append(Statement(_groups_text(section)))
     # Without a model in the file nothing says in which order its parameters stand.
     has_model = any(match.models for match in case.survey.matches)
-    if not any(held.values()) or not has_model:
+    if not all(held.values()) or not has_model:
         return Answer(path, tuple(rows))
     rows.append(
         Statement(
@@ -195,9 +197,11 @@ def _of_zero(case: Case, pair: tuple[int, int]) -> Iterator[Statement]:
     yield from ways_to_other_ranks(case)
 
 
-def _states_of_sizes(case: Case, sizes: Sequence[int]) -> dict[int, list[str]]:
+def _states_of_sizes(
+    case: Case, sizes: Sequence[int], place: int | None = None
+) -> dict[int, list[str]]:
     """The parameters whose states have a dimension of each size, by their names or
-    numbers.
+    numbers. `place` is the dimension that a message names.
     """
     names: dict[str, list[str]] = {}
     for match in case.survey.matches:
@@ -214,7 +218,9 @@ def _states_of_sizes(case: Case, sizes: Sequence[int]) -> dict[int, list[str]]:
             own = slot.name or f"parameter {number:,}"
             label = known[number] if number < len(known) else own
             for size in held:
-                if slot.shape is not None and size in slot.shape:
+                if slot.shape is None or size not in slot.shape:
+                    continue
+                if place is None or slot.shape[place : place + 1] == (size,):
                     held[size].append(label)
     return held
 
@@ -232,6 +238,9 @@ def _size_statements(
             "an optimizer is the cause."
         )
         return
+    if len(found) == 1:
+        yield from _layer_of_size(pair, found[0], held[found[0]])
+        return
     for size in found:
         names = held[size]
         yield Statement(
@@ -243,6 +252,25 @@ def _size_statements(
         "If the step of an optimizer stopped, it got the state of another parameter: "
         "the new run hands its parameters over in another order, or a layer has "
         "another size there. load_state_dict compares counts alone, and no shapes."
+    )
+
+
+def _layer_of_size(
+    pair: tuple[int, int], size: int, names: Sequence[str]
+) -> Iterator[Statement]:
+    """Say that a layer has another size in the new run than in the state of a file, and
+    how the run goes on.
+    """
+    (other,) = [number for number in pair if number != size] or [size]
+    yield Statement(
+        f"{counted_noun(len(names), 'state')} of the optimizer in this file "
+        f"{'has' if len(names) == 1 else 'have'} a dimension of {size:,}: those of "
+        f"{and_more([show(name, 100) for name in names], 3)}. None has one "
+        f"of {other:,}. If the step of the optimizer stopped, a parameter of the new "
+        f"run with {other:,} got this state: the layer has another size there, or a "
+        "layer was added before it. load_state_dict compares counts alone, and no "
+        "shapes. Load the model, leave out load_state_dict of the optimizer, and let "
+        "it begin anew."
     )
 
 

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate, read_file
+from ckpt.evidence.loading import string_literal
 from ckpt.ext.explain.case import Case, Statement, load_statements
+from ckpt.ext.explain.families.averages import AVERAGES, of_no_averages
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Budget, Limits, parse_json
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
 NOT_FOUND = re.compile(
     r"(?:No such file or directory|Not a directory): (?:Posix"
@@ -381,6 +383,10 @@ def _answer_lacking_file(
             f"{'is' if len(alike) == 1 else 'are'}."
         )
         return
+    another = _in_another_format(name, held)
+    if another is not None and not is_url(case.survey.path):
+        yield _other_format(name, another, case.survey.path)
+        return
     others = and_more([show(other, 80) for other in held], 8)
     text = (
         (
@@ -535,6 +541,8 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
             "the files of all nodes into one folder, or let all nodes save to a disk "
             "that they share. Each node must see the whole folder to load it."
         )
+    elif other := _in_another_format(parts[-1], names):
+        return _other_format(parts[-1], other, place)
     elif several := _of_the_same_kind(parts[-1], names):
         shown = and_more([show(name, 80) for name in several], 4)
         text += (
@@ -549,6 +557,42 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
             "program the version of the model that goes with it."
         )
     return Statement(text)
+
+
+_FORMATS = frozenset(("bin", "safetensors", "pt", "pth", "ckpt"))
+"""The endings of files of weights that programs have for one and the same model."""
+
+
+def _in_another_format(name: str, names: Collection[str]) -> str | None:
+    """The one file that has a name with the ending of another format, or None."""
+    stem, _, ending = name.rpartition(".")
+    if ending not in _FORMATS:
+        return None
+    found = [
+        other
+        for other in names
+        if other != name
+        and other.rpartition(".")[0] == stem
+        and other.rpartition(".")[2] in _FORMATS
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _other_format(name: str, other: str, folder: str) -> Statement:
+    """Say that the weights are there in another format, with the command that writes
+    the one that is asked for.
+    """
+    paths = [pasted_path(os.path.join(folder, file)) for file in (other, name)]
+    command = None if None in paths else f"ckpt convert {paths[0]} -o {paths[1]}"
+    return Statement(
+        f"{show(name, 80)} is not here, and {show(other, 80)} is: the same weights in "
+        "another format. The run saved in the one, and the program that loads asks for "
+        "the other, as versions before or after the change do. A file of that name "
+        "from elsewhere, as the model that the run began with, would not be the "
+        "trained one. With the ending that it asks for:",
+        (),
+        command,
+    )
 
 
 def _of_the_same_kind(name: str, names: list[str]) -> list[str]:
@@ -709,7 +753,37 @@ def _use_of(name: str, case: Case) -> Iterator[Statement]:
         )
 
 
+_CONTACTS = "-contact-regression.pt"
+"""The end of the file in which fair-esm keeps the head for contacts of a model."""
+
+
+def _of_contacts(name: str, case: Case) -> Iterator[Statement]:
+    """Say that fair-esm looks for the head for contacts beside a model, which only the
+    prediction of contacts needs.
+    """
+    own = os.path.basename(case.survey.path)
+    if not name.endswith(_CONTACTS) or not own.endswith(".pt"):
+        return
+    wanted = own.removesuffix(".pt") + _CONTACTS
+    yield Statement(
+        f"fair-esm loads {show(name, 100)} beside the model: the weights of its head "
+        "for contacts, a small file of its own, which was published with the model. "
+        f"Put it beside this file, as {show(wanted, 100)}. Embeddings and logits do "
+        "not need it, only predicted contacts. Without it, if you trust the author of "
+        "this file:",
+        (),
+        "model, alphabet = esm.pretrained.load_model_and_alphabet_core("
+        f"{string_literal(own.removesuffix('.pt'))}, "
+        f"torch.load({string_literal(case.survey.path)}, "
+        'map_location="cpu", weights_only=False), None)',
+    )
+
+
 def _answer_other_path(path: str, shown: str, case: Case) -> Iterator[Statement]:
+    contacts = list(_of_contacts(os.path.basename(path), case))
+    if contacts:
+        yield from contacts
+        return
     what = "folder" if case.is_folder else "file"
     yield Statement(
         f"The program opens another path than this {what}: nothing is at "
@@ -717,4 +791,6 @@ def _answer_other_path(path: str, shown: str, case: Case) -> Iterator[Statement]
         "asks for there, or give the program the path of yours, where an option takes "
         "one.".replace("  ", " ")
     )
+    if AVERAGES.search(os.path.basename(path)):
+        yield from of_no_averages(case)
     yield from _damage_statements(case)

@@ -149,7 +149,38 @@ def _count_positions(shape: Sequence[int]) -> int:
     # A grid of positions has the shape [1, height, width, channels].
     if len(shape) == 4 and shape[0] == 1 and shape[1] == shape[2]:
         return shape[1] * shape[2]
+    # A video has one for each frame as well: [1, frames, height, width, channels].
+    if len(shape) == 5 and shape[0] == 1:
+        return shape[1] * shape[2] * shape[3]
     return shape[-2] if len(shape) > 1 else 0
+
+
+def _video_statement(
+    row: Mismatch, shapes: dict[str, tuple[int, ...]]
+) -> Statement | None:
+    """Say that positions are of a grid of frames, rows and columns, where the patches
+    of a file have three dimensions, or return None.
+    """
+    kernels = {
+        shape[2:]
+        for name, shape in shapes.items()
+        if _PATCHES.search(name) and len(shape) == 5
+    }
+    if len(kernels) != 1:
+        return None
+    sides = []
+    for shape in (row.checkpoint, row.model):
+        grid = " x ".join(map(str, shape[1:4])) if len(shape) == 5 else ""
+        sides.append(f"{_count_positions(shape):,}{f' ({grid})' if grid else ''}")
+    (kernel,) = kernels
+    return Statement(
+        f"Position embeddings differ: {sides[0]} in the checkpoint and {sides[1]} in "
+        "the model. The patches of this file have three dimensions "
+        f"({' x '.join(map(str, kernel))}), so the positions are a grid of frames, "
+        "rows and columns, or of a volume: another number of frames or another size "
+        "goes in. Build the model with both of the checkpoint, or interpolate the grid "
+        "along the dimension that differs. A load of what fits leaves it untrained."
+    )
 
 
 def positions_statement(
@@ -161,6 +192,9 @@ def positions_statement(
     row = next((row for row in rows if _has_other_positions(row)), None)
     if row is None:
         return None
+    video = _video_statement(row, shapes)
+    if video is not None:
+        return video
     extra = _tokens_statement(row, message)
     if extra is not None:
         return extra

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from ckpt.evidence.loading import path_subscripts, string_literal
@@ -13,22 +14,33 @@ from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import Case, Statement, command_statements
+from ckpt.ext.explain.families.averages import asks_of_averages, of_averages
 from ckpt.ext.explain.families.beginnings import load_into_statement
 from ckpt.ext.explain.families.content import of_finished
-from ckpt.ext.explain.families.merging import asks_of_means, of_means, of_merging
+from ckpt.ext.explain.families.merging import (
+    asks_of_adapter,
+    asks_of_means,
+    asks_to_load_adapter,
+    of_adapter_alone,
+    of_means,
+    of_merging,
+)
 from ckpt.ext.explain.families.runs import (
+    asks_of_count,
     asks_of_frozen,
     asks_of_new_start,
     counted_schedules,
+    of_counts,
     of_frozen,
     of_lacking_scaler,
     of_new_starts,
+    of_place,
     of_worse_averages,
 )
 from ckpt.ext.explain.families.sizes import of_sizes
 from ckpt.ext.explain.families.tied import of_tied_head
 from ckpt.ext.explain.families.types import not_finite_statements
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
 _RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")
 _GOES_ON = re.compile(
@@ -60,11 +72,14 @@ def is_question(text: str) -> bool:
         return False
     return (
         asks_of_new_start(text)
+        or asks_of_count(text)
+        or (asks_of_averages(text) and "?" in text)
         or _MINUS_ONE.search(text) is not None
         or _OF_OPTIMIZER.search(text) is not None
         or (_NAN.search(text) is not None and _GOES_ON.search(text) is not None)
         or asks_of_frozen(text)
         or asks_of_means(text)
+        or asks_of_adapter(text)
         or (_RESULTS.search(text) is not None and _LOADED.search(text) is not None)
         or (_RATE.search(text) is not None and _RESUMES.search(text) is not None)
         or (_OF_FORMATS.search(text) is not None and _ASKS_HOW.search(text) is not None)
@@ -88,6 +103,7 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     rows = rows or list(of_means(text, case)) or list(of_tied_head(text, case))
     rows = rows or list(of_new_starts(text, case)) or list(_of_rates(text, case))
     rows = rows or list(of_worse_averages(text, case)) or list(of_frozen(text, case))
+    rows = rows or list(of_averages(text, case)) or list(of_counts(text, case))
     if not rows and asks_of_nan:
         rows = list(not_finite_statements(case))
     if not rows and _OF_OPTIMIZER.search(text) is not None:
@@ -101,7 +117,38 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
         yield from of_lacking_scaler(text, case)
         if case.is_folder:
             yield from _of_trainer(case)
+    if not rows and asks_to_load_adapter(text):
+        rows = list(of_adapter_alone(case))
+    rows = rows or list(_of_settings(text, case))
     yield from rows or of_sizes(text, case)
+
+
+_SETTING = re.compile(r"\b[a-z]{1,40}(?:_[a-z0-9]{1,40}){1,8}\b")
+_ASKS_FOR = re.compile(
+    r"(?i)\b(?:find|which|what|where|see|know|get|look ?up|settings?"
+    r"|hyper-?param\w{0,6})\b"
+)
+_MOST_SETTINGS = 12
+
+
+def _of_settings(text: str, case: Case) -> Iterator[Statement]:
+    """Give the values of a file whose names stand in a question."""
+    if _ASKS_FOR.search(text) is None or "?" not in text:
+        return
+    asked = set(_SETTING.findall(text))
+    found = [row for row in case.finds_value(asked) if type(row[1]) is not bool]
+    if not found or len(found) > _MOST_SETTINGS:
+        return
+    shown = [f"{show(name, 80)} is {show(str(node), 60)}" for name, node in found]
+    path = pasted_path(case.survey.path)
+    places = Counter(name.rpartition(".")[0] for name, _ in found)
+    place = places.most_common(1)[0][0]
+    yield Statement(
+        f"This file records what is asked for: {and_more(shown, _MOST_SETTINGS)}. All "
+        "that stands beside it:",
+        (),
+        None if path is None or not place else f"ckpt get {path} {place}",
+    )
 
 
 def _of_rates(text: str, case: Case) -> Iterator[Statement]:
@@ -135,6 +182,13 @@ def _of_rates(text: str, case: Case) -> Iterator[Statement]:
             (),
             line,
         )
+        if set(facts.rates) == {0.0} and first:
+            yield Statement(
+                "Its rate is 0, as at the end of a schedule. A run that loads it and "
+                "the schedule goes on at 0, and learns nothing: to train longer, build "
+                "a new schedule for all steps and load the model alone, or leave the "
+                "load of both out."
+            )
     for section in inner:
         place = show(section.name, 80)
         holder = section.name.rpartition(".")[0]
@@ -148,6 +202,13 @@ def _of_rates(text: str, case: Case) -> Iterator[Statement]:
             f"scheduler.{holder.partition('.')[2] or holder}.optimizer = optimizer",
         )
     held = {row.name.rpartition(".")[0] for row in inner}
+    has_schedule = any(row.kind == "scheduler" for row in case.survey.sections)
+    if case.optimizers and not has_schedule and not case.finds_value(("last_epoch",)):
+        yield Statement(
+            "It holds no state of a schedule: a run that goes on builds one anew, "
+            "which counts from 0 and sets its first rate, unless the program tells it "
+            "the step (last_epoch=…, or so many calls of step())."
+        )
     yield from _of_schedules(case, held)
     if not case.optimizers:
         numbers = [
@@ -303,6 +364,7 @@ def _of_results(text: str, case: Case) -> Iterator[Statement]:
             "called keeps its own: model = Net.load_from_checkpoint(path)."
         )
     if _RESUMES.search(text) is not None:
+        yield from of_place(case)
         yield of_resumed_state(case)
     chosen = case.survey.candidates[0]
     names = chosen.names()

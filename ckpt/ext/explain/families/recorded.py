@@ -25,6 +25,8 @@ _OF_TRAINING = re.compile(
 """Words of settings of a run that give no size of its model."""
 _LEAST = 8
 """Sizes below it stand for many things: layers, heads, channels of a picture."""
+_COUNT = re.compile(r"(?:num|n)_[a-z]\w{0,40}$")
+"""A count at the root of a file, as `num_vid`. It says more than a bare value does."""
 _MOST = 3
 """Settings of one value that are named: with more of them the value says little."""
 
@@ -48,12 +50,13 @@ def settings_of(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
         # True is an int for isinstance.
         if type(value.node) is int
         and value.node == ours
-        and _OF_SETTINGS.search(_parent_name(value.name))
+        and (_OF_SETTINGS.search(_parent_name(value.name)) or _COUNT.match(value.name))
         and not _OF_TRAINING.search(value.name.rpartition(".")[2].lower())
     ]
     # Some programs save their config as the text of its file.
     named += _in_yaml(ours, case)
-    if ours < _LEAST or not 0 < len(named) <= _MOST:
+    is_count = len(named) == 1 and _COUNT.match(named[0]) is not None
+    if (ours < _LEAST and not is_count) or not 0 < len(named) <= _MOST:
         return
     yield Statement(
         f"{ours:,} stands among the settings of this checkpoint: "

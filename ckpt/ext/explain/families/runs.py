@@ -7,11 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import Case, Statement, finding_statements
 from ckpt.ext.explain.origins import name_origin
-from ckpt.model.text import and_more, pasted_path, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 from ckpt.tree.find import children_of, counter
 from ckpt.tree.view import look
 
@@ -30,6 +31,9 @@ _BEGAN_ANEW = re.compile(
     r"\b(?:reset\w{0,4}|restart\w{0,3}|start\w{0,3} (?:over|again|anew))\b"
     # Read `training restarts at a much higher loss` as another complaint.
     r"(?! (?:at|with) (?:an? )?(?:\w+ ){0,2}(?:high|low|large|loss|big)\w*)"
+    r"|\bas if\b[^\n.]{0,40}\b(?:first time|never (?:been )?trained|untrained)\b"
+    r"|\b(?:not|n'?t|forg[eo]t\w{0,4}) (?:know|remember)?[^\n.]{0,20}"
+    r"\b(?:previous|earlier|last) (?:training|run)\b"
 )
 _GOES_ON = re.compile(
     r"(?i)\b(?:resum\w{1,4}|re-?start\w{0,3}|re-?load\w{0,3}|load(?:s|ed|ing)?"
@@ -45,6 +49,7 @@ _BEFORE = 40
 _COUNTERS = (
     "epoch",
     "current_epoch",
+    "current_step",
     "last_epoch",
     "iter",
     "iteration",
@@ -57,6 +62,10 @@ _COUNTERS = (
 )
 _DEEPEST = 2
 """Keys to a counter of a run: `epoch`, `meta.epoch`."""
+_SETTINGS = frozenset(
+    ("args", "opt", "options", "config", "cfg", "hparams", "hyper_parameters", "params")
+)
+"""The keys below which programs keep their settings: `args.iter`."""
 _OTHER_PART = re.compile(r"(?i)optim|sched|scaler|ema|^lr_")
 
 
@@ -91,6 +100,18 @@ def of_new_starts(text: str, case: Case) -> Iterator[Statement]:
             "its own option (kohya: --initial_epoch or --skip_until_initial_step)."
         )
         return
+    steps = max((_steps_of(section) for section in case.optimizers), default=0)
+    if not counters and steps:
+        yield Statement(
+            "This file records no epoch or step of the program, but its optimizer has "
+            f"made {counted_noun(steps, 'step')}. So it holds the state of a run, and "
+            "a program that takes it goes on with these weights and moments. The "
+            "counter comes from elsewhere: the name of the file, which must be kept "
+            "then, or an option of the program. Where the samples begin anew too, the "
+            "program took no weights of it, as with a prefix and strict=False, or with "
+            "another path."
+        )
+        return
     if not counters:
         yield Statement(
             "This file records no epoch, iteration or step, so a program that goes on "
@@ -106,6 +127,62 @@ def of_new_starts(text: str, case: Case) -> Iterator[Statement]:
         "training with (options such as pretrained, weights, load_from, finetune), and "
         "not as the run to go on with (resume), or its own code sets the counter anew "
         "after the load."
+        f"{_of_parts(case)}{_of_program(case)}"
+    )
+
+
+def of_place(case: Case) -> Iterator[Statement]:
+    """Say which epoch a file records, at which the log of a run that goes on has to
+    begin.
+    """
+    counters = _recorded_counters(case)
+    if not counters:
+        return
+    shown = and_more([f"{show(name, 60)} {number:,}" for name, number in counters], 3)
+    yield Statement(
+        f"This file records {shown}. A run that goes on from it says so in its first "
+        "lines, and counts on from there. Where its log begins at 0, the program took "
+        "the file as weights for a new training, or found no file at the path."
+    )
+
+
+_WHICH_COUNT = re.compile(
+    r"(?i)\b(?:which|what|how many|at what) (?:training )?"
+    r"(?:epochs?|steps?|iter(?:ation)?s?)\b|\bhow (?:long|far) (?:was|is|has|did)\b"
+    r"|\bhow (?:to|do i|can i|should i|do you)\b[^\n.?]{0,40}"
+    r"\b(?:resume|continue|go on)\b"
+)
+"""Words that ask how far a run was, or how to go on with it."""
+
+
+def asks_of_count(text: str) -> bool:
+    """Tell whether a text asks which epoch or step a file is of."""
+    return _WHICH_COUNT.search(text) is not None
+
+
+def of_counts(text: str, case: Case) -> Iterator[Statement]:
+    """Say which epoch or step a file records, where a question asks for it, and how a
+    run goes on from it.
+    """
+    if not asks_of_count(text):
+        return
+    counters = _recorded_counters(case)
+    steps = sorted({use.steps for use in case.survey.uses if use.steps})
+    told = [f"{show(name, 60)} is {number:,}" for name, number in counters]
+    told += [
+        f"{show(place, 60)}.last_epoch is {count:,} (a schedule counts its own calls)"
+        for place, count in counted_schedules(case)
+    ]
+    if steps:
+        told.append(f"the optimizer took {steps[-1]:,.0f} steps")
+    if not told:
+        yield Statement(
+            "This file records no epoch, iteration or step, and holds no optimizer "
+            "that counted: only its name or the log of its run can say."
+        )
+        return
+    yield Statement(
+        f"This file records where its run stood: {and_more(told, 6)}."
         f"{_of_parts(case)}{_of_program(case)}"
     )
 
@@ -134,6 +211,8 @@ def _recorded_counters(case: Case) -> list[tuple[str, int]]:
         and str(value.path[-1]) in _COUNTERS
         # True and False are ints for isinstance.
         and type(value.node) is int
+        # The settings of a run hold what it was asked for, and not what it did.
+        and str(value.path[0]) not in _SETTINGS
         # An optimizer, a scheduler and averages count for themselves.
         and not any(_OTHER_PART.search(str(key)) for key in value.path[:-1])
     ]
@@ -156,6 +235,13 @@ def _of_program(case: Case) -> str:
         return (
             " In Lightning load_from_checkpoint and load_state_dict take the weights "
             "alone; trainer.fit(model, ckpt_path=…) goes on with the run."
+        )
+    if "train_state.json" in case.survey.checkpoint.parts:
+        path = pasted_path(case.survey.path) or "FOLDER"
+        return (
+            f" kohya's sd-scripts go on from this folder with --resume {path}, and "
+            "read the step in train_state.json. --initial_step or --initial_epoch "
+            "would replace it."
         )
     if "detectron2" not in origin:
         return ""
@@ -328,7 +414,10 @@ def of_frozen(text: str, case: Case) -> Iterator[Statement]:
         return
     for match in case.survey.matches:
         model = match.model
-        if model is None or any(index is None for index in match.indices):
+        if model is None:
+            continue
+        if any(index is None for index in match.indices):
+            yield from _of_count(match, model, case)
             continue
         roles = case.survey.roles
         entries = [
@@ -368,6 +457,35 @@ def of_frozen(text: str, case: Case) -> Iterator[Statement]:
         "with, names each parameter that did not change, apart from buffers:",
         (),
         None if name is None else f"ckpt diff OLDER {name}",
+    )
+
+
+def _of_count(match: Match, model: Section, case: Case) -> Iterator[Statement]:
+    """Say how many parameters of a model an optimizer has, where the shapes of its
+    state do not tell which, and which of them it surely has.
+    """
+    roles = case.survey.roles
+    held = set(match.indices)
+    count = sum(
+        roles[index].role in ("parameter", "unknown") and not name.endswith(_BUFFERS)
+        for index, name in zip(model.indices, model.names(), strict=True)
+    )
+    sure = tuple(
+        name
+        for index, name in zip(model.indices, model.names(), strict=True)
+        if index in held
+    )
+    lacking = count - len(match.indices)
+    if lacking <= 0:
+        return
+    end = " These are surely in it:" if sure else ""
+    yield Statement(
+        f"{show(match.optimizer.name, 60) or 'The optimizer'} has "
+        f"{len(match.indices):,} of the {count:,} parameters of "
+        f"{show(model.name, 60) or 'the model'}. The other {lacking:,} are frozen, or "
+        "are buffers that only look like parameters. The shapes of its state do not "
+        f"tell all of them apart.{end}",
+        sure,
     )
 
 

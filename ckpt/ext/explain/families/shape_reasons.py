@@ -166,6 +166,7 @@ def shape_reasons(
         rows = [row for row in rows if not is_of_anchors(row)]
     yield from _reasons_of_rows(rows, shapes, message, case, is_wide=bool(wide))
     yield from _window_statements(rows)
+    yield from _query_statements(rows)
     turned = turned_statement(rows, message, shapes, case)
     if turned is not None:
         yield turned
@@ -177,6 +178,32 @@ def shape_reasons(
     if positions is not None:
         yield positions
     yield from input_statements(rows, shapes)
+    yield from _flattened_statements(rows, shapes)
+
+
+def _flattened_statements(
+    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]
+) -> Iterator[Statement]:
+    """Say that the first layer behind convolutions takes another number of inputs,
+    where no convolution differs.
+    """
+    taken = [
+        row
+        for row in rows
+        if len(row.checkpoint) == len(row.model) == 2
+        and row.checkpoint[0] == row.model[0]
+    ]
+    has_convolutions = any(len(shape) > 3 for shape in shapes.values())
+    is_same_network = all(len(row.checkpoint) < 3 for row in rows)
+    if len(taken) != 1 or len(rows) < 2 or not has_convolutions or not is_same_network:
+        return
+    row = taken[0]
+    yield Statement(
+        f"{show(row.name, 120)} takes {row.checkpoint[1]:,} inputs in the checkpoint "
+        f"and {row.model[1]:,} in the model, and no convolution differs: it gets what "
+        "they give in one row, so pictures of another size go in. Build the model for "
+        "the size of the run that saved, or train this layer anew."
+    )
 
 
 def _sole_reason(
@@ -316,6 +343,10 @@ def _head_statements(
     # In a list that moved equal names are other layers.
     if renumbered_blocks(message.missing, message.unexpected):
         return
+    durations = _durations_statement(heads, rest, shapes)
+    if durations is not None:
+        yield durations
+        return
     row = heads[0]
     # A table of labels has one row more, for no class.
     one_more = ((row.checkpoint[0] + 1,), (row.model[0] + 1,))
@@ -346,10 +377,43 @@ def _head_statements(
     )
 
 
+_JOINT = re.compile(r"(?:^|\.)joint\.joint_net\.\d{1,2}\.(?:weight|bias)$")
+_PREDICTED = re.compile(r"(?:^|\.)decoder\.prediction\.embed\.weight$")
+_MOST_DURATIONS = 16
+
+
+def _durations_statement(
+    heads: Sequence[Mismatch],
+    rest: Sequence[Mismatch],
+    shapes: dict[str, tuple[int, ...]],
+) -> Statement | None:
+    """Say that the joint network of a transducer of NeMo has outputs for durations on
+    one side, or return None.
+    """
+    words = [shape[0] for name, shape in shapes.items() if _PREDICTED.search(name)]
+    if rest or len(words) != 1 or not all(_JOINT.search(row.name) for row in heads):
+        return None
+    here, there = heads[0].checkpoint[0], heads[0].model[0]
+    # The vocabulary of both is the same: its table does not differ.
+    if words[0] != min(here, there) or abs(here - there) > _MOST_DURATIONS:
+        return None
+    tdt, plain = ("checkpoint", "model") if here > there else ("model", "checkpoint")
+    return Statement(
+        f"The vocabulary is the same on both sides ({words[0]:,} with the blank), and "
+        f"the joint network of the {tdt} has {abs(here - there):,} outputs more: the "
+        f"durations of a TDT transducer. The {plain} is an RNNT. Build the model with "
+        "the settings of the checkpoint, which stand in model_config.yaml of a .nemo: "
+        "loss.loss_name tdt and its durations, num_extra_outputs of the joint, and "
+        "the decoding of TDT."
+    )
+
+
 def _outputs_noun(heads: Sequence[Mismatch], case: Case) -> str:
     """The word for the outputs of last layers."""
     if "fairseq" in (name_origin(case.survey) or ""):
         return "symbols or classes, as the dictionary of the run has them"
+    if all(_OF_POINTS.search(_last_word(head.name)) for head in heads):
+        return "outputs, as of points, coordinates or boxes"
     # A convolution may have a map for each joint. Only its name tells classes.
     has_maps = any(len(head.model) > 2 for head in heads)
     if has_maps and not any(_OF_CLASSES.search(head.name) for head in heads):
@@ -409,6 +473,25 @@ def _window_statements(rows: Sequence[Mismatch]) -> Iterator[Statement]:
         )
 
 
+_QUERIES = re.compile(r"(?:^|[._])pos_quer(?:y|ies)$")
+
+
+def _query_statements(rows: Sequence[Mismatch]) -> Iterator[Statement]:
+    """Say that a decoder has queries for another number of symbols, as PARSeq."""
+    for row in rows:
+        if not _QUERIES.search(row.name) or len(row.checkpoint) != len(row.model):
+            continue
+        here, there = row.checkpoint[-2:][0], row.model[-2:][0]
+        if here == there:
+            continue
+        yield Statement(
+            f"{show(row.name, 100)} has a query for each place of the text that is "
+            f"read: {here:,} in the checkpoint and {there:,} in the model, one of "
+            f"them for its end. So set the greatest length of a text to {here - 1:,} "
+            "(PARSeq: max_label_length)."
+        )
+
+
 def replaced_in(message: Message, shapes: dict[str, tuple[int, ...]]) -> list[Replaced]:
     """The parts that are another network in the file than in the model."""
     here = [name for name in message.unexpected if name in shapes]
@@ -435,6 +518,17 @@ def _bins_text(row: Mismatch) -> str:
 _TRANSFORMS = (256, 512, 1024, 2048, 4096)
 """Lengths of a Fourier transform that programs for sound use."""
 
+
+def _last_word(name: str) -> str:
+    """The last word of the module of a tensor that is no number."""
+    words = [word for word in name.split(".")[:-1] if not word.isdigit()]
+    return words[-1] if words else ""
+
+
+_OF_POINTS = re.compile(
+    r"(?i)coarse|coord|point|xyz|offset|bbox|box_?reg|keypoint|landmark"
+)
+"""Words in the name of a last layer whose outputs are places."""
 _OF_CLASSES = re.compile(r"(?i)cls|class|logit|score|seg|fc|out[._]?conv|predict")
 """Words in the name of a convolution that has a map for each class."""
 

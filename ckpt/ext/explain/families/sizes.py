@@ -53,6 +53,13 @@ def of_sizes(text: str, case: Case) -> Iterator[Statement]:
             case.plan(("smaller",)),
         )
         return
+    if held[0].kind == "optimizer":
+        yield Statement(
+            "It is the state of an optimizer, and no weights: SGD with momentum keeps "
+            "a number for each parameter, so it is as large as the weights, and Adam "
+            "keeps two. Only a run that goes on needs it."
+        )
+        return
     types = list(dict.fromkeys(row.tensor.dtype.name for row in case.survey.tensors))
     yield Statement(
         f"It holds nothing but weights, in {and_more(types, 3)}: the bytes follow from "

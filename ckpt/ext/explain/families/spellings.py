@@ -4,11 +4,14 @@ or shortened to a module.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from ckpt.bytes.far import is_url
 from ckpt.evidence.adapters import piece_of
 from ckpt.evidence.dialects import LEAVES
+from ckpt.evidence.loading import string_literal
 from ckpt.evidence.pretrained import merged_parts
 from ckpt.ext.explain.case import Case, Statement, be_verb
 from ckpt.ext.explain.message import Message
@@ -491,8 +494,59 @@ def trained_adapter(
     )
 
 
+_NEW = re.compile(r"were not initialized from the model checkpoint at (\S{1,1000})")
+"""The words of transformers, with the model whose file lacks the keys."""
+
+
+def _beside_adapter(base: Sequence[str], case: Case) -> Statement | None:
+    """Say that another file of the folder of an adapter has the missing keys, or return
+    None.
+    """
+    path = case.survey.path
+    if not base or is_url(path) or not os.path.isdir(path):
+        return None
+    read = set(case.survey.checkpoint.parts)
+    for file in sorted(os.listdir(path)):
+        if file in read or not file.endswith((".bin", ".pt", ".safetensors")):
+            continue
+        names = case.names_in(os.path.join(path, file))
+        # PEFT puts two words before the names of the model.
+        if names and all(
+            any(f".{name}".endswith(f".{key}") for name in names) for key in base
+        ):
+            return Statement(
+                f"{and_more([show(key, 80) for key in base], 4)} {be_verb(base)} in "
+                f"{show(file, 80)} of this folder: parts that the training trained "
+                "whole, beside the adapter. The base model lacks them, so they stay "
+                "random until that file is loaded, too. PeftModel does not read it: "
+                "load this folder with the program that trained it, and give it the "
+                "base model as such (LLaVA: --model-path this folder, whose name has "
+                "lora and llava in it, and --model-base), or load the file yourself:",
+                (),
+                _line_of_parts(os.path.join(path, file), base, names),
+            )
+    return None
+
+
+def _line_of_parts(path: str, base: Sequence[str], names: Collection[str]) -> str:
+    """The line that loads the tensors of a file under the names of a model."""
+    ends = (name.removesuffix(base[0]) for name in names if name.endswith(base[0]))
+    begin = min(ends, key=len)
+    load = f'torch.load({string_literal(path)}, map_location="cpu")'
+    if path.endswith(".safetensors"):
+        load = f"safetensors.torch.load_file({string_literal(path)})"
+    return (
+        "model.load_state_dict({name.removeprefix("
+        f"{string_literal(begin)}): value for name, value in {load}.items()}}, "
+        "strict=False)"
+    )
+
+
 def base_of_adapter(
-    absent: Sequence[str], shapes: Mapping[str, tuple[int, ...]], case: Case
+    absent: Sequence[str],
+    shapes: Mapping[str, tuple[int, ...]],
+    case: Case,
+    text: str = "",
 ) -> Iterator[Statement]:
     """Say that an adapter has no weights of its base model, and whether its own found
     their places.
@@ -511,7 +565,20 @@ def base_of_adapter(
         return
     others = [name for name in absent if _LORA.search(name)]
     base = [name for name in absent if not _LORA.search(name)]
-    if base:
+    beside = _beside_adapter(base, case)
+    if beside is not None:
+        yield beside
+        return
+    if base and (named := _NEW.search(text)) is not None:
+        yield Statement(
+            f"The message is about {show(named[1], 120)}, and not about this adapter: "
+            f"{counted_noun(len(base), 'key')} of the class {be_verb(base)} not there, "
+            "and this adapter has none of them either. So they are random. They come "
+            "from another file: one that the training wrote beside the adapter for "
+            "parts that it trained whole, or the checkpoint from which it began.",
+            tuple(base),
+        )
+    elif base:
         yield Statement(
             f"{counted_noun(len(base), 'missing key')} {be_verb(base)} of the base "
             "model. The file of an adapter has none of its weights: expected, for they "

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, be_verb
+from ckpt.ext.explain.case import Case, Statement, be_verb, load_statements
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.tensors import parts_of
@@ -101,6 +101,38 @@ def _not_finite(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a sampler that gets NaN: are there any in the weights?"""
     del message
     yield from not_finite_statements(case)
+
+
+OF_STATISTICS = re.compile(
+    r"`?\b(?:mean|std|min|max)\b`? is infinity|No stats? (?:were )?(?:found|provided)"
+)
+"""The words of lerobot for a policy whose statistics were never set."""
+
+
+def of_statistics_unset(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Say which statistics of a file are infinite, as a policy is built that gets none
+    of its data.
+    """
+    del found
+    unset = [row for row in case.not_finite or () if row.code == "inf"]
+    for finding in unset:
+        yield Statement(finding.message)
+    if unset:
+        yield Statement(
+            "lerobot fills the mean and the std of the data with infinity until it is "
+            "given them. So this file was saved, or its weights were loaded, without "
+            "the statistics of its data set: give them when the policy is built "
+            "(dataset_stats=dataset.meta.stats), and save it anew."
+        )
+    elif case.not_finite is not None:
+        yield Statement(
+            f"All {counted_noun(len(case.survey.tensors), 'tensor')} of this file were "
+            "read, and none is infinite. Where it holds no statistics of the data "
+            "either (buffer_…mean), newer versions of lerobot keep them in files of "
+            "their own beside it (policy_preprocessor): load them too, or give the "
+            "policy dataset_stats."
+        )
+    yield from load_statements(case)
 
 
 def not_finite_statements(case: Case) -> Iterator[Statement]:

@@ -522,6 +522,9 @@ def inputs_statement(message: Message) -> Statement | None:
     # Features that were added make the same difference in every layer.
     if len(steps) != 1 or not inner:
         return None
+    # A matrix that is no weight of a layer takes no inputs: one column a video, a word.
+    if not all("weight" in row.name.rpartition(".")[2] for row in inner):
+        return None
     # The columns of a table are its width, and no inputs.
     if any(_OF_TABLES.search(row.name) for row in inner):
         return None

@@ -1,0 +1,90 @@
+"""Running averages of weights (EMA) that a program or a question asks a file for."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from ckpt.ext.explain.case import Case, Statement, command_statements
+from ckpt.model.text import and_more, show
+
+AVERAGES = re.compile(r"(?i)(?:^|[_. -])ema(?:[_. -]|$)")
+"""The word for averages in a key or in the name of a file."""
+_ASKED = re.compile(
+    r"(?i)\b(?:where|is|are|does|do|has|have|restor\w{1,4}|sav(?:e|ed|ing|es)|lost"
+    r"|get|find|extract|use|load(?:s|ed|ing)?|missing|lacks?)\b"
+)
+_WORD = re.compile(r"\bEMA\b|\bema\b|(?i:\b(?:exponential )?moving averages?\b)")
+
+
+def of_no_averages(case: Case) -> Iterator[Statement]:
+    """Say that a file has no averages, where its keys name none."""
+    kinds = {section.kind for section in case.survey.sections}
+    models = [section for section in case.survey.candidates if section.name]
+    if "ema" in kinds or len(models) != 1 or _among_weights(case):
+        return
+    label = show(models[0].name, 60)
+    yield Statement(
+        f"By its keys this file has no running averages (EMA): {label} has the weights "
+        "of the training itself. They load in their place, and a program that was "
+        "measured with averages gives other results with them, mostly worse ones. "
+        "Averages that a run kept in memory alone, or in a file of their own, are not "
+        "here: a run that goes on from this file begins them anew from the weights."
+    )
+
+
+_IN_NAMES = re.compile(
+    r"^((?:[^.]{1,60}\.){0,3}(?:\w{0,40}_)?(?:ema|averaged)(?:_\w{0,40})?\.)"
+)
+"""A beginning of names for averages that stand among the weights: `model_ema.`."""
+
+
+def _among_weights(case: Case) -> dict[str, int]:
+    """The beginnings of names that mean averages in a state dict, with the counts of
+    their tensors.
+    """
+    names = (name for part in case.survey.candidates for name in part.names())
+    found = (match[1] for name in names if (match := _IN_NAMES.match(name)))
+    return dict(Counter(found))
+
+
+def asks_of_averages(text: str) -> bool:
+    """Tell whether a text asks for the averages of a file."""
+    return _WORD.search(text) is not None and _ASKED.search(text) is not None
+
+
+def of_averages(text: str, case: Case) -> Iterator[Statement]:
+    """Say where the averages of a file are, or that it has none, where a question asks
+    for them.
+    """
+    if not asks_of_averages(text):
+        return
+    averages = [row for row in case.survey.sections if row.kind == "ema"]
+    among = _among_weights(case)
+    if not averages and among:
+        shown = [f"{show(begin, 60)} ({count:,})" for begin, count in among.items()]
+        yield Statement(
+            "This file has running averages (EMA) among its weights, below "
+            f"{and_more(shown, 3)}. The others are the weights of the training itself. "
+            "A program that loads the state dict and calls the model computes with the "
+            "latter: it has to copy the averages over them (ema_scope() in "
+            "latent-diffusion, copy_to() of its EMA)."
+        )
+        yield from command_statements(
+            "With the names of the model the averages are written so:",
+            case.plan(("slim", "--ema")),
+        )
+        return
+    if not averages:
+        yield from of_no_averages(case)
+        return
+    places = [show(row.name, 80) or "the root" for row in averages]
+    yield Statement(
+        f"This file has running averages (EMA), in {and_more(places, 4)}. A program "
+        "that loads the model alone does not use them."
+    )
+    yield from command_statements(
+        "They are written under the names of the model by:",
+        case.plan(("slim", "--ema")),
+    )
