@@ -116,7 +116,33 @@ class Rebuilder:
         # A state comes after its call, so that inner calls are the last in the file.
         for call, build in reversed(from_states):
             self._annotate_call(call, build)
+        if self._bounds is not None:
+            self._look_at_generators(pickle, self._bounds)
         refuse_odd_containers(pickle)
+
+    def _look_at_generators(self, pickle: Pickle, bounds: Bounds) -> None:
+        """Note the states of generators that lead out of their numbers."""
+        classes = {
+            name
+            for name in pickle.globals.values()
+            if name.qualified == "torch._C.Generator"
+        }
+        if not classes:
+            return
+        for call in pickle.calls:
+            # A class may be given to a function of copyreg.
+            if not call.states or classes.isdisjoint((call.func, *call.args[:1])):
+                continue
+            for part in _tuple_state(call):
+                state = tensor_of(part)
+                if type(state) is not TensorRef:
+                    continue
+                excess = bounds.excess_of_generator(state)
+                if excess is not None:
+                    self.excesses.append(
+                        f"{excess}, in the generator at byte {call.offset:,} of the "
+                        "pickle"
+                    )
 
     def set_meaning(self, call: Opaque) -> None:
         """Set the `meaning` of one call, whose parts have theirs already. Raises

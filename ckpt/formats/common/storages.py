@@ -23,6 +23,7 @@ from ckpt.model.nodes import Global, Node, PersistentId
 from ckpt.model.places import Range
 from ckpt.model.tensors import Storage
 from ckpt.model.text import and_more, counted_noun, show, size_text
+from ckpt.pickle.judge.weights_only import TORCH
 from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
 
 _KEY_BYTES = 65_000
@@ -367,6 +368,16 @@ class StorageFolder:
         return notices
 
     @property
+    def refusal(self) -> str | None:
+        """The reason why torch.load refuses the records, or None. Its older versions
+        and `mmap=True` pass over what follows a storage.
+        """
+        if not self._longer:
+            return None
+        listed = and_more(self._longer, 1)
+        return f"torch {TORCH} refuses records longer than their storages: {listed}"
+
+    @property
     def is_deflated(self) -> bool:
         """True where a storage that was named is compressed in the file."""
         return self._deflated > 0
@@ -450,4 +461,5 @@ def tree_of(
     folder = StorageFolder(archive, "data", contents, prefix, big=is_big)
     interpret_pickle(pickle, contents, limits, folder.resolve, 0)
     contents.notices += folder.notices()
+    contents.not_loadable = contents.not_loadable or folder.refusal
     return pickle.root

@@ -91,6 +91,7 @@ def read_from(
         contents.notices.append(Notice("container", refused))
     if any(type(row.pid) is tuple and len(row.pid) == 6 for row in pickle.persistent):
         contents.not_loadable = "torch refuses persistent ids of 6 fields in a zip file"
+    contents.not_loadable = contents.not_loadable or folder.refusal
     contents.notices += folder.notices()
     contents.notices += folder.mapping_notices()
     left_out: frozenset[str] = frozenset()
@@ -112,7 +113,7 @@ def read_from(
         origin=origin,
         byteorder=byteorder,
     )
-    if archive.outside or refused is not None:
+    if archive.outside or refused is not None or folder.refusal is not None:
         # A copy would be refused as well, and so would a file with a new pickle at its
         # end: it is written anew.
         traits = FORMAT.traits._replace(in_place=False)
