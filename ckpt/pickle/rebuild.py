@@ -817,9 +817,15 @@ def _storage_view(
     if node.shift and type(offset) is int:
         offset += node.shift
     # As in torch, a tensor without a dtype over an untyped storage holds bytes.
-    return strided_tensor(
-        storage, dtype or storage.dtype or UINT8, size, stride, offset, requires_grad
-    )
+    held = dtype or storage.dtype or UINT8
+    ref = strided_tensor(storage, held, size, stride, offset, requires_grad)
+    if node.reach is not None:
+        # torch counts the view in elements of the class of its storage.
+        if held != (storage.dtype or UINT8):
+            raise BadCallError("its type is not that of the view of its storage")
+        if ref.extent[1] * 8 > node.reach * held.bits:
+            raise BadCallError("it reaches past the view of its storage")
+    return ref
 
 
 def _parse_dtype(node: Node) -> DType:

@@ -24,7 +24,8 @@ def _refused_by(make: type) -> Callable[[Opaque], bool]:
 
     def is_refused(call: Opaque) -> bool:
         args = [_plain_value(arg) for arg in call.args]
-        if call.how != "reduce" or call.kwargs is not None or _UNKNOWN in args:
+        # These classes refuse it when they make an object, also without a call.
+        if call.kwargs is not None or _UNKNOWN in args:
             return False
         try:
             make(*args)
@@ -82,7 +83,9 @@ def _are_no_bytes(call: Opaque) -> bool:
     a text that its codec does not have.
     """
     args = call.args
-    if call.how != "reduce" or call.kwargs is not None:
+    # A bytearray that is made without a call looks at nothing.
+    is_filled = call.how == "reduce" or class_of(call) == "builtins.bytes"
+    if not is_filled or call.kwargs is not None:
         return False
     if len(args) == 1 and (type(args[0]) is list or is_tuple(args[0])):
         return not all(_is_byte(item) for item in args[0])
@@ -100,7 +103,7 @@ def _is_byte(node: Node) -> bool:
 
 def _is_no_text(call: Opaque) -> bool:
     """Tell whether a call of `str` is given bytes that are no text in its codec."""
-    if call.how != "reduce" or len(call.args) != 2 or call.args[1] not in CODECS:
+    if len(call.args) != 2 or call.args[1] not in CODECS:
         return False
     data = as_bytes(call.args[0])
     if data is None:

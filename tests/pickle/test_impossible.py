@@ -166,3 +166,124 @@ def test_a_record_that_is_too_long(command: str, tmp_path: Path) -> None:
     assert inside(command, path, "-o", written, cwd=tmp_path).code == 0
     assert torch.load(written)["w"].tolist() == [[0.0] * 3] * 2
     assert json_of(written)["load"] is not None
+
+
+@pytest.mark.parametrize("alignment", [b"0", b"-64", b"00", b"18446744073709551616"])
+def test_an_alignment_that_ends_torch(alignment: bytes, tmp_path: Path) -> None:
+    """Loading to meta ended with a signal: torch divides by the number in C."""
+    path = written_with(alignment, tmp_path)
+    run = inside("inspect", path, cwd=tmp_path)
+    assert run.code == 2 and b"invalid alignment" in run.err
+
+
+def test_an_alignment_that_is_no_number(tmp_path: Path) -> None:
+    path = written_with(b"abc", tmp_path)
+    assert json_of(path)["load"] is None
+    with pytest.raises(ValueError, match="abc"):
+        torch.load(path)
+
+
+def written_with(alignment: bytes, folder: Path) -> Path:
+    path = folder / "x.pth"
+    path.write_bytes(
+        zip_file(
+            [
+                ("archive/data.pkl", pickled({"w": op.tensor()})),
+                ("archive/.format_version", b"1"),
+                ("archive/.storage_alignment", alignment),
+                ("archive/byteorder", b"little"),
+                ("archive/data/0", bytes(24)),
+                ("archive/version", b"3\n"),
+            ]
+        )
+    )
+    return path
+
+
+SET = glob("builtins", "set")
+UNHASHABLE = {
+    "a list": op.empty_set() + op.mark() + value([1]) + op.additems(),
+    "a dict": op.mark() + value({}) + op.frozenset_(),
+    "a call": call(SET, [value([1])]),
+    "a tuple": call(glob("builtins", "frozenset"), [([1], 2)]),
+    "a namespace": call(SET, [call(glob("types", "SimpleNamespace"))]),
+    "keys of a call": call(glob("collections", "OrderedDict"), [([1], 2)]),
+}
+
+
+@pytest.mark.parametrize("name", UNHASHABLE)
+def test_items_without_a_hash(name: str, tmp_path: Path) -> None:
+    """Keys of dicts were looked at alone."""
+    path = tmp_path / "x.pth"
+    path.write_bytes(torch_zip(pickled({"w": op.tensor(), "x": UNHASHABLE[name]})))
+    assert json_of(path)["load"] is None
+    with pytest.raises(TypeError, match="unhashable"):
+        torch.load(path, weights_only=False)
+
+
+TWICE = {
+    "a class": [glob("builtins", "slice")] * 2,
+    "two names of a dtype": [glob("torch", "float"), glob("torch", "float32")],
+    "two names of a class": [glob("__builtin__", "set"), glob("builtins", "set")],
+    "a device": [call(glob("torch", "device"), "cpu")] * 2,
+    "a path": [call(glob("pathlib", "PosixPath"), "a", "b")] * 2,
+    "tuples of classes": [(glob("builtins", "slice"), 1)] * 2,
+    "an enum": [call(glob("torch.profiler.profiler", "ProfilerAction"), 1)] * 2,
+    "an object": [
+        call(glob("random", "Random")) + op.put(5),
+        op.get(5),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_sets_with_an_object_twice_are_refused(name: str, tmp_path: Path) -> None:
+    """Python keeps one of them, and ckpt showed both."""
+    for program in (
+        op.mark() + b"".join(map(value, TWICE[name])) + op.frozenset_(),
+        call(SET, TWICE[name]),
+    ):
+        path = tmp_path / "x.pth"
+        path.write_bytes(torch_zip(pickled({"w": op.tensor(), "x": program})))
+        run = inside("inspect", path, cwd=tmp_path)
+        assert run.code == 2 and b"are equal" in run.err
+
+
+def test_sets_of_other_objects_are_read(tmp_path: Path) -> None:
+    things: set[Any] = {torch.float32, torch.float16, slice, set, torch.device("cpu")}
+    things |= {torch.device("cuda", 1), ("cuda", 1), Path("a"), Path("b"), 1, "1"}
+    torch.save({"w": torch.ones(2), "x": things}, tmp_path / "x.pth")
+    assert json_of(tmp_path / "x.pth")["load"] is not None
+
+
+def test_names_of_python_2_in_a_protocol_of_python_3(tmp_path: Path) -> None:
+    """Python 3 maps them up to protocol 2 alone."""
+    path = tmp_path / "x.pth"
+    program = {"w": op.tensor(), "x": call(glob("__builtin__", "set"), [1])}
+    path.write_bytes(torch_zip(pickled(program, protocol=4)))
+    assert json_of(path)["load"] is None
+    with pytest.raises(ModuleNotFoundError):
+        torch.load(path, weights_only=False)
+    path.write_bytes(torch_zip(pickled(program)))
+    assert json_of(path)["load"] is not None
+    torch.load(path, weights_only=False)
+
+
+@pytest.mark.parametrize("text", ["1_0", " 1", "1\t"])
+def test_floats_that_the_unpickler_in_c_refuses(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    path.write_bytes(torch_zip(pickled({"w": op.tensor(), "x": op.line("F", text)})))
+    run = inside("inspect", path, cwd=tmp_path)
+    assert run.code == 2 and b"invalid number" in run.err
+    with pytest.raises(ValueError, match="float"):
+        torch.load(path, weights_only=False)
+
+
+def test_nothing_appended_to_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    program = call(glob("_codecs", "encode"), "a") + op.mark() + op.appends()
+    path.write_bytes(torch_zip(pickled({"w": op.tensor(), "x": program})))
+    torch.load(path, weights_only=False)
+    with pytest.raises(Exception, match="Can only extend lists"):
+        torch.load(path)
+    assert json_of(path)["weights_only"]["loads"] is False

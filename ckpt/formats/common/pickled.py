@@ -26,7 +26,7 @@ from ckpt.pickle.bounds import Bounds
 from ckpt.pickle.judge import imports, weights_only
 from ckpt.pickle.judge.imports import Judgement, looks_like_enum
 from ckpt.pickle.judge.impossible import impossible_call
-from ckpt.pickle.judge.known import is_known
+from ckpt.pickle.judge.known import OLD_MODULES, is_known
 from ckpt.pickle.keys import refuse_equal_keys
 from ckpt.pickle.machine import MachineError, Pickle
 from ckpt.pickle.rebuild import Rebuilder
@@ -303,13 +303,24 @@ def _why_not_loadable(pickles: Sequence[Pickle], *, by_torch: bool) -> str | Non
                 f"the call of {show(call.class_name, 60)} at byte {call.offset:,} of "
                 "the pickle cannot succeed"
             )
+        old = next(filter(_is_of_python2, pickle.globals.values()), None)
+        if old is not None:
+            return (
+                f"its pickle of protocol {old.protocol} names {old.module}, which "
+                "Python 3 does not have"
+            )
     for pickle in pickles:
         if pickle.unhashable is not None:
             return (
-                f"the dict at byte {pickle.unhashable:,} of the pickle has an "
+                f"the dict or set at byte {pickle.unhashable:,} of the pickle has an "
                 "unhashable key"
             )
     return None
+
+
+def _is_of_python2(name: Global) -> bool:
+    # Python reads the names of Python 2 in the protocols that Python 2 has.
+    return name.protocol > 2 and name.module in OLD_MODULES
 
 
 def _list_storages(contents: Contents, flat: Flat) -> Sequence[Storage]:

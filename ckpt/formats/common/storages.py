@@ -48,6 +48,27 @@ def byteorder_of(archive: Archive) -> str:
     return text.decode()
 
 
+def alignment_refusal(archive: Archive) -> str | None:
+    """Return the reason why torch refuses the record `.storage_alignment`, or None.
+
+    Raises UnreadableError for a number by which torch divides in C, and ends with a
+    signal, if it loads to meta.
+    """
+    record = archive.find(".storage_alignment")
+    if record is None:
+        return None
+    text = archive.read(record, 64, "entries") if record.size <= 64 else b"too much"
+    try:
+        number = int(text)
+    except ValueError:
+        return "torch finds no number in the record .storage_alignment"
+    if not 0 < number < 2**63:
+        raise UnreadableError(
+            f"invalid alignment {number} in the record .storage_alignment"
+        )
+    return None
+
+
 def refuse_big(archive: Archive, loader: str) -> None:
     """Raise UnreadableError for an archive of a big-endian machine where `loader` reads
     bytes in the order of its own.
@@ -461,5 +482,7 @@ def tree_of(
     folder = StorageFolder(archive, "data", contents, prefix, big=is_big)
     interpret_pickle(pickle, contents, limits, folder.resolve, 0)
     contents.notices += folder.notices()
-    contents.not_loadable = contents.not_loadable or folder.refusal
+    contents.not_loadable = (
+        contents.not_loadable or folder.refusal or alignment_refusal(archive)
+    )
     return pickle.root
