@@ -680,6 +680,17 @@ _CONTAINERS = frozenset(
     for module in modules
     for name in names
 )
+_PATHS = (
+    "Path",
+    "PosixPath",
+    "PurePath",
+    "PurePosixPath",
+    "PureWindowsPath",
+    "WindowsPath",
+)
+_LOOKED_AT = _CONTAINERS | {
+    f"{module}.{name}" for module in ("pathlib", "pathlib._local") for name in _PATHS
+}
 _FILLED_BY_INIT = tuple(
     f".{name}"
     for name in (
@@ -691,6 +702,8 @@ _FILLED_BY_INIT = tuple(
         "Counter",
         "deque",
         "defaultdict",
+        # Since Python 3.12.
+        *_PATHS,
     )
 )
 _DICTS = (
@@ -735,7 +748,7 @@ def refuse_odd_containers(pickle: Pickle) -> None:
         if made.endswith(_REPLACED):
             where = f"{made} at byte {call.offset:,}"
             raise UnreadableError(f"damaged pickle: {where}: an item of it is replaced")
-    names = {name for name in pickle.globals.values() if name.qualified in _CONTAINERS}
+    names = {name for name in pickle.globals.values() if name.qualified in _LOOKED_AT}
     makers = {
         name
         for name in pickle.globals.values()

@@ -287,3 +287,12 @@ def test_nothing_appended_to_bytes(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="Can only extend lists"):
         torch.load(path)
     assert json_of(path)["weights_only"]["loads"] is False
+
+
+def test_a_path_that_is_made_without_its_call(tmp_path: Path) -> None:
+    """Python fills it in `__init__` since 3.12: it is no path there."""
+    path = tmp_path / "x.pth"
+    program = glob("pathlib", "PosixPath") + value(("a",)) + op.newobj()
+    path.write_bytes(torch_zip(pickled({"w": op.tensor(), "x": program})))
+    run = inside("inspect", path, cwd=tmp_path)
+    assert run.code == 2 and b"made without the call that fills it" in run.err
