@@ -113,6 +113,12 @@ def foreign_code(checkpoint: Checkpoint) -> str | None:
         if isinstance(library, str) and library not in _LIBRARIES:
             return str(key)
     waiting = [root.get("config"), root.get("adapter_config"), index]
+    # Each part of a pipeline has a document of its own.
+    for file, document in children_of(checkpoint.beside):
+        # A loader may read what ckpt does not, and an adapter names its base.
+        if document is None or str(file).endswith("adapter_config.json"):
+            return str(file)
+        waiting.append(document)
     # No recursion: a document may be nested deep.
     while waiting:
         for key, value in children_of(waiting.pop()):

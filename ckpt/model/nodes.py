@@ -118,16 +118,17 @@ class PersistentId:
     """An object that torch keeps outside the pickle: a storage, or the class of a
     module in a legacy file.
 
-    `shift` is where its view of the storage begins, in elements. It is 0 except for
-    views of torch before 0.4.
+    `shift` is where its view of the storage begins, in elements, and `reach` where it
+    ends. They are 0 and None except for views of torch before 0.4.
     """
 
-    __slots__ = ("meaning", "offset", "pid", "shift")
+    __slots__ = ("meaning", "offset", "pid", "reach", "shift")
 
     def __init__(self, pid: Node, offset: int) -> None:
         self.pid = pid
         self.offset = offset
         self.shift = 0
+        self.reach: int | None = None
         self.meaning: Storage | Global | None = None
 
 

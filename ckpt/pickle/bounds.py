@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from struct import unpack
 
-from ckpt.model.dtypes import DType, contiguous
+from ckpt.model.dtypes import UINT8, DType, contiguous
 from ckpt.model.errors import UnreadableError
 from ckpt.model.nodes import Global, Node
 from ckpt.model.tensors import Composite, Storage, TensorRef, tensor_ref
@@ -25,6 +25,11 @@ _SPAN = 8 << 20
 _AGAIN = 1_000_000
 """Numbers that are read again, because tensors share their parts, until the grammar
 calls the file dangerous for it.
+"""
+_GENERATOR_BYTES, _GENERATOR_NUMBERS = 5_048, 624
+"""The least bytes of the state of a generator on the CPU, and its numbers. torch
+compares the number that is left, and the place of the next one, each with 624
+(aten/src/ATen/core/MT19937RNGEngine.h).
 """
 COMPRESSED = ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
 _BLOCKED = ("sparse_bsr", "sparse_bsc")
@@ -252,6 +257,28 @@ class Bounds:
             return _excess_of_compressed(tensor, parts)
         except UnreadableError:
             return None
+
+    def excess_of_generator(self, state: TensorRef) -> str | None:
+        """Return the place behind its numbers from which a generator on the CPU takes a
+        number, as text, or None.
+        """
+        is_state = state.dtype == UINT8 and state.numel >= _GENERATOR_BYTES
+        if not is_state or state.stride != (1,) or state.storage.place is None:
+            return None
+        head = tensor_ref(state.storage, UINT8, (24,), (1,), state.offset)
+        if not self._may_read([head]):
+            return None
+        from ckpt.elements.blocks import elements  # here: few files have generators
+
+        try:
+            _, left, _, place = unpack("<QiiQ", b"".join(elements(head)))
+        except UnreadableError:
+            return None
+        # torch makes new numbers before it takes one where one is left.
+        last = place % 2**32 + left - 2
+        if left < 2 or last < _GENERATOR_NUMBERS:
+            return None
+        return f"the place {last:,} among {_GENERATOR_NUMBERS} numbers"
 
     def _may_read(self, parts: Sequence[TensorRef]) -> bool:
         """Count what is read again. Return False where the grammar counts too much of

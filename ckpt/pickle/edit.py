@@ -136,6 +136,7 @@ class Edit:
         elif type(node) is PersistentId:
             named = PersistentId(node.pid, node.offset)
             named.shift = node.shift
+            named.reach = node.reach
             named.meaning = node.meaning
             if type(node.meaning) is Storage:
                 named.meaning = storage = self.storage(node.meaning)

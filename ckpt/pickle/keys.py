@@ -31,7 +31,7 @@ from ckpt.pickle.judge.known import (
     is_known,
     python3_name,
 )
-from ckpt.pickle.machine import Pickle, note_hashed
+from ckpt.pickle.machine import Pickle, note_hashed, note_unhashable
 from ckpt.tree.arrays import as_bytes, numpy_dtype
 from ckpt.tree.find import are_texts, is_compared, key_text
 
@@ -244,6 +244,7 @@ def _count_call_keys(
     if not keys:
         noted[id(given)] = _Noted(0, (), given)
         return
+    note_unhashable(pickle, keys, call.offset)
     entries, objects = pickle.hashes.entries, len(pickle.hashed)
     try:
         _refuse_crowd(keys, linear=linear)
@@ -321,6 +322,7 @@ class _Spellings:
     def __init__(self) -> None:
         self._numbers: dict[tuple[object, ...], int] = {}
         self._known: dict[int, tuple[int | None, Node]] = {}
+        self._items: dict[int, tuple[int | None, Node]] = {}
 
     def compare(self, keys: Sequence[Node]) -> None:
         """Refuse keys of one dict of which two may be equal, though they are spelled in
@@ -343,20 +345,55 @@ class _Spellings:
             raise UnreadableError("damaged pickle: two keys of a dict may be equal")
 
     def have_equal(self, items: Sequence[Node]) -> bool:
-        """Tell whether two items of a set are surely equal. Python keeps one of them.
-
-        Objects are not compared, for their names say too little.
+        """Tell whether two items of a set are surely equal, of which Python keeps
+        one.
         """
         if len(items) < 2 or (are_texts(items) and len(set(items)) == len(items)):
             return False
         seen: set[int] = set()
         for item in items:
-            number = self._number_key(item, 0) if _is_compared_item(item, 0) else None
+            number = self._number_item(item, 0)
             if number in seen:
                 return True
             if number is not None:
                 seen.add(number)
         return False
+
+    def _number_item(self, item: Node, depth: int) -> int | None:
+        """The number of an item of a set, which another one has only if both are surely
+        equal. None is no answer.
+        """
+        if type(item) is PersistentId and type(item.meaning) is Global:
+            item = item.meaning
+        if type(item) is Global:
+            text = python3_name(item.module, item.name)
+            return self._number_spelling("class", _ALIASES.get(text, text))
+        if type(item) not in (tuple, Set, Opaque):
+            return self._number_key(item, depth)
+        if id(item) not in self._items:
+            number = self._number_parts(item, depth) if depth < _DEEPEST else None
+            self._items[id(item)] = number, item
+        return self._items[id(item)][0]
+
+    def _number_parts(self, item: Node, depth: int) -> int | None:
+        if type(item) is not Opaque:
+            numbers = [self._number_item(part, depth + 1) for part in _items_of(item)]
+            if None in numbers:
+                return None
+            if type(item) is Set:
+                return self._number_spelling("set", *sorted(set(numbers)))  # type: ignore[type-var]
+            return self._number_spelling("tuple", *numbers)
+        name = python3_name(*item.class_name.rpartition(".")[::2])
+        is_changed = item.kwargs is not None or item.items or item.keys
+        if not is_changed and name in ENUMS and len(item.args) == 1:
+            value = self._number_item(item.args[0], depth + 1)
+            return None if value is None else self._number_spelling(name, value)
+        if not is_changed and name.startswith(_COMPARED):
+            number = self._number_call(item, depth)
+            if number is not None:
+                return number
+        # One object of a pickle is one item, whatever it is.
+        return self._number_spelling("one", id(item))
 
     def _number_spelling(self, *spelling: object) -> int:
         return self._numbers.setdefault(spelling, len(self._numbers))
@@ -503,15 +540,15 @@ class _Spellings:
         return self._number_spelling(name, raw)
 
 
-def _is_compared_item(item: Node, depth: int) -> bool:
-    """Tell whether an item is made of numbers, texts and bytes alone."""
-    if is_tuple(item) or type(item) is Set:
-        return depth < _DEEPEST and all(
-            _is_compared_item(part, depth + 1) for part in _items_of(item)
-        )
-    if type(item) is Opaque and _numpy_scalar(item) is not None:
-        return True
-    return type(item) is not Global and is_compared(item)
+_COMPARED = (
+    "datetime.",
+    "numpy.core.multiarray.scalar",
+    "numpy.dtype",
+    "pathlib.",
+    "torch.device",
+    "uuid.UUID",
+)
+"""The beginnings of the names of objects that are equal if they are spelled alike."""
 
 
 def _is_itself(call: Opaque, name: str) -> bool:

@@ -155,7 +155,21 @@ _UNHASHABLE = frozenset(
         "builtins.dict",
         "builtins.bytearray",
         "__builtin__.set",
+        "__builtin__.list",
+        "__builtin__.dict",
         "__builtin__.bytearray",
+        "argparse.Namespace",
+        "types.SimpleNamespace",
+        "collections.ChainMap",
+        "collections.UserDict",
+        "collections.UserList",
+        "UserDict.IterableUserDict",
+        "UserDict.UserDict",
+        "UserList.UserList",
+        "numpy.core.multiarray._reconstruct",
+        "numpy._core.multiarray._reconstruct",
+        "numpy.core.numeric._frombuffer",
+        "numpy._core.numeric._frombuffer",
     )
 )
 
@@ -940,6 +954,9 @@ def _add_items(
         target.extend(items)
     elif type(target) is Opaque:
         _note_change(out, target, offset)
+        # weights_only asks for a list, also where nothing is appended.
+        if not items:
+            out.foreign_opcodes.setdefault(APPENDS, offset)
         target.append(items)
     elif sets and type(target) is Set and not target.frozen:
         _add_to_set(out, offset, target, items)
@@ -971,8 +988,7 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
     if not _HASHED.issuperset(kinds):
         out.keyed[id(target)] = target
         note_hashed(out, keys, offset)
-        if out.unhashable is None and _has_unhashable(keys, out.hashed_tuples):
-            out.unhashable = offset
+        note_unhashable(out, keys, offset)
     target.set(keys, items[1::2])
 
 
@@ -997,6 +1013,8 @@ def _add_to_set(out: Pickle, offset: int, target: Set, items: Sequence[Node]) ->
     if not out.hashes.count_texts(items):
         raise OddPickleError(LONG_TEXTS, offset)
     note_hashed(out, items, offset)
+    if not _HASHED.issuperset(map(type, items)):
+        note_unhashable(out, items, offset)
     target.append(items)
 
 
@@ -1020,6 +1038,12 @@ def note_hashed(out: Pickle, keys: Sequence[Node], offset: int) -> None:
                 raise OddPickleError("too many keys of a dict have one hash", offset)
             if inner.has_object:
                 out.hashed.append(key)
+
+
+def note_unhashable(out: Pickle, keys: Sequence[Node], offset: int) -> None:
+    """Note the first opcode or call that puts an unhashable key into a dict or set."""
+    if out.unhashable is None and _has_unhashable(keys, out.hashed_tuples):
+        out.unhashable = offset
 
 
 def _is_nesting(key: Node) -> bool:
@@ -1192,8 +1216,12 @@ def _read_literal(
         return _usual_decimal(text.removesuffix(b"L"), offset), pos
     if op == UNICODE:
         return str(text, "raw-unicode-escape"), pos
+    number = text.partition(b"\0")[0]
     try:
-        value = float(text.partition(b"\0")[0])
+        # The unpickler in C takes neither blanks nor underscores.
+        if number.strip() != number or b"_" in number:
+            raise ValueError
+        value = float(number)
     except ValueError:
         raise MachineError("invalid number", offset) from None
     if len(text) > 64 or b"\0" in text:

@@ -116,7 +116,33 @@ class Rebuilder:
         # A state comes after its call, so that inner calls are the last in the file.
         for call, build in reversed(from_states):
             self._annotate_call(call, build)
+        if self._bounds is not None:
+            self._look_at_generators(pickle, self._bounds)
         refuse_odd_containers(pickle)
+
+    def _look_at_generators(self, pickle: Pickle, bounds: Bounds) -> None:
+        """Note the states of generators that lead out of their numbers."""
+        classes = {
+            name
+            for name in pickle.globals.values()
+            if name.qualified == "torch._C.Generator"
+        }
+        if not classes:
+            return
+        for call in pickle.calls:
+            # A class may be given to a function of copyreg.
+            if not call.states or classes.isdisjoint((call.func, *call.args[:1])):
+                continue
+            for part in _tuple_state(call):
+                state = tensor_of(part)
+                if type(state) is not TensorRef:
+                    continue
+                excess = bounds.excess_of_generator(state)
+                if excess is not None:
+                    self.excesses.append(
+                        f"{excess}, in the generator at byte {call.offset:,} of the "
+                        "pickle"
+                    )
 
     def set_meaning(self, call: Opaque) -> None:
         """Set the `meaning` of one call, whose parts have theirs already. Raises
@@ -654,6 +680,17 @@ _CONTAINERS = frozenset(
     for module in modules
     for name in names
 )
+_PATHS = (
+    "Path",
+    "PosixPath",
+    "PurePath",
+    "PurePosixPath",
+    "PureWindowsPath",
+    "WindowsPath",
+)
+_LOOKED_AT = _CONTAINERS | {
+    f"{module}.{name}" for module in ("pathlib", "pathlib._local") for name in _PATHS
+}
 _FILLED_BY_INIT = tuple(
     f".{name}"
     for name in (
@@ -665,6 +702,8 @@ _FILLED_BY_INIT = tuple(
         "Counter",
         "deque",
         "defaultdict",
+        # Since Python 3.12.
+        *_PATHS,
     )
 )
 _DICTS = (
@@ -709,7 +748,7 @@ def refuse_odd_containers(pickle: Pickle) -> None:
         if made.endswith(_REPLACED):
             where = f"{made} at byte {call.offset:,}"
             raise UnreadableError(f"damaged pickle: {where}: an item of it is replaced")
-    names = {name for name in pickle.globals.values() if name.qualified in _CONTAINERS}
+    names = {name for name in pickle.globals.values() if name.qualified in _LOOKED_AT}
     makers = {
         name
         for name in pickle.globals.values()
@@ -791,9 +830,15 @@ def _storage_view(
     if node.shift and type(offset) is int:
         offset += node.shift
     # As in torch, a tensor without a dtype over an untyped storage holds bytes.
-    return strided_tensor(
-        storage, dtype or storage.dtype or UINT8, size, stride, offset, requires_grad
-    )
+    held = dtype or storage.dtype or UINT8
+    ref = strided_tensor(storage, held, size, stride, offset, requires_grad)
+    if node.reach is not None:
+        # torch counts the view in elements of the class of its storage.
+        if held != (storage.dtype or UINT8):
+            raise BadCallError("its type is not that of the view of its storage")
+        if ref.extent[1] * 8 > node.reach * held.bits:
+            raise BadCallError("it reaches past the view of its storage")
+    return ref
 
 
 def _parse_dtype(node: Node) -> DType:

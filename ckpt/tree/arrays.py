@@ -57,23 +57,32 @@ class NumpyDType(NamedTuple):
             half = "f" if self.code == "c8" else "d"
             parts = struct.unpack_from(f"{order}{2 * count}{half}", data)
             return [
-                f"({real!r}{'+' if imag >= 0 else ''}{imag!r}j)"
+                str(complex(real, imag))
                 for real, imag in zip(parts[::2], parts[1::2], strict=True)
             ]
         pieces = [data[index * size : (index + 1) * size] for index in range(count)]
         if self.code[:1] == "U":
-            return [_decode_utf32(piece, order) for piece in pieces]
+            return _decode_utf32(data, order, size, count)
         if self.code[:1] == "S":
             return [piece.rstrip(b"\0") for piece in pieces]
         return None
 
 
-def _decode_utf32(data: bytes, order: str) -> str:
-    """Return the text of an element of `U`, without the zeros that fill it up."""
+def _decode_utf32(data: bytes, order: str, size: int, count: int) -> list[Node] | None:
+    """Return the texts of elements of `U`, without the zeros that fill them up.
+
+    It is None if one has a character beyond Unicode, of which numpy makes no text.
+    """
+    letters = size // 4
     # By hand, because a codec by name would import a module.
-    codes = struct.unpack(f"{order}{len(data) // 4}I", data)
-    letters = [chr(code) if code <= sys.maxunicode else "\ufffd" for code in codes]
-    return "".join(letters).rstrip("\0")
+    codes = struct.unpack_from(f"{order}{letters * count}I", data)
+    if max(codes, default=0) > sys.maxunicode:
+        return None
+    text = "".join(map(chr, codes))
+    return [
+        text[index * letters : (index + 1) * letters].rstrip("\0")
+        for index in range(count)
+    ]
 
 
 _FORMS = {

@@ -5,7 +5,7 @@ scalar. They are never built.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone
 
 from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque
 from ckpt.model.rows import NamedTuple
@@ -90,12 +90,12 @@ def _read_path(call: Opaque, name: str) -> Scalar | None:
     # one.
     if any(_begins_anew(part, separator) for part in parts[1:]):
         return None
-    # The first part of a path from the root is the root: `/`, or `C:\`.
-    if len(parts) > 1 and parts[0].endswith(separator):
-        text = parts[0] + separator.join(parts[1:])
-    else:
-        text = separator.join(parts)
-    return Scalar(name, text or ".")
+    # Here: few files hold paths.
+    from pathlib import PurePosixPath, PureWindowsPath
+
+    # Both join texts alone, and ask no file system.
+    joined = PureWindowsPath(*parts) if "Windows" in name else PurePosixPath(*parts)
+    return Scalar(name, str(joined))
 
 
 def _begins_anew(part: str, separator: str) -> bool:
@@ -107,18 +107,19 @@ def _read_moment(call: Opaque, name: str) -> Scalar | None:
     # Python 2 writes bytes as a text of its own.
     if data is None and call.args and isinstance(call.args[0], ByteStr):
         data = call.args[0].raw
-    if data is None or len(data) not in _MOMENT_BYTES:
+    kind = name.rpartition(".")[2]
+    if data is None or len(data) != _MOMENT_BYTES[kind]:
         return None
     try:
-        moment = _decode_moment(name.rpartition(".")[2], data)
+        moment = _decode_moment(kind, data)
         zone = _zone_suffix(call.args[1]) if len(call.args) > 1 else ""
     except (ValueError, IndexError):
         return None
     return Scalar(name, moment.isoformat() + zone)
 
 
-_MOMENT_BYTES = (4, 6, 10)
-"""The bytes of a date, of a time, and of both."""
+_MOMENT_BYTES = {"date": 4, "time": 6, "datetime": 10}
+"""Class -> the bytes of its pickle."""
 
 
 def _decode_moment(kind: str, data: bytes) -> date | time:
@@ -156,13 +157,13 @@ def _zone_suffix(node: Node) -> str:
 
 def _offset_text(span: Opaque) -> str:
     """Return the offset of a timezone as in `+02:00`. Raises ValueError."""
-    days, seconds, _ = span.args
-    if type(days) is not int or type(seconds) is not int:
-        raise ValueError("not a duration")
-    # A negative duration has negative days and positive seconds.
-    minutes = (days * 86_400 + seconds) // 60
-    sign = "-" if minutes < 0 else "+"
-    return f"{sign}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+    try:
+        duration = timedelta(*span.args)  # type: ignore[arg-type]
+    except (TypeError, OverflowError):
+        raise ValueError("not a duration") from None
+    # Python takes offsets of less than a day alone, and shows seconds where there are
+    # some.
+    return timezone(duration).tzname(None).removeprefix("UTC") or "+00:00"
 
 
 def _read_timezone(call: Opaque, name: str) -> Scalar | None:
@@ -226,10 +227,8 @@ def _read_number(call: Opaque, name: str) -> Scalar | None:
     args = call.args
     if kind == "complex":
         parts = [arg for arg in args if type(arg) is int or type(arg) is float]
-        if len(parts) == len(args) == 2:
-            real, imag = parts
-            sign = "+" if imag >= 0 else ""
-            return Scalar(kind, f"({real!r}{sign}{imag!r}j)")
+        if len(parts) == len(args) <= 2:
+            return _read_complex(kind, parts)
     if kind in ("range", "slice"):
         if all(arg is None or _is_short_int(arg) for arg in args):
             return Scalar(kind, f"{kind}({', '.join(map(str, args))})")
@@ -240,6 +239,13 @@ def _read_number(call: Opaque, name: str) -> Scalar | None:
     if kind in ("Decimal", "Fraction") and len(args) == 1 and isinstance(args[0], str):
         return Scalar(name, str(args[0]))
     return None
+
+
+def _read_complex(kind: str, parts: list[int | float]) -> Scalar | None:
+    try:
+        return Scalar(kind, str(complex(*parts)))
+    except OverflowError:
+        return None
 
 
 def _is_short_int(node: Node) -> bool:

@@ -4,6 +4,7 @@ refused, or named.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,40 @@ def test_numbers_that_lead_out_of_a_tensor_are_an_error(
     with open(str(tmp_path / "x.pth")) as checkpoint:
         assert checkpoint.account.has_noticed("out-of-bounds")
         assert checkpoint.not_loadable is not None
+
+
+def generator_at(left: int, place: int) -> torch.Generator:
+    """A generator on the CPU with so many numbers left, and the place of the next."""
+    generator = torch.Generator()
+    state = generator.get_state()
+    head = struct.pack("<QiiQ", 1, left, 1, place)
+    state[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+    generator.set_state(state)
+    return generator
+
+
+@pytest.mark.parametrize(
+    ("left", "place", "is_good"),
+    [
+        (1, 0, True),
+        (624, 0, True),
+        (624, 1, True),
+        (2, 623, True),
+        (1, 624, True),
+        (624, 2, False),
+        (624, 624, False),
+        (2, 624, False),
+        (624, 2**32 + 2, False),
+    ],
+)
+def test_a_generator_that_reads_behind_its_numbers(
+    left: int, place: int, is_good: bool, tmp_path: Path
+) -> None:
+    """torch takes each of both numbers up to 624, and reads where they lead together."""
+    torch.save({"x": generator_at(left, place)}, tmp_path / "x.pth")
+    with open(str(tmp_path / "x.pth")) as checkpoint:
+        assert checkpoint.account.has_noticed("out-of-bounds") != is_good
+        assert (checkpoint.not_loadable is None) == is_good
 
 
 def test_numbers_that_lead_out_of_a_tensor_fail_the_gate(tmp_path: Path) -> None:

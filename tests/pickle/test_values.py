@@ -363,6 +363,8 @@ EQUAL_ITEMS: dict[str, bytes] = {
     "a scalar of numpy": added(ONE, 1),
     "zeros": frozen(0.0, -0.0),
     "one number that is none": added(NAN + op.put(9), op.get(9)),
+    "names": added(glob("torch", "float32"), glob("torch", "float")),
+    "devices": added(*[call(glob("torch", "device"), "cpu")] * 2),
 }
 
 
@@ -381,10 +383,10 @@ OTHER_ITEMS: dict[str, bytes] = {
     "numbers": added(1, 2.0, False),
     "numbers that are none": added(NAN, NAN),
     "texts and bytes": added("a", b"U\x01b", call(glob("_codecs", "encode"), "a", "latin1")),
-    "names": added(glob("torch", "float32"), glob("torch", "float")),
+    "names": added(glob("torch", "float32"), glob("torch", "float64")),
     "tuples": set_of((1, 2), (2, 1)),
     "nothing": set_of(),
-    "devices": added(*[call(glob("torch", "device"), "cpu")] * 2),
+    "devices": added(*(call(glob("torch", "device"), kind) for kind in ("cpu", "cuda"))),
 }  # fmt: skip
 
 

@@ -4,12 +4,16 @@ shows what is loaded.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import opcodes as op
 import oracle
 import pytest
+import torch
 from gadgets import made
+from inside import inside
 from opcodes import build, call, glob, newobj, pickled, torch_zip, value
 from process import ckpt
 
@@ -76,3 +80,15 @@ def test_a_path_that_begins_anew_shows_its_parts(
     )
     done = ckpt("get", path, "x")
     assert done.code == 0 and b"2 fields" in done.out
+
+
+def test_letters_beyond_unicode_are_no_text(tmp_path: Path) -> None:
+    """numpy loads the array, and fails where it makes a text of it."""
+    texts = np.array(["ab", "c"])
+    codes = texts.view(np.uint32)
+    codes[1] = 0x110000
+    torch.save({"x": texts}, tmp_path / "x.pth")
+    run = inside("get", "x.pth", "x", cwd=tmp_path)
+    assert "\ufffd" not in run.out.decode()
+    document = json.loads(inside("get", "x.pth", "x", "--json", cwd=tmp_path).out)
+    assert "\ufffd" not in json.dumps(document, ensure_ascii=False)

@@ -53,7 +53,12 @@ SHOWN: dict[str, tuple[Any, str, Any, str]] = {
     "float": (1e-05, "float", 1e-05, "1e-05"),
     "none": (None, "None", None, "None"),
     "bool": (True, "bool", True, "True"),
-    "complex": (1.5 - 2j, "complex", "(1.5-2.0j)", "(1.5-2.0j)"),
+    "complex": (1.5 - 2j, "complex", "(1.5-2j)", "(1.5-2j)"),
+    "complex with NaN": (complex(0, float("nan")), "complex", "nanj", "nanj"),
+    "seconds of a timezone": (datetime.timezone(-datetime.timedelta(seconds=3661, microseconds=5)),
+                              "datetime.timezone", "-01:01:01.000005", "-01:01:01.000005"),
+    "UTC": (datetime.timezone.utc, "datetime.timezone", "+00:00", "+00:00"),
+    "path on a drive": (pathlib.PureWindowsPath("C:a"), "pathlib.PureWindowsPath", "C:a", "C:a"),
     "range": (range(2, 9, 3), "range", "range(2, 9, 3)", "range(2, 9, 3)"),
     "Namespace": (argparse.Namespace(lr=0.1, tags=["a"]), "argparse.Namespace", {"lr": 0.1, "tags": ["a"]},
                   "argparse.Namespace(lr=0.1, tags=['a'])"),
@@ -137,7 +142,7 @@ def test_other_arrays(tmp_path: Path) -> None:
         "long\U0001f600",
     ]
     assert shown(np.array(None, dtype=object).reshape(1), tmp_path)[1] == [None]
-    assert shown(np.array([1 + 2j]), tmp_path)[1] == ["(1.0+2.0j)"]
+    assert shown(np.array([1 + 2j]), tmp_path)[1] == ["(1+2j)"]
     assert shown(np.array(5), tmp_path)[1] == 5
     kind, value, _ = shown(np.zeros(2000), tmp_path)
     assert (kind, value) == ("numpy.ndarray float64 [2000]", {})

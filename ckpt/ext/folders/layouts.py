@@ -184,6 +184,10 @@ class Plan(NamedTuple):
     """
     tree: Callable[[Metadata], dict[str, Path]] | None = None
     """Gives the names of a distributed checkpoint their paths, where it has none."""
+    settings: tuple[Part, ...] = ()
+    """The documents of its parts. They are no values of the checkpoint, and loaders
+    follow them.
+    """
     is_ranks: bool = False
     """A flag: the files belong to ranks and are shown side by side."""
 

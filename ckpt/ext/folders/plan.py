@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ckpt.bytes.location import Location, is_plain_name, read_file, readable_names
 from ckpt.ext.dcp.file_names import is_part, is_tag, weights_in
@@ -18,6 +18,7 @@ from ckpt.model.text import Json, and_more, show
 
 DIFFUSERS = "model_index.json"
 SENTENCE_TRANSFORMERS = "modules.json"
+SETTINGS = ("config.json", "adapter_config.json")
 
 
 def plan_of(probe: Probe) -> Plan | None:
@@ -47,6 +48,7 @@ def plan_of(probe: Probe) -> Plan | None:
             return plan._replace(
                 layout="diffusers pipeline",
                 parts=(*plan.parts, index),
+                settings=tuple(_settings_of(folder, keys or {})),
                 facts=(Fact("pipeline", ("model_index", "_class_name")),),
             )
     if SENTENCE_TRANSFORMERS in files:
@@ -216,6 +218,18 @@ def _pipeline_folders(index: Json, names: list[str]) -> dict[str, str] | None:
         return None
     # `_class_name` and other fields of the document are no folders.
     return {name: name for name in index if is_plain_name(name) and f"{name}/" in names}
+
+
+def _settings_of(folder: Location, keys: Iterable[str]) -> Iterator[Part]:
+    """The documents by which `from_pretrained` makes the parts of a pipeline."""
+    for key in keys:
+        # A link is not followed, as for the weights.
+        below = folder.child(key, "no")
+        names = readable_names(below)
+        for name in SETTINGS:
+            if name in names:
+                file = f"{key}/{name}"
+                yield Part(file, below.child(name), file, "json")
 
 
 def _module_folders(modules: Json, names: list[str]) -> dict[str, str] | None:

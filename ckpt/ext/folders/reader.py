@@ -76,6 +76,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             notices.append(notice)
             lost.append(Absence(part.key or part.file, notice.message))
         whole = _join_members(probe, plan, members, notices)
+        if plan.settings:
+            whole = replace(whole, beside=_read_settings(plan, probe, limits))
         if not lost:
             return whole
         return replace(whole, account=whole.account.without_values(lost))
@@ -131,6 +133,18 @@ def _key_of(
     if view.kind == "mapping" and held.isdisjoint(own):
         return ""
     return part.key
+
+
+def _read_settings(plan: Plan, probe: Probe, limits: Limits) -> Node:
+    """The documents of the parts by their files. One that cannot be read is None."""
+    documents: dict[str, Node] = {}
+    for part in plan.settings:
+        try:
+            document = read_json(part.at, part.file, limits, probe.budget)
+            documents[part.file] = document.root
+        except (UnreadableError, NotOpenedError):
+            documents[part.file] = None
+    return dict_of(documents.items())
 
 
 def _part_probe(part: Part, plan: Plan, probe: Probe) -> Probe:

@@ -270,6 +270,7 @@ class _Objects:
             or view.numel * _element_size(view.storage) != view.storage.nbytes
         ):
             persistent.shift = view.first
+            persistent.reach = view.first + view.numel
         return view.storage
 
 

@@ -25,7 +25,8 @@ from ckpt.pickle import machine
 from ckpt.pickle.bounds import Bounds
 from ckpt.pickle.judge import imports, weights_only
 from ckpt.pickle.judge.imports import Judgement, looks_like_enum
-from ckpt.pickle.judge.known import is_known
+from ckpt.pickle.judge.impossible import impossible_call
+from ckpt.pickle.judge.known import OLD_MODULES, is_known
 from ckpt.pickle.keys import refuse_equal_keys
 from ckpt.pickle.machine import MachineError, Pickle
 from ckpt.pickle.rebuild import Rebuilder
@@ -253,7 +254,9 @@ def make_checkpoint(
     if refusals is None:
         refusals = _list_refusals(contents, flat)
     not_loadable = (
-        not_loadable or contents.not_loadable or _why_not_loadable(contents.pickles)
+        not_loadable
+        or contents.not_loadable
+        or _why_not_loadable(contents.pickles, by_torch=not traits.is_foreign)
     )
     # The texts of Python 2 load with any bytes by this encoding.
     encoding = "latin1" if not_loadable is None and contents.bytestrings else None
@@ -291,22 +294,33 @@ def _name_notices(
     return [Notice("ambiguous-name", text, tensors)]
 
 
-def _why_not_loadable(pickles: Sequence[Pickle]) -> str | None:
+def _why_not_loadable(pickles: Sequence[Pickle], *, by_torch: bool) -> str | None:
     """Return the reason why loading fails in a pickle, or None."""
     for pickle in pickles:
-        call = weights_only.impossible_call(pickle.globals.values(), pickle.calls)
+        call = impossible_call(pickle.globals.values(), pickle.calls, by_torch=by_torch)
         if call is not None:
             return (
                 f"the call of {show(call.class_name, 60)} at byte {call.offset:,} of "
                 "the pickle cannot succeed"
             )
+        old = next(filter(_is_of_python2, pickle.globals.values()), None)
+        if old is not None:
+            return (
+                f"its pickle of protocol {old.protocol} names {old.module}, which "
+                "Python 3 does not have"
+            )
     for pickle in pickles:
         if pickle.unhashable is not None:
             return (
-                f"the dict at byte {pickle.unhashable:,} of the pickle has an "
+                f"the dict or set at byte {pickle.unhashable:,} of the pickle has an "
                 "unhashable key"
             )
     return None
+
+
+def _is_of_python2(name: Global) -> bool:
+    # Python reads the names of Python 2 in the protocols that Python 2 has.
+    return name.protocol > 2 and name.module in OLD_MODULES
 
 
 def _list_storages(contents: Contents, flat: Flat) -> Sequence[Storage]:

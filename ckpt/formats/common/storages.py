@@ -23,6 +23,7 @@ from ckpt.model.nodes import Global, Node, PersistentId
 from ckpt.model.places import Range
 from ckpt.model.tensors import Storage
 from ckpt.model.text import and_more, counted_noun, show, size_text
+from ckpt.pickle.judge.weights_only import TORCH
 from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
 
 _KEY_BYTES = 65_000
@@ -45,6 +46,27 @@ def byteorder_of(archive: Archive) -> str:
             "byteorder"
         )
     return text.decode()
+
+
+def alignment_refusal(archive: Archive) -> str | None:
+    """Return the reason why torch refuses the record `.storage_alignment`, or None.
+
+    Raises UnreadableError for a number by which torch divides in C, and ends with a
+    signal, if it loads to meta.
+    """
+    record = archive.find(".storage_alignment")
+    if record is None:
+        return None
+    text = archive.read(record, 64, "entries") if record.size <= 64 else b"too much"
+    try:
+        number = int(text)
+    except ValueError:
+        return "torch finds no number in the record .storage_alignment"
+    if not 0 < number < 2**63:
+        raise UnreadableError(
+            f"invalid alignment {number} in the record .storage_alignment"
+        )
+    return None
 
 
 def refuse_big(archive: Archive, loader: str) -> None:
@@ -367,6 +389,16 @@ class StorageFolder:
         return notices
 
     @property
+    def refusal(self) -> str | None:
+        """The reason why torch.load refuses the records, or None. Its older versions
+        and `mmap=True` pass over what follows a storage.
+        """
+        if not self._longer:
+            return None
+        listed = and_more(self._longer, 1)
+        return f"torch {TORCH} refuses records longer than their storages: {listed}"
+
+    @property
     def is_deflated(self) -> bool:
         """True where a storage that was named is compressed in the file."""
         return self._deflated > 0
@@ -450,4 +482,7 @@ def tree_of(
     folder = StorageFolder(archive, "data", contents, prefix, big=is_big)
     interpret_pickle(pickle, contents, limits, folder.resolve, 0)
     contents.notices += folder.notices()
+    contents.not_loadable = (
+        contents.not_loadable or folder.refusal or alignment_refusal(archive)
+    )
     return pickle.root

@@ -354,7 +354,8 @@ class Stream:
         dtype = storage_type(cls)
         root = self._root(text, dtype, numel, device, places)
         if view is not None:
-            persistent.shift = _view_offset(view, root, dtype, text)
+            shift, reach = _view_elements(view, root, dtype, text)
+            persistent.shift, persistent.reach = shift, reach
             self._refuse_other_view(view, root, places)
         return root
 
@@ -412,8 +413,10 @@ class Stream:
         return storage
 
 
-def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> int:
-    """Return the offset of a view in its storage, in elements.
+def _view_elements(
+    view: Node, root: Storage, dtype: DType | None, key: str
+) -> tuple[int, int]:
+    """Return where a view begins and ends in its storage, in elements.
 
     torch before 0.4 wrote `(view_key, offset, size)`.
     """
@@ -423,7 +426,7 @@ def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> in
         # Exact types: True is an int too.
         if type(offset) is int and type(size) is int:
             if min(offset, size) >= 0 and (offset + size) * width <= root.nbytes:
-                return int(offset)
+                return offset, offset + size
     raise UnreadableError(
         f"a view of storage {show(key, 80)} reaches past its {root.nbytes:,} bytes"
     )

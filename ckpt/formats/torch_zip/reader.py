@@ -15,7 +15,11 @@ from ckpt.formats.common.pickled import (
     make_checkpoint,
     run_skimmed,
 )
-from ckpt.formats.common.storages import StorageFolder, byteorder_of
+from ckpt.formats.common.storages import (
+    StorageFolder,
+    alignment_refusal,
+    byteorder_of,
+)
 from ckpt.formats.format import Probe
 from ckpt.formats.torch_zip import FORMAT
 from ckpt.model.account import Notice
@@ -91,6 +95,9 @@ def read_from(
         contents.notices.append(Notice("container", refused))
     if any(type(row.pid) is tuple and len(row.pid) == 6 for row in pickle.persistent):
         contents.not_loadable = "torch refuses persistent ids of 6 fields in a zip file"
+    contents.not_loadable = (
+        contents.not_loadable or folder.refusal or alignment_refusal(archive)
+    )
     contents.notices += folder.notices()
     contents.notices += folder.mapping_notices()
     left_out: frozenset[str] = frozenset()
@@ -112,7 +119,7 @@ def read_from(
         origin=origin,
         byteorder=byteorder,
     )
-    if archive.outside or refused is not None:
+    if archive.outside or refused is not None or folder.refusal is not None:
         # A copy would be refused as well, and so would a file with a new pickle at its
         # end: it is written anew.
         traits = FORMAT.traits._replace(in_place=False)

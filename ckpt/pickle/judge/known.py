@@ -27,6 +27,10 @@ _MODULES = {
     "_functools": "functools",
     "torch.tensor": "torch._tensor",
 }
+OLD_MODULES = frozenset(
+    ("__builtin__", "copy_reg", "UserDict", "UserList", "UserString")
+)
+"""The modules above that Python 3 does not have."""
 # Names of builtins in Python 2.
 _RENAMED = {"xrange": "range", "long": "int", "unicode": "str", "unichr": "chr"}
 

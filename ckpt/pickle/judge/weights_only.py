@@ -8,21 +8,17 @@ torch's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from ckpt.model.dtypes import BY_NAME, BY_STORAGE
 from ckpt.model.nodes import (
-    ByteStr,
     Dict,
     Global,
     Node,
     Opaque,
-    PersistentId,
-    Set,
     is_tuple,
 )
-from ckpt.model.tensors import TensorRef
 from ckpt.pickle.judge.known import python3_name
 from ckpt.pickle.machine import Pickle
 from ckpt.pickle.opcodes import NAMES
@@ -272,61 +268,3 @@ def _can_update_dict(state: Node) -> bool:
         isinstance(state, (str, bytes))
         or _called_name(state) not in ("", "builtins.complex")
     )
-
-
-_ITERABLE = (0, 1, (list, tuple, Dict, Set, str, bytes, bytearray))
-_ARGUMENTS: dict[str, tuple[int, int, tuple[type, ...]]] = {
-    "collections.OrderedDict": (0, 1, (list, tuple, Dict)),
-    "collections.Counter": (0, 1, (*_ITERABLE[2], type(None))),
-    "builtins.set": _ITERABLE,
-    "torch.Size": _ITERABLE,
-    "torch.device": (1, 2, (str, int)),
-    "builtins.bytearray": (0, 3, (*_ITERABLE[2], int)),
-    "builtins.complex": (0, 2, (int, float, str, bool)),
-    "_codecs.encode": (1, 3, (str, bytes)),
-    "torch.serialization._get_layout": (1, 1, (str,)),
-    "torch._utils._rebuild_tensor": (4, 4, (PersistentId,)),
-    "torch._utils._rebuild_tensor_v2": (6, 7, (PersistentId,)),
-    "torch._utils._rebuild_tensor_v3": (7, 8, (PersistentId,)),
-    "torch._utils._rebuild_parameter": (3, 3, (PersistentId, TensorRef)),
-    "torch._utils._rebuild_parameter_with_state": (4, 4, (PersistentId, TensorRef)),
-    "torch._utils._rebuild_qtensor": (7, 7, (PersistentId,)),
-    "torch._utils._rebuild_sparse_tensor": (2, 2, (Global,)),
-    "torch._utils._rebuild_meta_tensor_no_storage": (4, 4, (Global,)),
-    "torch._utils._rebuild_nested_tensor": (4, 4, (TensorRef,)),
-    "torch._utils._rebuild_wrapper_subclass": (8, 8, (Global,)),
-    "torch._utils._rebuild_device_tensor_from_numpy": (4, 4, ()),
-    "torch._utils._rebuild_device_tensor_from_cpu_tensor": (4, 4, (TensorRef,)),
-    "torch._tensor._rebuild_from_type_v2": (4, 4, (Global,)),
-}
-"""Allowed functions: how many arguments they take at least and at most, and the types
-of the first.
-"""
-
-
-def impossible_call(names: Iterable[Node], calls: Iterable[Opaque]) -> Opaque | None:
-    """The first call of one of the names with arguments that it never takes: no
-    torch.load gets past it.
-    """
-    rules: dict[Node, tuple[int, int, tuple[type, ...]]] = {}
-    # By node: a call holds the node of its function, so no name is made again.
-    for name in names:
-        rule = (
-            _ARGUMENTS.get(python3_name(name.module, name.name))
-            if type(name) is Global
-            else None
-        )
-        if rule is not None:
-            rules[name] = rule
-    for call in calls:
-        rule = rules.get(call.func)
-        # Without arguments the call is allowed where none are needed.
-        if rule is not None and call.how == "reduce" and (call.args or rule[0]):
-            least, most, types = rule
-            if not least <= len(call.args) <= most or type(call.args[0]) not in (
-                *types,
-                ByteStr,
-                Opaque,
-            ):
-                return call
-    return None

@@ -18,7 +18,8 @@ from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.pickle.calls import code_of
 from ckpt.pickle.emit import emit_pickle
-from ckpt.pickle.judge.weights_only import impossible_call, pickle_refusals
+from ckpt.pickle.judge.impossible import impossible_call
+from ckpt.pickle.judge.weights_only import pickle_refusals
 from ckpt.pickle.machine import run_machine
 
 _MANY = 2_000

@@ -1339,6 +1339,26 @@ def test_a_pipeline_that_names_code_gets_no_line(
     assert "Nothing is missing" in found.said and not found.commands
 
 
+@pytest.mark.parametrize(
+    ("file", "document"),
+    [
+        ("adapter_config.json", '{"base_model_name_or_path": "someone/model"}'),
+        ("config.json", '{"attn_implementation": "someone/kernel"}'),
+        ("config.json", '{"a": {"auto_map": {"AutoModel": "modeling_x.Net"}}}'),
+        ("config.json", '{"a": '),
+    ],
+)
+def test_a_part_that_names_code_gets_no_line(
+    file: str, document: str, tmp_path: Path
+) -> None:
+    """Each part of a pipeline is opened by its own config."""
+    folder = pipeline_folder(tmp_path / "m-v9")
+    (folder / "text_encoder" / file).write_text(document)
+    text = "OSError: Error no file named config.json found in directory ./m-v9."
+    found = Answered(text, folder)
+    assert "Nothing is missing" in found.said and not found.commands
+
+
 def test_parts_of_several_variants_have_no_line_in_common(tmp_path: Path) -> None:
     folder = pipeline_folder(tmp_path / "m-v9")
     (folder / "vae" / "diffusion_pytorch_model.fp16.safetensors").rename(

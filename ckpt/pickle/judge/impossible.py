@@ -1,0 +1,117 @@
+"""The calls of a pickle that cannot succeed, so that no torch.load gets past them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ckpt.model.dtypes import BY_NAME, BY_STORAGE
+from ckpt.model.nodes import (
+    NEW,
+    ByteStr,
+    Dict,
+    Global,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+)
+from ckpt.model.tensors import TensorRef
+from ckpt.pickle.judge.known import python3_name
+from ckpt.tree.unmade import UNMADE
+
+_ITERABLE = (0, 1, (list, tuple, Dict, Set, str, bytes, bytearray))
+_ARGUMENTS: dict[str, tuple[int, int, tuple[type, ...]]] = {
+    "collections.OrderedDict": (0, 1, (list, tuple, Dict)),
+    "collections.Counter": (0, 1, (*_ITERABLE[2], type(None))),
+    "builtins.set": _ITERABLE,
+    "torch.Size": _ITERABLE,
+    "torch.device": (1, 2, (str, int)),
+    "builtins.bytearray": (0, 3, (*_ITERABLE[2], int)),
+    "builtins.complex": (0, 2, (int, float, str, bool)),
+    "_codecs.encode": (1, 3, (str, bytes)),
+    "torch.serialization._get_layout": (1, 1, (str,)),
+    "torch._utils._rebuild_tensor": (4, 4, (PersistentId,)),
+    "torch._utils._rebuild_tensor_v2": (6, 7, (PersistentId,)),
+    "torch._utils._rebuild_tensor_v3": (7, 8, (PersistentId,)),
+    "torch._utils._rebuild_parameter": (3, 3, (PersistentId, TensorRef)),
+    "torch._utils._rebuild_parameter_with_state": (4, 4, (PersistentId, TensorRef)),
+    "torch._utils._rebuild_qtensor": (7, 7, (PersistentId,)),
+    "torch._utils._rebuild_sparse_tensor": (2, 2, (Global,)),
+    "torch._utils._rebuild_meta_tensor_no_storage": (4, 4, (Global,)),
+    "torch._utils._rebuild_nested_tensor": (4, 4, (TensorRef,)),
+    "torch._utils._rebuild_wrapper_subclass": (8, 8, (Global,)),
+    "torch._utils._rebuild_device_tensor_from_numpy": (4, 4, ()),
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": (4, 4, (TensorRef,)),
+    "torch._tensor._rebuild_from_type_v2": (4, 4, (Global,)),
+}
+"""Allowed functions: how many arguments they take at least and at most, and the types
+of the first.
+"""
+
+_STORAGES = frozenset(BY_STORAGE) - {"ComplexHalfStorage"}
+"""The names for which torch.load puts an object of its own, which nobody can call, in
+place of the class.
+"""
+_QSCHEMES = ("affine", "symmetric", "affine_float_qparams")
+_VALUES = frozenset(
+    [
+        *(f"torch.{name}" for name in BY_NAME),
+        *(f"torch.per_tensor_{name}" for name in _QSCHEMES[:2]),
+        *(f"torch.per_channel_{name}" for name in _QSCHEMES),
+    ]
+)
+"""Names of values that Python cannot call."""
+
+
+def impossible_call(
+    names: Iterable[Node], calls: Iterable[Opaque], *, by_torch: bool = True
+) -> Opaque | None:
+    """The first call of one of the names with arguments that it never takes: no
+    torch.load gets past it. Without `by_torch` the file is loaded by pickle.load.
+    """
+    rules: dict[Node, Callable[[Opaque], bool]] = {}
+    # By node: a call holds the node of its function, so no name is made again.
+    for name in names:
+        rule = _rule_of(name, by_torch) if type(name) is Global else None
+        if rule is not None:
+            rules[name] = rule
+    for call in calls:
+        cannot = rules.get(call.func)
+        if cannot is not None and cannot(call):
+            return call
+    return None
+
+
+def _rule_of(name: Global, by_torch: bool) -> Callable[[Opaque], bool] | None:
+    """The rule that tells of a call of a name whether it cannot succeed, or None."""
+    if by_torch and name.name in _STORAGES:
+        return _is_called
+    known = python3_name(name.module, name.name)
+    if known in _VALUES:
+        return _is_called
+    counted = _ARGUMENTS.get(known)
+    other = UNMADE.get(known)
+    if counted is None:
+        return other
+
+    def cannot(call: Opaque) -> bool:
+        return _has_odd_arguments(call, counted) or (other is not None and other(call))
+
+    return cannot
+
+
+def _is_called(call: Opaque) -> bool:
+    return call.how == "reduce" or call.how in NEW
+
+
+def _has_odd_arguments(call: Opaque, rule: tuple[int, int, tuple[type, ...]]) -> bool:
+    """Tell whether a call has too few or too many arguments, or a first one of a type
+    that the function never takes.
+    """
+    least, most, types = rule
+    # Without arguments the call is allowed where none are needed.
+    if call.how != "reduce" or not (call.args or least):
+        return False
+    if not least <= len(call.args) <= most:
+        return True
+    return type(call.args[0]) not in (*types, ByteStr, Opaque)

@@ -1,0 +1,172 @@
+"""Calls of the classes of Python and of numpy that make no value, because the class
+refuses what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta, timezone
+from struct import unpack
+from sys import maxunicode
+
+from ckpt.model.nodes import Node, Opaque, is_tuple
+from ckpt.tree.arrays import CODECS, as_bytes, numpy_dtype
+from ckpt.tree.scalars import class_of
+
+_SHORT = 4_096
+"""The most characters, bytes or bits of a value that Python is asked about."""
+_UNKNOWN = object()
+"""Stands for an argument that Python is not asked about."""
+
+
+def _refused_by(make: type) -> Callable[[Opaque], bool]:
+    """Return a rule: a class of Python does not take the plain values of a call."""
+
+    def is_refused(call: Opaque) -> bool:
+        args = [_plain_value(arg) for arg in call.args]
+        # These classes refuse it when they make an object, also without a call.
+        if call.kwargs is not None or _UNKNOWN in args:
+            return False
+        try:
+            make(*args)
+        except (TypeError, ValueError, ArithmeticError):
+            return True
+        return False
+
+    return is_refused
+
+
+def _plain_value(node: Node) -> object:
+    """The value of a node that takes no time to make, else `_UNKNOWN`."""
+    if node is None or type(node) in (bool, float):
+        return node
+    if type(node) is int and node.bit_length() <= _SHORT:
+        return node
+    if type(node) is str and len(node) <= _SHORT:
+        return node
+    if type(node) is Opaque and class_of(node).startswith(_ZONES):
+        # Any timezone will do.
+        return timezone.utc
+    if type(node) is Opaque and class_of(node) == "datetime.timedelta":
+        return _duration_of(node)
+    data = as_bytes(node)
+    return data if data is not None and len(data) <= _SHORT else _UNKNOWN
+
+
+_ZONES = ("datetime.timezone", "zoneinfo.ZoneInfo")
+
+
+def _duration_of(call: Opaque) -> object:
+    numbers = [arg for arg in call.args if type(arg) in (int, float, bool)]
+    if len(numbers) < len(call.args):
+        return _UNKNOWN
+    try:
+        return timedelta(*numbers)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return _UNKNOWN
+
+
+def _is_no_decimal(call: Opaque) -> bool:
+    from decimal import Decimal  # here: few files have such numbers
+
+    return _refused_by(Decimal)(call)
+
+
+def _is_no_fraction(call: Opaque) -> bool:
+    from fractions import Fraction  # here: few files have such numbers
+
+    return _refused_by(Fraction)(call)
+
+
+def _are_no_bytes(call: Opaque) -> bool:
+    """Tell whether a call of `bytes` or `bytearray` is given other items than bytes, or
+    a text that its codec does not have.
+    """
+    args = call.args
+    # A bytearray that is made without a call looks at nothing.
+    is_filled = call.how == "reduce" or class_of(call) == "builtins.bytes"
+    if not is_filled or call.kwargs is not None:
+        return False
+    if len(args) == 1 and (type(args[0]) is list or is_tuple(args[0])):
+        return not all(_is_byte(item) for item in args[0])
+    if len(args) == 2 and type(args[0]) is str and args[1] in CODECS:
+        # Protocol 2 writes bytes by such a call, and the codec takes each of them.
+        return as_bytes(call) is None
+    return False
+
+
+def _is_byte(node: Node) -> bool:
+    return type(node) is Opaque or (
+        type(node) in (int, bool) and 0 <= node < 256  # type: ignore[operator]
+    )
+
+
+def _is_no_text(call: Opaque) -> bool:
+    """Tell whether a call of `str` is given bytes that are no text in its codec."""
+    if len(call.args) != 2 or call.args[1] not in CODECS:
+        return False
+    data = as_bytes(call.args[0])
+    if data is None:
+        return False
+    try:
+        str(data, str(call.args[1]))
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+def _is_no_scalar(call: Opaque) -> bool:
+    """Tell whether a scalar of numpy is of objects, or has data of another type or of
+    too few bytes. numpy itself makes no text with a character beyond Unicode.
+    """
+    if call.how != "reduce" or not call.args:
+        return False
+    dtype = numpy_dtype(call.args[0])
+    if dtype is None:
+        return False
+    if dtype.name == "object" or dtype.code.startswith("O"):
+        return True
+    if len(call.args) < 2:
+        return False
+    given = call.args[1]
+    data = as_bytes(given)
+    # numpy takes a text for bytes of Python 2.
+    if data is None and type(given) is str:
+        data = given.encode("latin-1", "replace")
+    if data is None:
+        return type(given) is not Opaque
+    if type(given) is bytearray or (
+        type(given) is Opaque and class_of(given) == "builtins.bytearray"
+    ):
+        return True
+    size = dtype.itemsize
+    if size is None:
+        return False
+    return len(data) < size or _has_odd_letters(dtype.code, dtype.order, data[:size])
+
+
+def _has_odd_letters(code: str, order: str, data: bytes) -> bool:
+    if not code.startswith("U"):
+        return False
+    codes = unpack(f"{'>' if order == '>' else '<'}{len(data) // 4}I", data)
+    return max(codes, default=0) > maxunicode
+
+
+UNMADE: dict[str, Callable[[Opaque], bool]] = {
+    "builtins.int": _refused_by(int),
+    "builtins.float": _refused_by(float),
+    "builtins.complex": _refused_by(complex),
+    "builtins.range": _refused_by(range),
+    "builtins.bytes": _are_no_bytes,
+    "builtins.bytearray": _are_no_bytes,
+    "builtins.str": _is_no_text,
+    "datetime.date": _refused_by(date),
+    "datetime.time": _refused_by(time),
+    "datetime.datetime": _refused_by(datetime),
+    "datetime.timedelta": _refused_by(timedelta),
+    "datetime.timezone": _refused_by(timezone),
+    "decimal.Decimal": _is_no_decimal,
+    "fractions.Fraction": _is_no_fraction,
+    "numpy.core.multiarray.scalar": _is_no_scalar,
+}
+"""Name -> its rule. What takes long or depends on the system is not asked."""
