@@ -303,6 +303,20 @@ def test_what_training_saves_is_no_alarm(
     assert not strange
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIG_DFL", "SIG_BLOCK"])
+def test_a_signal_of_python_3_10_is_no_alarm(name: str, tmp_path: Path) -> None:
+    """It pickles them by their names alone."""
+    path = tmp_path / "x.pth"
+    path.write_bytes(torch_zip(pickled({"x": glob("signal", name)})))
+    with open(str(path)) as checkpoint:
+        assert {row.group for row in checkpoint.imports} == {"known"}
+    path.write_bytes(
+        torch_zip(pickled({"x": call(glob("signal", name), 1)})),
+    )
+    with open(str(path)) as checkpoint:
+        assert "known" not in {row.group for row in checkpoint.imports}
+
+
 def test_reconstructed_objects_are_no_alarm(tmp_path: Path) -> None:
     path = tmp_path / "x.pth"
     for thing in (

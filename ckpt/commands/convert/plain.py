@@ -633,8 +633,10 @@ class Plain(Spread):
         elif view.kind == "object" and self.is_taken_apart(call, name):
             self._note_kind(view.type)
             numbered = all(type(key) is int for key in view.keys)
-            # An enum whose value is a tuple, a set of a class.
-            if not _is_built(call) and len(view.children) == 1:
+            # An enum whose value is a tuple, a set of a class, to which Python 3.10 and
+            # older give an empty state.
+            is_called = not _is_built(call) or _has_empty_states(call)
+            if is_called and len(view.children) == 1:
                 return self._content(view.children[0])
             return self.shell_of(
                 list(view.children) if numbered and view.keys else _dict_of_view(view)
@@ -754,6 +756,13 @@ def _is_built(call: Opaque) -> bool:
         return True
     # `copyreg._reconstructor` makes an object of its class.
     return class_of(call) != call.class_name
+
+
+def _has_empty_states(call: Opaque) -> bool:
+    """Tell whether a class was called, and got states without a field."""
+    if call.how != "reduce" or not call.args or class_of(call) != call.class_name:
+        return False
+    return all(type(state) is Dict and not state.keys for state in call.states)
 
 
 def _is_class(call: Opaque) -> bool:

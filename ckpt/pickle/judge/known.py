@@ -299,6 +299,9 @@ zeros_like
 """
 
 _VALUES = """
+signal: SIGABRT SIGALRM SIGBUS SIGCHLD SIGCLD SIGCONT SIGFPE SIGHUP SIGILL SIGINT SIGIO SIGIOT SIGKILL SIGPIPE SIGPOLL
+  SIGPROF SIGPWR SIGQUIT SIGRTMAX SIGRTMIN SIGSEGV SIGSTKFLT SIGSTOP SIGSYS SIGTERM SIGTRAP SIGTSTP SIGTTIN SIGTTOU
+  SIGURG SIGUSR1 SIGUSR2 SIGVTALRM SIGWINCH SIGXCPU SIGXFSZ SIG_BLOCK SIG_DFL SIG_IGN SIG_SETMASK SIG_UNBLOCK
 torch: finfo iinfo
 torch._C: TensorBase _TensorBase _VariableFunctionsClass
 torch._C._nn: adaptive_avg_pool2d adaptive_avg_pool3d avg_pool2d avg_pool3d elu elu_ gelu gelu_ glu hardsigmoid
@@ -322,8 +325,8 @@ typing: AbstractSet Annotated Any AnyStr Callable ClassVar Collection DefaultDic
   Generic Hashable Iterable Iterator List Literal Mapping MutableMapping NamedTuple NoReturn Optional OrderedDict
   Sequence Set Sized Text Tuple Type TypeVar Union
 """
-"""Functions and classes that models and settings hold as values. A call of one is not
-known.
+"""Functions and classes that models and settings hold as values, and the signals that
+Python 3.10 and older pickle by their names. A call of one is not known.
 """
 
 _ENUMS = """

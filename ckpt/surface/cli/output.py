@@ -203,7 +203,9 @@ def _screen_size(stream: TextIO) -> os.terminal_size | None:
         columns, rows = os.get_terminal_size(stream.fileno())
     except OSError:
         columns, rows = 0, 0
-    return get_terminal_size((columns or 80, rows or 24))
+    size = get_terminal_size((columns or 80, rows or 24))
+    # A terminal may say that it has 0 columns, and Python 3.10 hands that on.
+    return os.terminal_size((size.columns or 80, size.lines or 24))
 
 
 def write_lines(lines: Sequence[Line]) -> None:
@@ -407,8 +409,6 @@ class _Bar:
             self._draw_bar(now - self._begin)
 
     def _draw_bar(self, seconds: float) -> None:
-        from shutil import get_terminal_size
-
         share = self._done / self._total if self._total else 1.0
         # Characters that every encoding has, where stderr is not UTF-8.
         full, empty = (
@@ -432,7 +432,8 @@ class _Bar:
         _Bar.shown = self
         # `\r` to the begin of the line, and `\033[K` for what a longer line left
         # behind.
-        sys.stderr.write(f"\r{line[: get_terminal_size().columns - 1]}\033[K")
+        width = screen_width(sys.stderr) or 80
+        sys.stderr.write(f"\r{line[: width - 1]}\033[K")
         sys.stderr.flush()
 
 

@@ -108,6 +108,11 @@ class Names(set):  # type: ignore[type-arg]
     pass
 
 
+class OldNames(set):  # type: ignore[type-arg]
+    def __reduce__(self) -> Any:
+        return type(self), (list(self),), {}
+
+
 class Note(torch.Tensor):
     pass
 
@@ -169,6 +174,7 @@ SAYS: dict[str, tuple[Any, Any, str | None]] = {
         "a name",
     ),
     "set of a class": (Names([1]), [1], f"{__name__}.Names"),
+    "set of a class in Python 3.10": (OldNames([1]), [1], f"{__name__}.OldNames"),
     "arguments by name": (Keyword(a=1), {"a": 1}, f"{__name__}.Keyword"),
     "exception": (ValueError("a", 2), ["a", 2], None),
     "getter": (operator.itemgetter(1), 1, "operator.itemgetter"),

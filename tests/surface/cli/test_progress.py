@@ -236,3 +236,16 @@ def test_the_page_of_a_series_has_one_bar_of_bytes(
     ]
     shares = [int(line.partition("%")[0].split()[-1]) for line in drawn]
     assert shares == sorted(shares) and shares[-1] == 100 and len(set(shares)) > 4
+
+
+def test_a_terminal_of_0_columns_is_80_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.10 hands on what such a terminal says, in CI and in containers."""
+    none = os.terminal_size((0, 0))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_: none)
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as stream:
+        assert output.screen_width(stream) == 80
+        monkeypatch.setattr(output, "sys", _Sys(stream))
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert output.screen_height() == 24
+    os.close(ours)
