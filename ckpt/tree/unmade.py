@@ -13,8 +13,12 @@ from ckpt.model.nodes import Node, Opaque, is_tuple
 from ckpt.tree.arrays import CODECS, as_bytes, numpy_dtype
 from ckpt.tree.scalars import class_of
 
-_SHORT = 4_096
-"""The most characters, bytes or bits of a value that Python is asked about."""
+_SHORT = 128
+"""The most characters or bytes of a value that Python is asked about: one text may be
+the argument of a million calls.
+"""
+_BITS = 2_048
+"""The most bits of an int. No float has more than 1,024 before its point."""
 _UNKNOWN = object()
 """Stands for an argument that Python is not asked about."""
 
@@ -40,7 +44,7 @@ def _plain_value(node: Node) -> object:
     """The value of a node that takes no time to make, else `_UNKNOWN`."""
     if node is None or type(node) in (bool, float):
         return node
-    if type(node) is int and node.bit_length() <= _SHORT:
+    if type(node) is int and node.bit_length() <= _BITS:
         return node
     if type(node) is str and len(node) <= _SHORT:
         return node
@@ -75,6 +79,9 @@ def _is_no_decimal(call: Opaque) -> bool:
 def _is_no_fraction(call: Opaque) -> bool:
     from fractions import Fraction  # here: few files have such numbers
 
+    # Python writes the exponent of `1e999999999` out.
+    if any(type(arg) is str and "e" in arg.lower() for arg in call.args):
+        return False
     return _refused_by(Fraction)(call)
 
 
