@@ -15,6 +15,9 @@ import torch
 from inside import inside
 from opcodes import binary, build, call, glob, pickled, torch_zip, value, zip_file
 
+from ckpt.formats import open
+from ckpt.tree import unmade
+
 pytestmark = oracle.QUIET
 
 
@@ -296,3 +299,25 @@ def test_a_path_that_is_made_without_its_call(tmp_path: Path) -> None:
     path.write_bytes(torch_zip(pickled({"w": op.tensor(), "x": program})))
     run = inside("inspect", path, cwd=tmp_path)
     assert run.code == 2 and b"made without the call that fills it" in run.err
+
+
+def test_an_argument_of_many_calls_is_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short pickle may give one long list to a million calls."""
+    looked = 0
+
+    def count_byte(_: object) -> bool:
+        nonlocal looked
+        looked += 1
+        return True
+
+    monkeypatch.setattr(unmade, "_is_byte", count_byte)
+    items = [1] * 500
+    again = op.get(51) + op.get(50) + op.tuple1() + op.reduce() + op.pop()
+    program = value(items) + op.put(50) + op.pop()
+    program += glob("builtins", "bytes") + op.put(51) + op.pop() + again * 300
+    path = tmp_path / "x.pth"
+    path.write_bytes(torch_zip(pickled({"x": program + op.none()})))
+    with open(str(path)):
+        assert len(items) <= looked < 5 * len(items)

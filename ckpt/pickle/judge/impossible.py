@@ -75,11 +75,40 @@ def impossible_call(
         rule = _rule_of(name, by_torch) if type(name) is Global else None
         if rule is not None:
             rules[name] = rule
+    # A pickle may give one long argument to a million calls: each is looked at once.
+    asked: set[tuple[object, ...]] = set()
     for call in calls:
         cannot = rules.get(call.func)
-        if cannot is not None and cannot(call):
-            return call
+        if cannot is None:
+            continue
+        key = _asked_key(call)
+        if key not in asked:
+            if cannot(call):
+                return call
+            asked.add(key)
     return None
+
+
+_WORD = 32
+"""The most characters of a text that is compared itself, such as the name of a
+codec.
+"""
+
+
+def _asked_key(call: Opaque) -> tuple[object, ...]:
+    """Return what two calls share that have the same function and arguments. The nodes
+    of a pickle live as long as its calls.
+    """
+    if call.kwargs is not None or call.states or call.items or call.keys:
+        return (id(call),)
+    return (
+        call.how,
+        id(call.func),
+        *(
+            arg if type(arg) is str and len(arg) <= _WORD else id(arg)
+            for arg in call.args
+        ),
+    )
 
 
 def _rule_of(name: Global, by_torch: bool) -> Callable[[Opaque], bool] | None:
