@@ -381,6 +381,8 @@ def test_the_errors_of_the_page_are_torchs() -> None:
         "central directory",
     )
     elsewhere += ("attribute 'Net'", "same device", "ready", "Missing key in")
+    # Of two processes.
+    elsewhere += ("expects same model", "in this process with sizes")
     # Of other versions of torch and Python, of full disks, and of other libraries.
     elsewhere += (
         "has no attribute 'approximate'",

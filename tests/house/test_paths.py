@@ -300,6 +300,8 @@ LIMITS = [
     "pickle.judge.grammar.numpy_rules._NESTED_ARRAYS",
     "pickle.judge.grammar.python_rules._LONG_PART",
     "pickle.judge.grammar.python_rules._LONG_PATH",
+    "pickle.judge.impossible._WORD",
+    "tree.unmade._BITS",
     "tree.unmade._SHORT",
     "pickle.machine._EQUAL_HASHES",
     "pickle.machine.FREE_SLOTS",

@@ -352,6 +352,14 @@ MESSAGES = [
         "AttributeError: module 'torch' has no attribute 'float8_e4m3fn'"
     )),
     ("unknown-type", "TypeError: data type 'bfloat16' not understood"),
+    ("unequal-ranks", (
+        "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 2 params, "
+        "while rank 0 has inconsistent 4 params."
+    )),
+    ("unequal-ranks", (
+        "RuntimeError: params[0] in this process with sizes [2, 2, 3, 3] appears not to "
+        "match strides of the same param in process 0."
+    )),
     ("launcher", "KeyError: 'RANK'"),
     ("launcher", (
         "ValueError: Error initializing torch.distributed using env:// rendezvous: "

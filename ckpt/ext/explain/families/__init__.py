@@ -31,6 +31,7 @@ from ckpt.ext.explain.families import (
     saving,
     schedules,
     types,
+    unequal_ranks,
     unknown_types,
 )
 from ckpt.ext.explain.family import Family
@@ -65,6 +66,7 @@ FAMILIES: dict[str, Family] = {
         programs,
         notices,
         launchers,
+        unequal_ranks,
     )
     for family in room.FAMILIES
 }
