@@ -4,6 +4,7 @@ refuses what it is given.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from struct import unpack
@@ -15,6 +16,8 @@ from ckpt.tree.scalars import class_of
 
 _SHORT = 4_096
 """The most characters, bytes or bits of a value that Python is asked about."""
+_LARGE_POWER = re.compile(r"(?i)e[-+]?[\d_]{5}")
+"""A power of ten in a text that a fraction writes out, whatever memory it takes."""
 _UNKNOWN = object()
 """Stands for an argument that Python is not asked about."""
 
@@ -73,6 +76,8 @@ def _is_no_decimal(call: Opaque) -> bool:
 
 
 def _is_no_fraction(call: Opaque) -> bool:
+    if any(type(arg) is str and _LARGE_POWER.search(arg) for arg in call.args):
+        return False
     from fractions import Fraction  # here: few files have such numbers
 
     return _refused_by(Fraction)(call)

@@ -118,6 +118,16 @@ def test_a_file_that_the_folder_lacks(tmp_path: Path) -> None:
     assert "nnet_ema.pth: by its name the running averages" in found.said
 
 
+def test_numbers_that_python_does_not_write_out(tmp_path: Path) -> None:
+    folder = write_parts(tmp_path / "120000.ckpt")
+    torch.save({"last_epoch": 10**5_000}, folder / "lr_scheduler.pth")
+    torch.save(10**5_000, folder / "step.pth")
+    torch.save(True, folder / "flag.pth")
+    found = Answered("how do I resume from this folder?", folder)
+    assert "lr_scheduler.pth: the state of a schedule." in found.said
+    assert "step.pth: other" in found.said and "flag.pth: other" in found.said
+
+
 def test_saves_of_a_run_are_no_parts(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     for epoch in (1, 2):

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,13 @@ def test_a_table_of_positions_that_is_used(tmp_path: Path) -> None:
     folder = write_esm(tmp_path / "esm1b", position_embedding_type="absolute")
     found = Answered(NEW_OF_ESM, folder)
     assert "is not used" not in found.said
+
+
+def test_a_list_for_the_kind_of_positions(tmp_path: Path) -> None:
+    """A list has no hash, and ended the command."""
+    folder = write_esm(tmp_path / "saprot", position_embedding_type=["rotary"])
+    found = Answered(NEW_OF_ESM, folder)
+    assert "position_embeddings.weight is not used" not in found.said
 
 
 def test_the_contact_head_of_fair_esm_is_a_file_of_its_own(tmp_path: Path) -> None:
@@ -348,6 +357,17 @@ def test_the_durations_of_a_transducer_are_no_classes(tmp_path: Path) -> None:
     assert "number of classes" not in found.said
 
 
+def test_a_table_of_words_without_a_shape(tmp_path: Path) -> None:
+    state = {
+        "decoder.prediction.embed.weight": torch.tensor(1.0),
+        "joint.joint_net.2.weight": torch.randn(1030, 8),
+    }
+    torch.save(state, tmp_path / "model_weights.ckpt")
+    rows = {"joint.joint_net.2.weight": ("1030, 8", "1025, 8")}
+    found = Answered(sizes_text(rows), tmp_path / "model_weights.ckpt")
+    assert "1,030" in found.said and "TDT" not in found.said
+
+
 # --- what a program says of its optimizer ---------------------------------------------
 
 
@@ -402,6 +422,7 @@ def test_an_optimizer_with_groups_and_no_state(tmp_path: Path) -> None:
         "state.optimizers.Lion of this file has param_groups and no state" in found.said
     )
     assert "at its root" not in found.said
+    assert "one that keeps no state (SGD without momentum)" in found.said
 
 
 # --- names without their beginning ----------------------------------------------------
@@ -577,6 +598,29 @@ def test_a_question_for_settings_of_a_run(tmp_path: Path) -> None:
     assert done.code == 0 and b"output_dir" in done.out
 
 
+@pytest.mark.parametrize("place", ["a b", "x;echo hi", "-p"])
+def test_a_group_of_settings_with_an_odd_name(place: str, tmp_path: Path) -> None:
+    """A stranger's name was put into the command as it was."""
+    torch.save({"w": torch.ones(2), place: {"batch_size": 7}}, tmp_path / "a.pt")
+    found = Answered("Which batch_size was it trained with?", tmp_path / "a.pt")
+    assert "batch_size is 7" in found.said
+    for command in found.commands:
+        if command.startswith("ckpt get"):
+            words = shlex.split(command)
+            assert len(words) == 4
+            assert process.ckpt(*words[1:], cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["Which batch_size was it trained with?", "which epoch is it of?"]
+)
+def test_numbers_that_python_does_not_write_out(text: str, tmp_path: Path) -> None:
+    checkpoint = {"w": torch.ones(2), "batch_size": 10**5_000, "epoch": 10**5_000}
+    torch.save(checkpoint, tmp_path / "a.pt")
+    found = Answered(text, tmp_path / "a.pt")
+    assert found.code == 0 and "where its run stood" not in found.said
+
+
 def test_a_value_that_the_run_did_not_write(tmp_path: Path) -> None:
     checkpoint = {"model_state_dict": {"w": torch.randn(3)}, "step": 4000}
     torch.save(checkpoint, tmp_path / "ckpt-4000.pth")
@@ -719,6 +763,18 @@ def test_averages_that_stand_among_the_weights(tmp_path: Path) -> None:
     assert torch.equal(held[name], state[name] * 0.9)
 
 
+def test_a_layer_with_averages_of_its_own(tmp_path: Path) -> None:
+    """Mega computes averages of its inputs in each layer: they are no copy."""
+    state = {
+        f"layers.{layer}.{name}": torch.randn(4)
+        for layer, name in product(range(4), ("ema.alpha", "ema.delta", "fc.weight"))
+    }
+    torch.save({"model": state}, tmp_path / "mega.pt")
+    found = Answered("where are the EMA weights?", tmp_path / "mega.pt")
+    assert "among its weights" not in found.said
+    assert "no running averages (EMA)" in found.said
+
+
 # --- schedules ------------------------------------------------------------------------
 
 
@@ -734,6 +790,7 @@ def test_a_size_is_looked_for_in_the_dimension_of_the_message(tmp_path: Path) ->
         "tensor a (91) must match the size of tensor b (7) at non-singleton dimension 0"
     )
     found = Answered(text, tmp_path / "a.pth")
+    assert "a dimension 0 of 91: those" in found.said
     assert "those of model.class_embed.weight. None has one of 7" in found.said
     assert "conv1" not in found.said
 

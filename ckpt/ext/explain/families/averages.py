@@ -35,9 +35,11 @@ def of_no_averages(case: Case) -> Iterator[Statement]:
 
 
 _IN_NAMES = re.compile(
-    r"^((?:[^.]{1,60}\.){0,3}(?:\w{0,40}_)?(?:ema|averaged)(?:_\w{0,40})?\.)"
+    r"^((?:[^.\d][^.]{0,59}\.){0,3}(?:\w{0,40}_)?(?:ema|averaged)(?:_\w{0,40})?\.)"
 )
-"""A beginning of names for averages that stand among the weights: `model_ema.`."""
+"""A beginning of names for averages that stand among the weights: `model_ema.`. No
+number is in it, for a layer may compute averages of its own (Mega: `layers.0.ema.`).
+"""
 
 
 def _among_weights(case: Case) -> dict[str, int]:
