@@ -35,6 +35,9 @@ def vocabulary_notice(root: Node, tensors: Sequence[Entry]) -> Notice | None:
     vocabulary = _config_value(root, "vocab_size")
     if type(vocabulary) is not int or _config_value(root, "architectures") is None:
         return None
+    # No model has so many words, and the text of a longer number has no end.
+    if vocabulary.bit_length() > 63:
+        return None
     if any(_config_value(root, key) is not None for key in _OTHER_ROWS):
         return None
     # No set: the config of a stranger may hold a list there.

@@ -325,6 +325,19 @@ def test_weights_in_another_format(is_above: bool, tmp_path: Path) -> None:
     assert set(torch.load(written)) == set(state)
 
 
+def test_an_optimizer_with_another_ending_is_no_weights(tmp_path: Path) -> None:
+    """accelerate writes optimizer.bin, and Trainer optimizer.pt."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    state = llama()
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    optimizer = saved_optimizer(torch.optim.AdamW(parameters(state)))
+    torch.save(optimizer, folder / "optimizer.bin")
+    text = "FileNotFoundError: [Errno 2] No such file or directory: 'out/optimizer.pt'"
+    found = Answered(text, folder)
+    assert "same weights" not in found.said
+
+
 def test_the_state_of_an_optimizer_is_no_weights(tmp_path: Path) -> None:
     state = {"body.weight": torch.randn(64, 64)}
     optimizer = torch.optim.SGD(parameters(state), lr=0.1, momentum=0.9)
@@ -553,6 +566,13 @@ def test_one_network_of_two_is_for_use(tmp_path: Path) -> None:
     )
     found = Answered(text, tmp_path / "010000.model")
     assert "This one has one alone: it is for use" in found.said
+
+
+def test_both_networks_in_one_file(tmp_path: Path) -> None:
+    state = {"generator.w": torch.ones(2, 2), "discriminator.w": torch.ones(2, 2)}
+    torch.save(state, tmp_path / "G_100.pth")
+    found = Answered("KeyError: 'generator'", tmp_path / "G_100.pth")
+    assert "This one has one alone" not in found.said
 
 
 def test_a_whole_file_without_tensors(tmp_path: Path) -> None:

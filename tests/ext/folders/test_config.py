@@ -59,6 +59,7 @@ def test_another_number_of_rows(name: str, width: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
+        {"vocab_size": 2**64},
         {"vocab_size": 8},
         {"vocab_size": None},
         {"vocab_size": "10"},

@@ -326,7 +326,8 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
         if name in MODEL_KEYS and len(words) > 1
         else ""
     )
-    if name.lower() in _NETWORKS and not case.optimizers:
+    networks = _NETWORKS.intersection(word.lower() for word in words)
+    if name.lower() in _NETWORKS and len(networks) < 2 and not case.optimizers:
         begins += (
             f" {show(name, 40)} is a network of a run that trains two, and a run goes "
             "on from a file that has both and their optimizers. This one has one "

@@ -47,7 +47,9 @@ def _among_weights(case: Case) -> dict[str, int]:
     their tensors.
     """
     names = (name for part in case.survey.candidates for name in part.names())
-    found = (match[1] for name in names if (match := _IN_NAMES.match(name)))
+    # Few files have such a name among many.
+    alike = (name for name in names if "ema" in name or "averaged" in name)
+    found = (match[1] for name in alike if (match := _IN_NAMES.match(name)))
     return dict(Counter(found))
 
 
