@@ -370,6 +370,17 @@ def test_the_durations_of_a_transducer_are_no_classes(tmp_path: Path) -> None:
     assert "number of classes" not in found.said
 
 
+def test_many_outputs_more_are_no_durations(tmp_path: Path) -> None:
+    state = {
+        "decoder.prediction.embed.weight": torch.randn(100, 8),
+        "joint.joint_net.2.weight": torch.randn(200, 8),
+    }
+    torch.save(state, tmp_path / "model_weights.ckpt")
+    rows = {"joint.joint_net.2.weight": ("200, 8", "100, 8")}
+    found = Answered(sizes_text(rows), tmp_path / "model_weights.ckpt")
+    assert "TDT" not in found.said
+
+
 def test_a_table_of_words_without_a_shape(tmp_path: Path) -> None:
     state = {
         "decoder.prediction.embed.weight": torch.tensor(1.0),
@@ -580,6 +591,9 @@ def test_a_whole_file_without_tensors(tmp_path: Path) -> None:
     text = "RuntimeError: PytorchStreamReader failed locating file data.pkl: not found"
     found = Answered(text, tmp_path / "pytorch_model.pt")
     assert "It holds no tensor: the run saved an empty dict" in found.said
+    torch.save({"w": torch.ones(2)}, tmp_path / "pytorch_model.pt")
+    found = Answered(text, tmp_path / "pytorch_model.pt")
+    assert "This file is whole" in found.said and "no tensor" not in found.said
 
 
 # --- values of a run ------------------------------------------------------------------
@@ -669,6 +683,8 @@ def test_names_that_a_program_filters(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "checkpoint_3.pt")
     assert found.kind == "keys" and set(found.names) == set(state)
     assert "its load with strict=False got nothing" in found.said
+    few = Answered(f"missing_keys={list(state)[:1]}\n", tmp_path / "checkpoint_3.pt")
+    assert few.kind == "keys" and "got nothing" not in few.said
 
 
 # --- outputs --------------------------------------------------------------------------
@@ -714,6 +730,7 @@ def test_queries_for_the_places_of_a_text(tmp_path: Path) -> None:
         "head.weight": ("95, 8", "220, 8"),
     }
     found = Answered(sizes_text(rows), tmp_path / "parseq.pt")
+    assert "101 in the model, one of them for its end. So set" in found.said
     assert "So set the greatest length of a text to 25" in found.said
     assert "image size" not in found.said
 
@@ -822,6 +839,7 @@ def test_a_rate_that_no_schedule_keeps(tmp_path: Path) -> None:
     text = "I used --resume, but I found that the learning rate has not been restored."
     found = Answered(text, tmp_path / "a.pth")
     assert "It holds no state of a schedule" in found.said
+    assert "Its rate is 0" not in found.said
 
 
 def test_a_rate_at_the_end_of_its_schedule(tmp_path: Path) -> None:
@@ -837,6 +855,7 @@ def test_a_rate_at_the_end_of_its_schedule(tmp_path: Path) -> None:
     text = "If I restart from the checkpoint, will the learning rate be 0 all the time?"
     found = Answered(text, tmp_path / "a.pth")
     assert "Its rate is 0, as at the end of a schedule" in found.said
+    assert "goes on at 0, and learns nothing" in found.said
     assert "holds no state of a schedule" not in found.said
 
 
@@ -868,3 +887,14 @@ def test_positions_with_frames_are_no_square(
     )
     assert said in found.said and "28 x 28" not in found.said
     assert "(2 x 16 x 16), so the positions are a grid of frames" in found.said
+
+
+def test_positions_of_a_picture_are_no_video(tmp_path: Path) -> None:
+    state = {
+        "pos_embed": torch.randn(1, 196, 8),
+        "patch_embed.proj.weight": torch.randn(8, 3, 16, 16),
+    }
+    torch.save({"model": state}, tmp_path / "mae.pth")
+    rows = {"pos_embed": ("1, 196, 8", "1, 784, 8")}
+    found = Answered(sizes_text(rows), tmp_path / "mae.pth")
+    assert "196" in found.said and "frames" not in found.said

@@ -589,9 +589,9 @@ def _other_format(name: str, other: str, folder: str) -> Statement:
     return Statement(
         f"{show(name, 80)} is not here, and {show(other, 80)} is: by its name the same "
         "weights in another format. The run saved in the one, and the program that "
-        "loads asks for the other, as versions before or after the change do. A file of that name "
-        "from elsewhere, as the model that the run began with, would not be the "
-        "trained one. With the ending that it asks for:",
+        "loads asks for the other, as versions before or after the change do. A file "
+        "of that name from elsewhere, as the model that the run began with, would not "
+        "be the trained one. With the ending that it asks for:",
         (),
         command,
     )
