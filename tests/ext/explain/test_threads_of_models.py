@@ -77,6 +77,12 @@ def test_a_table_of_positions_that_is_used(tmp_path: Path) -> None:
     assert "is not used" not in found.said
 
 
+def test_a_layer_that_lacks_beside_the_contact_head(tmp_path: Path) -> None:
+    folder = write_esm(tmp_path / "saprot", position_embedding_type="rotary")
+    text = NEW_OF_ESM.replace("['esm.", "['esm.encoder.layer.9.output.weight', 'esm.")
+    assert "lacks nothing" not in Answered(text, folder).said
+
+
 def test_a_list_for_the_kind_of_positions(tmp_path: Path) -> None:
     """A list has no hash, and ended the command."""
     folder = write_esm(tmp_path / "saprot", position_embedding_type=["rotary"])
@@ -511,6 +517,8 @@ def test_the_attention_of_flash_attention(is_flash: bool, tmp_path: Path) -> Non
     torch.save(state, tmp_path / "best_model.pt")
     found = Answered(text, tmp_path / "best_model.pt")
     assert "4 missing keys are there by other names" in found.said
+    saved = "flash-attention (Wqkv.)" if is_flash else "torch (in_proj_)"
+    assert f"the file has the attention of {saved}" in found.said
     loaded: dict[str, Tensor] = {}
     model.load_state_dict = loaded.update  # type: ignore[assignment]
     (line,) = [line for line in found.commands if line.startswith("state = ")]
@@ -856,6 +864,9 @@ def test_a_rate_at_the_end_of_its_schedule(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "a.pth")
     assert "Its rate is 0, as at the end of a schedule" in found.said
     assert "goes on at 0, and learns nothing" in found.said
+    optimizer["param_groups"][0]["lr"] = 1e-5
+    torch.save(checkpoint, tmp_path / "a.pth")
+    assert "Its rate is 0" not in Answered(text, tmp_path / "a.pth").said
     assert "holds no state of a schedule" not in found.said
 
 
