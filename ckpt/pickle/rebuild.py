@@ -130,8 +130,11 @@ class Rebuilder:
         if not classes:
             return
         for call in pickle.calls:
-            # A class may be given to a function of copyreg.
-            if not call.states or classes.isdisjoint((call.func, *call.args[:1])):
+            # A class may be given to a function of copyreg. Others are given lists,
+            # which have no hash.
+            names = [call.func, *call.args[:1]]
+            is_generator = any(type(row) is Global and row in classes for row in names)
+            if not call.states or not is_generator:
                 continue
             for part in _tuple_state(call):
                 state = tensor_of(part)

@@ -134,6 +134,23 @@ def test_a_call_that_succeeds_keeps_its_line(name: str, tmp_path: Path) -> None:
     torch.load(path, weights_only=False)
 
 
+def test_a_fraction_that_takes_all_memory_is_not_made(tmp_path: Path) -> None:
+    """Python writes the power of ten out: this one has a billion digits."""
+    path = tmp_path / "x.pth"
+    program = of_python("fractions", "Fraction", "1e1000000000")
+    path.write_bytes(torch_zip(pickled({"w": op.tensor(), "x": program})))
+    assert inside("inspect", path, cwd=tmp_path).code == 0
+
+
+def test_a_call_with_a_list_beside_a_generator(tmp_path: Path) -> None:
+    """A list has no hash, and ended the command."""
+    state = of_python("collections", "OrderedDict", [(1, 2)]) + value({"x": 1})
+    program = {"x": glob("torch._C", "Generator"), "y": state + build()}
+    path = tmp_path / "x.pth"
+    path.write_bytes(torch_zip(pickled(program)))
+    assert inside("inspect", path, cwd=tmp_path).code == 0
+
+
 def test_python_calls_a_storage_class(tmp_path: Path) -> None:
     """torch.load alone puts another object in its place."""
     path = tmp_path / "x.pkl"

@@ -241,6 +241,8 @@ class Case:
             if value.path
             and str(value.path[-1]) in words
             and isinstance(value.node, (str, int, float))
+            # Python refuses to write out an int of more than 4,300 digits.
+            and not (isinstance(value.node, int) and value.node.bit_length() > 512)
         ]
 
     @property

@@ -14,6 +14,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.ext.explain.case import Statement
 from ckpt.ext.explain.families.averages import AVERAGES
 from ckpt.ext.explain.message import Message
+from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, show, size_text
 from ckpt.tree.find import counter
@@ -57,13 +58,13 @@ def describe_part(file: str, survey: Survey) -> SavedPart:
             return SavedPart(file, "averages", text, line, names)
         return SavedPart(file, "weights", f"weights, {count}", line, names)
     if "last_epoch" in keys and not survey.tensors:
-        counted = look(keys["last_epoch"]).value
-        count = f" (last_epoch {counted:,})" if isinstance(counted, int) else ""
+        counted = _number_text(keys["last_epoch"])
+        count = f" (last_epoch {counted})" if counted else ""
         return SavedPart(file, "schedule", f"the state of a schedule{count}", line)
     if not survey.tensors and not keys:
-        value = look(survey.checkpoint.root).value
-        if isinstance(value, (int, float)):
-            return SavedPart(file, "number", f"the number {value:,}", line)
+        number = _number_text(survey.checkpoint.root)
+        if number:
+            return SavedPart(file, "number", f"the number {number}", line)
     if "optimizer" in {row.kind for row in survey.sections} and not survey.models:
         shown = and_more([show(str(key), 40) for key in keys], 6)
         text = f"the optimizer and what else the run keeps ({shown})"
@@ -72,6 +73,17 @@ def describe_part(file: str, survey: Survey) -> SavedPart:
         return SavedPart(file, "scaler", "the state of a GradScaler", line)
     shown = and_more([show(str(key), 40) for key in keys], 5)
     return SavedPart(file, "other", f"a dict of {shown}" if keys else "other", line)
+
+
+def _number_text(node: Node) -> str | None:
+    """Return the text of a number of a run, or None: Python refuses to write out an int
+    of more than 4,300 digits.
+    """
+    value = look(node).value
+    # True is an int for isinstance.
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return f"{value:,}" if abs(value) < 2**53 else None
 
 
 def _steps_in(survey: Survey) -> float:
@@ -94,7 +106,8 @@ _NUMBERS = {
 def _numbers_text(survey: Survey) -> str:
     """Return the values that the state of an optimizer keeps, in brackets."""
     facts = [optimizer_facts(row) for row in survey.sections if row.kind == "optimizer"]
-    kept = _NUMBERS.get((facts[0].family or "") if facts and facts[0] else "")
+    first = facts[0] if facts else None
+    kept = None if first is None else _NUMBERS.get(first.family or "")
     return f" ({kept})" if kept else ""
 
 

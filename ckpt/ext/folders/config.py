@@ -21,8 +21,14 @@ _EMBEDDINGS = (
 """The ends of the names of embeddings of tokens in transformers."""
 _HEADS = ("lm_head.weight", "embed_out.weight")
 _WIDTHS = ("hidden_size", "d_model", "n_embd", "embedding_size", "word_embed_proj_dim")
-_OTHER_ROWS = ("padded_vocab_size", "pad_vocab_size_multiple", "quantization_config")
-"""Keys of a config whose model has other rows than its vocabulary."""
+_OTHER_ROWS = (
+    "decoder_vocab_size",
+    "pad_vocab_size_multiple",
+    "padded_vocab_size",
+    "quantization_config",
+    "text_config",
+)
+"""Keys of a config whose model has other rows than its vocabulary, or several."""
 
 
 def vocabulary_notice(root: Node, tensors: Sequence[Entry]) -> Notice | None:
@@ -34,6 +40,9 @@ def vocabulary_notice(root: Node, tensors: Sequence[Entry]) -> Notice | None:
     """
     vocabulary = _config_value(root, "vocab_size")
     if type(vocabulary) is not int or _config_value(root, "architectures") is None:
+        return None
+    # No model has so many words, and the text of a longer number has no end.
+    if vocabulary.bit_length() > 63:
         return None
     if any(_config_value(root, key) is not None for key in _OTHER_ROWS):
         return None

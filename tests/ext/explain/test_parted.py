@@ -73,6 +73,7 @@ def test_each_file_of_a_folder_is_named(text: str, tmp_path: Path) -> None:
     assert "optimizer.pth: the state of an optimizer after 120,000 steps" in found.said
     assert "lr_scheduler.pth: the state of a schedule" in found.said
     assert "step.pth: the number 120,000" in found.said
+    assert "nnet_ema.pth is for samples and evaluation" in found.said
     assert "nnet.pth for training on. Both have the same names" in found.said
     (line,) = [line for line in found.commands if '/nnet.pth"' in line]
     with folder_of(tmp_path):
@@ -116,6 +117,25 @@ def test_a_file_that_the_folder_lacks(tmp_path: Path) -> None:
     found = Answered(text, write_parts(tmp_path / "120000.ckpt"))
     assert "ema.pth is not in this folder" in found.said
     assert "nnet_ema.pth: by its name the running averages" in found.said
+
+
+def test_averages_with_names_of_their_own(tmp_path: Path) -> None:
+    folder = write_parts(tmp_path / "120000.ckpt")
+    other = {f"module.{name}": row for name, row in weights().items()}
+    torch.save(other, folder / "nnet_ema.pth")
+    found = Answered("which file has the ema weights?", folder)
+    assert "nnet.pth for training on." in found.said
+    assert "same names" not in found.said
+
+
+def test_numbers_that_python_does_not_write_out(tmp_path: Path) -> None:
+    folder = write_parts(tmp_path / "120000.ckpt")
+    torch.save({"last_epoch": 10**5_000}, folder / "lr_scheduler.pth")
+    torch.save(10**5_000, folder / "step.pth")
+    torch.save(True, folder / "flag.pth")
+    found = Answered("how do I resume from this folder?", folder)
+    assert "lr_scheduler.pth: the state of a schedule." in found.said
+    assert "step.pth: other" in found.said and "flag.pth: other" in found.said
 
 
 def test_saves_of_a_run_are_no_parts(tmp_path: Path) -> None:

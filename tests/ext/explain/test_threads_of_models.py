@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,19 @@ def test_a_table_of_positions_that_is_used(tmp_path: Path) -> None:
     folder = write_esm(tmp_path / "esm1b", position_embedding_type="absolute")
     found = Answered(NEW_OF_ESM, folder)
     assert "is not used" not in found.said
+
+
+def test_a_layer_that_lacks_beside_the_contact_head(tmp_path: Path) -> None:
+    folder = write_esm(tmp_path / "saprot", position_embedding_type="rotary")
+    text = NEW_OF_ESM.replace("['esm.", "['esm.encoder.layer.9.output.weight', 'esm.")
+    assert "lacks nothing" not in Answered(text, folder).said
+
+
+def test_a_list_for_the_kind_of_positions(tmp_path: Path) -> None:
+    """A list has no hash, and ended the command."""
+    folder = write_esm(tmp_path / "saprot", position_embedding_type=["rotary"])
+    found = Answered(NEW_OF_ESM, folder)
+    assert "position_embeddings.weight is not used" not in found.said
 
 
 def test_the_contact_head_of_fair_esm_is_a_file_of_its_own(tmp_path: Path) -> None:
@@ -316,6 +331,19 @@ def test_weights_in_another_format(is_above: bool, tmp_path: Path) -> None:
     assert set(torch.load(written)) == set(state)
 
 
+def test_an_optimizer_with_another_ending_is_no_weights(tmp_path: Path) -> None:
+    """accelerate writes optimizer.bin, and Trainer optimizer.pt."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    state = llama()
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    optimizer = saved_optimizer(torch.optim.AdamW(parameters(state)))
+    torch.save(optimizer, folder / "optimizer.bin")
+    text = "FileNotFoundError: [Errno 2] No such file or directory: 'out/optimizer.pt'"
+    found = Answered(text, folder)
+    assert "same weights" not in found.said
+
+
 def test_the_state_of_an_optimizer_is_no_weights(tmp_path: Path) -> None:
     state = {"body.weight": torch.randn(64, 64)}
     optimizer = torch.optim.SGD(parameters(state), lr=0.1, momentum=0.9)
@@ -346,6 +374,28 @@ def test_the_durations_of_a_transducer_are_no_classes(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "model_weights.ckpt")
     assert "has 5 outputs more: the durations of a TDT transducer" in found.said
     assert "number of classes" not in found.said
+
+
+def test_many_outputs_more_are_no_durations(tmp_path: Path) -> None:
+    state = {
+        "decoder.prediction.embed.weight": torch.randn(100, 8),
+        "joint.joint_net.2.weight": torch.randn(200, 8),
+    }
+    torch.save(state, tmp_path / "model_weights.ckpt")
+    rows = {"joint.joint_net.2.weight": ("200, 8", "100, 8")}
+    found = Answered(sizes_text(rows), tmp_path / "model_weights.ckpt")
+    assert "TDT" not in found.said
+
+
+def test_a_table_of_words_without_a_shape(tmp_path: Path) -> None:
+    state = {
+        "decoder.prediction.embed.weight": torch.tensor(1.0),
+        "joint.joint_net.2.weight": torch.randn(1030, 8),
+    }
+    torch.save(state, tmp_path / "model_weights.ckpt")
+    rows = {"joint.joint_net.2.weight": ("1030, 8", "1025, 8")}
+    found = Answered(sizes_text(rows), tmp_path / "model_weights.ckpt")
+    assert "1,030" in found.said and "TDT" not in found.said
 
 
 # --- what a program says of its optimizer ---------------------------------------------
@@ -402,6 +452,7 @@ def test_an_optimizer_with_groups_and_no_state(tmp_path: Path) -> None:
         "state.optimizers.Lion of this file has param_groups and no state" in found.said
     )
     assert "at its root" not in found.said
+    assert "one that keeps no state (SGD without momentum)" in found.said
 
 
 # --- names without their beginning ----------------------------------------------------
@@ -466,6 +517,8 @@ def test_the_attention_of_flash_attention(is_flash: bool, tmp_path: Path) -> Non
     torch.save(state, tmp_path / "best_model.pt")
     found = Answered(text, tmp_path / "best_model.pt")
     assert "4 missing keys are there by other names" in found.said
+    saved = "flash-attention (Wqkv.)" if is_flash else "torch (in_proj_)"
+    assert f"the file has the attention of {saved}" in found.said
     loaded: dict[str, Tensor] = {}
     model.load_state_dict = loaded.update  # type: ignore[assignment]
     (line,) = [line for line in found.commands if line.startswith("state = ")]
@@ -534,11 +587,21 @@ def test_one_network_of_two_is_for_use(tmp_path: Path) -> None:
     assert "This one has one alone: it is for use" in found.said
 
 
+def test_both_networks_in_one_file(tmp_path: Path) -> None:
+    state = {"generator.w": torch.ones(2, 2), "discriminator.w": torch.ones(2, 2)}
+    torch.save(state, tmp_path / "G_100.pth")
+    found = Answered("KeyError: 'generator'", tmp_path / "G_100.pth")
+    assert "This one has one alone" not in found.said
+
+
 def test_a_whole_file_without_tensors(tmp_path: Path) -> None:
     torch.save({}, tmp_path / "pytorch_model.pt")
     text = "RuntimeError: PytorchStreamReader failed locating file data.pkl: not found"
     found = Answered(text, tmp_path / "pytorch_model.pt")
     assert "It holds no tensor: the run saved an empty dict" in found.said
+    torch.save({"w": torch.ones(2)}, tmp_path / "pytorch_model.pt")
+    found = Answered(text, tmp_path / "pytorch_model.pt")
+    assert "This file is whole" in found.said and "no tensor" not in found.said
 
 
 # --- values of a run ------------------------------------------------------------------
@@ -577,6 +640,29 @@ def test_a_question_for_settings_of_a_run(tmp_path: Path) -> None:
     assert done.code == 0 and b"output_dir" in done.out
 
 
+@pytest.mark.parametrize("place", ["a b", "x;echo hi", "-p"])
+def test_a_group_of_settings_with_an_odd_name(place: str, tmp_path: Path) -> None:
+    """A stranger's name was put into the command as it was."""
+    torch.save({"w": torch.ones(2), place: {"batch_size": 7}}, tmp_path / "a.pt")
+    found = Answered("Which batch_size was it trained with?", tmp_path / "a.pt")
+    assert "batch_size is 7" in found.said
+    for command in found.commands:
+        if command.startswith("ckpt get"):
+            words = shlex.split(command)
+            assert len(words) == 4
+            assert process.ckpt(*words[1:], cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["Which batch_size was it trained with?", "which epoch is it of?"]
+)
+def test_numbers_that_python_does_not_write_out(text: str, tmp_path: Path) -> None:
+    checkpoint = {"w": torch.ones(2), "batch_size": 10**5_000, "epoch": 10**5_000}
+    torch.save(checkpoint, tmp_path / "a.pt")
+    found = Answered(text, tmp_path / "a.pt")
+    assert found.code == 0 and "where its run stood" not in found.said
+
+
 def test_a_value_that_the_run_did_not_write(tmp_path: Path) -> None:
     checkpoint = {"model_state_dict": {"w": torch.randn(3)}, "step": 4000}
     torch.save(checkpoint, tmp_path / "ckpt-4000.pth")
@@ -605,6 +691,8 @@ def test_names_that_a_program_filters(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "checkpoint_3.pt")
     assert found.kind == "keys" and set(found.names) == set(state)
     assert "its load with strict=False got nothing" in found.said
+    few = Answered(f"missing_keys={list(state)[:1]}\n", tmp_path / "checkpoint_3.pt")
+    assert few.kind == "keys" and "got nothing" not in few.said
 
 
 # --- outputs --------------------------------------------------------------------------
@@ -650,6 +738,7 @@ def test_queries_for_the_places_of_a_text(tmp_path: Path) -> None:
         "head.weight": ("95, 8", "220, 8"),
     }
     found = Answered(sizes_text(rows), tmp_path / "parseq.pt")
+    assert "101 in the model, one of them for its end. So set" in found.said
     assert "So set the greatest length of a text to 25" in found.said
     assert "image size" not in found.said
 
@@ -719,6 +808,18 @@ def test_averages_that_stand_among_the_weights(tmp_path: Path) -> None:
     assert torch.equal(held[name], state[name] * 0.9)
 
 
+def test_a_layer_with_averages_of_its_own(tmp_path: Path) -> None:
+    """Mega computes averages of its inputs in each layer: they are no copy."""
+    state = {
+        f"layers.{layer}.{name}": torch.randn(4)
+        for layer, name in product(range(4), ("ema.alpha", "ema.delta", "fc.weight"))
+    }
+    torch.save({"model": state}, tmp_path / "mega.pt")
+    found = Answered("where are the EMA weights?", tmp_path / "mega.pt")
+    assert "among its weights" not in found.said
+    assert "no running averages (EMA)" in found.said
+
+
 # --- schedules ------------------------------------------------------------------------
 
 
@@ -734,6 +835,7 @@ def test_a_size_is_looked_for_in_the_dimension_of_the_message(tmp_path: Path) ->
         "tensor a (91) must match the size of tensor b (7) at non-singleton dimension 0"
     )
     found = Answered(text, tmp_path / "a.pth")
+    assert "a dimension 0 of 91: those" in found.said
     assert "those of model.class_embed.weight. None has one of 7" in found.said
     assert "conv1" not in found.said
 
@@ -745,6 +847,7 @@ def test_a_rate_that_no_schedule_keeps(tmp_path: Path) -> None:
     text = "I used --resume, but I found that the learning rate has not been restored."
     found = Answered(text, tmp_path / "a.pth")
     assert "It holds no state of a schedule" in found.said
+    assert "Its rate is 0" not in found.said
 
 
 def test_a_rate_at_the_end_of_its_schedule(tmp_path: Path) -> None:
@@ -760,6 +863,10 @@ def test_a_rate_at_the_end_of_its_schedule(tmp_path: Path) -> None:
     text = "If I restart from the checkpoint, will the learning rate be 0 all the time?"
     found = Answered(text, tmp_path / "a.pth")
     assert "Its rate is 0, as at the end of a schedule" in found.said
+    assert "goes on at 0, and learns nothing" in found.said
+    optimizer["param_groups"][0]["lr"] = 1e-5
+    torch.save(checkpoint, tmp_path / "a.pth")
+    assert "Its rate is 0" not in Answered(text, tmp_path / "a.pth").said
     assert "holds no state of a schedule" not in found.said
 
 
@@ -791,3 +898,14 @@ def test_positions_with_frames_are_no_square(
     )
     assert said in found.said and "28 x 28" not in found.said
     assert "(2 x 16 x 16), so the positions are a grid of frames" in found.said
+
+
+def test_positions_of_a_picture_are_no_video(tmp_path: Path) -> None:
+    state = {
+        "pos_embed": torch.randn(1, 196, 8),
+        "patch_embed.proj.weight": torch.randn(8, 3, 16, 16),
+    }
+    torch.save({"model": state}, tmp_path / "mae.pth")
+    rows = {"pos_embed": ("1, 196, 8", "1, 784, 8")}
+    found = Answered(sizes_text(rows), tmp_path / "mae.pth")
+    assert "196" in found.said and "frames" not in found.said

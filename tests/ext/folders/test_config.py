@@ -59,6 +59,7 @@ def test_another_number_of_rows(name: str, width: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
+        {"vocab_size": 2**64},
         {"vocab_size": 8},
         {"vocab_size": None},
         {"vocab_size": "10"},
@@ -68,6 +69,8 @@ def test_another_number_of_rows(name: str, width: str, tmp_path: Path) -> None:
         {"hidden_size": [4, {"a": 1}]},
         {"padded_vocab_size": 16},
         {"pad_vocab_size_multiple": 8},
+        {"decoder_vocab_size": 12},
+        {"text_config": {"vocab_size": 8}},
         {"quantization_config": {"bits": 4}},
     ],
     ids=str,

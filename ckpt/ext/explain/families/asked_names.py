@@ -135,18 +135,21 @@ def of_empty_optimizer(name: str, case: Case) -> Iterator[Statement]:
     }
     paths = [value.path for value in checkpoint.values]
     paths += [entry.path for entry in checkpoint.tensors]
+    held: set[tuple[object, ...]] = set()
+    for path in paths:
+        held.update(path[:at] for at, key in enumerate(path) if key == "state")
     hollow = [
         show(".".join(map(str, place)), 100)
-        for place in sorted(groups, key=str)
-        if not any(path[: len(place) + 1] == (*place, "state") for path in paths)
+        for place in sorted(groups.difference(held), key=str)
     ]
     if not hollow:
         return
     yield Statement(
         f"{and_more(hollow, 3)} of this file has param_groups and no state: the run "
-        "had taken no step with it when it saved, or this rank saved none of it "
-        "(a file of each rank, without that of the others). A run cannot take its "
-        "optimizer up from here: leave the load of it out (Composer: "
+        "had taken no step with it when it saved, or it is one that keeps no state "
+        "(SGD without momentum), or this rank saved none of it (a file of each rank, "
+        "without that of the others). A run cannot take its optimizer up from here: "
+        "leave the load of it out (Composer: "
         "load_weights_only, or load_ignore_keys: ['state/optimizers']), or take a save "
         "that has the state."
     )
@@ -323,7 +326,8 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
         if name in MODEL_KEYS and len(words) > 1
         else ""
     )
-    if name.lower() in _NETWORKS and not case.optimizers:
+    networks = _NETWORKS.intersection(word.lower() for word in words)
+    if name.lower() in _NETWORKS and len(networks) < 2 and not case.optimizers:
         begins += (
             f" {show(name, 40)} is a network of a run that trains two, and a run goes "
             "on from a file that has both and their optimizers. This one has one "

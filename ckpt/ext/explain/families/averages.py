@@ -35,9 +35,11 @@ def of_no_averages(case: Case) -> Iterator[Statement]:
 
 
 _IN_NAMES = re.compile(
-    r"^((?:[^.]{1,60}\.){0,3}(?:\w{0,40}_)?(?:ema|averaged)(?:_\w{0,40})?\.)"
+    r"^((?:[^.\d][^.]{0,59}\.){0,3}(?:\w{0,40}_)?(?:ema|averaged)(?:_\w{0,40})?\.)"
 )
-"""A beginning of names for averages that stand among the weights: `model_ema.`."""
+"""A beginning of names for averages that stand among the weights: `model_ema.`. No
+number is in it, for a layer may compute averages of its own (Mega: `layers.0.ema.`).
+"""
 
 
 def _among_weights(case: Case) -> dict[str, int]:
@@ -45,7 +47,9 @@ def _among_weights(case: Case) -> dict[str, int]:
     their tensors.
     """
     names = (name for part in case.survey.candidates for name in part.names())
-    found = (match[1] for name in names if (match := _IN_NAMES.match(name)))
+    # Few files have such a name among many.
+    alike = (name for name in names if "ema" in name or "averaged" in name)
+    found = (match[1] for name in alike if (match := _IN_NAMES.match(name)))
     return dict(Counter(found))
 
 

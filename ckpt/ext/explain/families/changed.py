@@ -99,6 +99,8 @@ def find_change(
     return _find_quantization(message, absent, here)
 
 
+_LAYERS = {"Wqkv.": "flash-attention", "in_proj_": "torch"}
+"""A part of a name -> whose attention has it."""
 _JOINED = (("Wqkv.", "in_proj_"), ("in_proj_", "Wqkv."))
 """The layer of flash-attention for query, key and value, and the one of
 nn.MultiheadAttention. Both have the rows of q, k and v in this order.
@@ -115,7 +117,7 @@ def _find_joined(absent: Sequence[str], here: set[str]) -> Changed | None:
         }
         if not found:
             continue
-        saved, asked = ("flash-attention", "torch")[:: 1 if ours == "Wqkv." else -1]
+        saved, asked = _LAYERS[ours], _LAYERS[theirs]
         return Changed(
             frozenset((*found, *found.values())),
             f"{counted_noun(len(found), 'missing key')} {be_verb(list(found))} there "

@@ -127,7 +127,8 @@ def unused_statement(absent: Sequence[str], case: Case) -> Statement | None:
     if not absent or len(contacts) + len(tables) < len(absent):
         return None
     kind = config_of(case.survey).get("position_embedding_type")
-    if tables and kind not in _WITHOUT_TABLE:
+    # A config may hold a list there, which has no hash.
+    if tables and not (isinstance(kind, str) and kind in _WITHOUT_TABLE):
         return None
     text = []
     if contacts:

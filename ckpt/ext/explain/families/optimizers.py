@@ -155,7 +155,7 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
     rows = [] if any(held.values()) else list(_of_zero(case, pair))
     if rows:
         return Answer(path, tuple(rows))
-    rows = list(_size_statements(pair, held))
+    rows = list(_size_statements(pair, held, place))
     for section in case.optimizers:
         rows.append(Statement(_groups_text(section)))
     # Without a model in the file nothing says in which order its parameters stand.
@@ -226,26 +226,29 @@ def _states_of_sizes(
 
 
 def _size_statements(
-    pair: tuple[int, int], held: dict[int, list[str]]
+    pair: tuple[int, int], held: dict[int, list[str]], place: int | None
 ) -> Iterator[Statement]:
-    """Say which states of a file have the two sizes of an error."""
+    """Say which states of a file have the two sizes of an error. `place` is the
+    dimension that the message names.
+    """
+    where = "a dimension" if place is None else f"a dimension {place}"
     found = [size for size in dict.fromkeys(pair) if held[size]]
     if not found:
         yield Statement(
-            f"No state of an optimizer in this file has a dimension of {pair[0]:,} or "
+            f"No state of an optimizer in this file has {where} of {pair[0]:,} or "
             f"{pair[1]:,}. If the step of an optimizer stopped, it had the state of "
             "another file. Otherwise the forward or the loss stopped, and no state of "
             "an optimizer is the cause."
         )
         return
     if len(found) == 1:
-        yield from _layer_of_size(pair, found[0], held[found[0]])
+        yield from _layer_of_size(pair, found[0], held[found[0]], where)
         return
     for size in found:
         names = held[size]
         yield Statement(
             f"{counted_noun(len(names), 'state')} of the optimizer in this file "
-            f"{'has' if len(names) == 1 else 'have'} a dimension of {size:,}: those of "
+            f"{'has' if len(names) == 1 else 'have'} {where} of {size:,}: those of "
             f"{and_more([show(name, 100) for name in names], 3)}."
         )
     yield Statement(
@@ -256,7 +259,7 @@ def _size_statements(
 
 
 def _layer_of_size(
-    pair: tuple[int, int], size: int, names: Sequence[str]
+    pair: tuple[int, int], size: int, names: Sequence[str], where: str
 ) -> Iterator[Statement]:
     """Say that a layer has another size in the new run than in the state of a file, and
     how the run goes on.
@@ -264,7 +267,7 @@ def _layer_of_size(
     (other,) = [number for number in pair if number != size] or [size]
     yield Statement(
         f"{counted_noun(len(names), 'state')} of the optimizer in this file "
-        f"{'has' if len(names) == 1 else 'have'} a dimension of {size:,}: those of "
+        f"{'has' if len(names) == 1 else 'have'} {where} of {size:,}: those of "
         f"{and_more([show(name, 100) for name in names], 3)}. None has one "
         f"of {other:,}. If the step of the optimizer stopped, a parameter of the new "
         f"run with {other:,} got this state: the layer has another size there, or a "

@@ -561,12 +561,14 @@ def lacking_in_folder(text: str, folder: str) -> Statement | None:
 
 _FORMATS = frozenset(("bin", "safetensors", "pt", "pth", "ckpt"))
 """The endings of files of weights that programs have for one and the same model."""
+_OF_RUNS = re.compile(r"(?i)optim|sched|scaler|rng|random|train(?:er|ing)_|args")
+"""Words in the names of files that hold other things of a run than weights."""
 
 
 def _in_another_format(name: str, names: Collection[str]) -> str | None:
     """The one file that has a name with the ending of another format, or None."""
     stem, _, ending = name.rpartition(".")
-    if ending not in _FORMATS:
+    if ending not in _FORMATS or _OF_RUNS.search(stem):
         return None
     found = [
         other
@@ -585,11 +587,11 @@ def _other_format(name: str, other: str, folder: str) -> Statement:
     paths = [pasted_path(os.path.join(folder, file)) for file in (other, name)]
     command = None if None in paths else f"ckpt convert {paths[0]} -o {paths[1]}"
     return Statement(
-        f"{show(name, 80)} is not here, and {show(other, 80)} is: the same weights in "
-        "another format. The run saved in the one, and the program that loads asks for "
-        "the other, as versions before or after the change do. A file of that name "
-        "from elsewhere, as the model that the run began with, would not be the "
-        "trained one. With the ending that it asks for:",
+        f"{show(name, 80)} is not here, and {show(other, 80)} is: by its name the same "
+        "weights in another format. The run saved in the one, and the program that "
+        "loads asks for the other, as versions before or after the change do. A file "
+        "of that name from elsewhere, as the model that the run began with, would not "
+        "be the trained one. With the ending that it asks for:",
         (),
         command,
     )

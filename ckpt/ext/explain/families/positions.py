@@ -164,7 +164,7 @@ def _video_statement(
     kernels = {
         shape[2:]
         for name, shape in shapes.items()
-        if _PATCHES.search(name) and len(shape) == 5
+        if len(shape) == 5 and _PATCHES.search(name)
     }
     if len(kernels) != 1:
         return None

@@ -40,7 +40,7 @@ from ckpt.ext.explain.families.runs import (
 from ckpt.ext.explain.families.sizes import of_sizes
 from ckpt.ext.explain.families.tied import of_tied_head
 from ckpt.ext.explain.families.types import not_finite_statements
-from ckpt.model.text import and_more, counted_noun, pasted_path, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, shell_word, show
 
 _RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")
 _GOES_ON = re.compile(
@@ -143,11 +143,13 @@ def _of_settings(text: str, case: Case) -> Iterator[Statement]:
     path = pasted_path(case.survey.path)
     places = Counter(name.rpartition(".")[0] for name, _ in found)
     place = places.most_common(1)[0][0]
+    # A name that begins with a dash would be an option.
+    word = None if not place or place.startswith("-") else shell_word(place)
     yield Statement(
         f"This file records what is asked for: {and_more(shown, _MOST_SETTINGS)}. All "
         "that stands beside it:",
         (),
-        None if path is None or not place else f"ckpt get {path} {place}",
+        None if path is None or word is None else f"ckpt get {path} {word}",
     )
 
 

@@ -211,6 +211,8 @@ def _recorded_counters(case: Case) -> list[tuple[str, int]]:
         and str(value.path[-1]) in _COUNTERS
         # True and False are ints for isinstance.
         and type(value.node) is int
+        # Python refuses to write out an int of more than 4,300 digits.
+        and abs(value.node) < 2**53
         # The settings of a run hold what it was asked for, and not what it did.
         and str(value.path[0]) not in _SETTINGS
         # An optimizer, a scheduler and averages count for themselves.

@@ -390,8 +390,14 @@ def _durations_statement(
     """Say that the joint network of a transducer of NeMo has outputs for durations on
     one side, or return None.
     """
-    words = [shape[0] for name, shape in shapes.items() if _PREDICTED.search(name)]
-    if rest or len(words) != 1 or not all(_JOINT.search(row.name) for row in heads):
+    if rest or not all(_JOINT.search(row.name) for row in heads):
+        return None
+    words = [
+        shape[0]
+        for name, shape in shapes.items()
+        if len(shape) == 2 and _PREDICTED.search(name)
+    ]
+    if len(words) != 1:
         return None
     here, there = heads[0].checkpoint[0], heads[0].model[0]
     # The vocabulary of both is the same: its table does not differ.
