@@ -152,6 +152,8 @@ def test_any_file_of_a_set_opens_all(ckpt: Run, name: str) -> None:
     text = ckpt("inspect", DATA / name).stdout
     assert "GGUF, 3 files" in text
     assert f'llama_cpp.Llama("{DATA / SPLIT[0]}")' in text
+    # It is whole, so that it is no part of its folder.
+    assert "part of" not in text
 
 
 def test_a_set_lacks_a_file(ckpt: Run, tmp_path: Path) -> None:
