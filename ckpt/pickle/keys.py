@@ -383,6 +383,11 @@ class _Spellings:
             if type(item) is Set:
                 return self._number_spelling("set", *sorted(set(numbers)))  # type: ignore[type-var]
             return self._number_spelling("tuple", *numbers)
+        # Bytes of protocol 2 are the result of a call.
+        if is_compared(item):
+            number = self._number_key(item, depth)
+            if number is not None:
+                return number
         name = python3_name(*item.class_name.rpartition(".")[::2])
         is_changed = item.kwargs is not None or item.items or item.keys
         if not is_changed and name in ENUMS and len(item.args) == 1:

@@ -158,6 +158,9 @@ def with_texts(keys: Callable[[bytes, int], bytes]) -> bytes:
 
 
 KEYS: dict[str, Callable[[], bytes]] = {
+    "sets of long paths": lambda: in_sets(
+        "pathlib", "PurePosixPath", *["a" * 9_000] * 100
+    ),
     "sets of long bytes": lambda: in_sets(
         "_codecs", "encode", "a" * 1_000_000, "latin1"
     ),
@@ -563,7 +566,6 @@ COSTLY: dict[str, Callable[[], bytes]] = {
     "many fractions of long numbers": lambda: again(
         60_000, glob("fractions", "Fraction"), op.long4(b"\1" * 500), op.long4(b"\3" * 500)
     ),
-    "sets of long paths": lambda: in_sets("pathlib", "PurePosixPath", *["a" * 9_000] * 100),
     "many long paths": lambda: again(1_000, glob("pathlib", "PurePosixPath"), *["a/" * 120] * 100),
     "metadata of a sharded tensor that is anything": lambda: sharded(made("argparse", "Namespace", {})),
 }  # fmt: skip

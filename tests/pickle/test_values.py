@@ -351,6 +351,15 @@ def set_of(*items: Any) -> bytes:
 
 
 EQUAL_ITEMS: dict[str, bytes] = {
+    "bytes of protocol 2": added(
+        *(call(glob("_codecs", "encode"), "a", "latin1") for _ in range(2))
+    ),
+    "long bytes of protocol 2": added(
+        *(call(glob("_codecs", "encode"), "a" * 3_000, "latin1") for _ in range(2))
+    ),
+    "bytes of protocol 2 in tuples": added(
+        *(value((call(glob("_codecs", "encode"), "a", "latin1"), 1)) for _ in range(2))
+    ),
     "numbers": added(1, True, 1.0),
     "numbers, one by one": added(0) + op.mark() + value(False) + op.additems(),
     "a frozenset": frozen(1, True),
