@@ -835,7 +835,7 @@ def test_a_size_is_looked_for_in_the_dimension_of_the_message(tmp_path: Path) ->
         "tensor a (91) must match the size of tensor b (7) at non-singleton dimension 0"
     )
     found = Answered(text, tmp_path / "a.pth")
-    assert "a dimension 0 of 91: those" in found.said
+    assert "a dimension of 91 (dimension 0): those" in found.said
     assert "those of model.class_embed.weight. None has one of 7" in found.said
     assert "conv1" not in found.said
 

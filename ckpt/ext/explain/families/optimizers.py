@@ -231,14 +231,14 @@ def _size_statements(
     """Say which states of a file have the two sizes of an error. `place` is the
     dimension that the message names.
     """
-    where = "a dimension" if place is None else f"a dimension {place}"
+    where = "" if place is None else f" (dimension {place})"
     found = [size for size in dict.fromkeys(pair) if held[size]]
     if not found:
         yield Statement(
-            f"No state of an optimizer in this file has {where} of {pair[0]:,} or "
-            f"{pair[1]:,}. If the step of an optimizer stopped, it had the state of "
-            "another file. Otherwise the forward or the loss stopped, and no state of "
-            "an optimizer is the cause."
+            f"No state of an optimizer in this file has a dimension of {pair[0]:,} or "
+            f"{pair[1]:,}{where}. If the step of an optimizer stopped, it had the "
+            "state of another file. Otherwise the forward or the loss stopped, and no "
+            "state of an optimizer is the cause."
         )
         return
     if len(found) == 1:
@@ -248,8 +248,8 @@ def _size_statements(
         names = held[size]
         yield Statement(
             f"{counted_noun(len(names), 'state')} of the optimizer in this file "
-            f"{'has' if len(names) == 1 else 'have'} {where} of {size:,}: those of "
-            f"{and_more([show(name, 100) for name in names], 3)}."
+            f"{'has' if len(names) == 1 else 'have'} a dimension of {size:,}{where}: "
+            f"those of {and_more([show(name, 100) for name in names], 3)}."
         )
     yield Statement(
         "If the step of an optimizer stopped, it got the state of another parameter: "
@@ -267,8 +267,8 @@ def _layer_of_size(
     (other,) = [number for number in pair if number != size] or [size]
     yield Statement(
         f"{counted_noun(len(names), 'state')} of the optimizer in this file "
-        f"{'has' if len(names) == 1 else 'have'} {where} of {size:,}: those of "
-        f"{and_more([show(name, 100) for name in names], 3)}. None has one "
+        f"{'has' if len(names) == 1 else 'have'} a dimension of {size:,}{where}: "
+        f"those of {and_more([show(name, 100) for name in names], 3)}. None has one "
         f"of {other:,}. If the step of the optimizer stopped, a parameter of the new "
         f"run with {other:,} got this state: the layer has another size there, or a "
         "layer was added before it. load_state_dict compares counts alone, and no "
