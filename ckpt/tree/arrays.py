@@ -60,10 +60,10 @@ class NumpyDType(NamedTuple):
                 str(complex(real, imag))
                 for real, imag in zip(parts[::2], parts[1::2], strict=True)
             ]
-        pieces = [data[index * size : (index + 1) * size] for index in range(count)]
         if self.code[:1] == "U":
             return _decode_utf32(data, order, size, count)
         if self.code[:1] == "S":
+            pieces = [data[index * size : (index + 1) * size] for index in range(count)]
             return [piece.rstrip(b"\0") for piece in pieces]
         return None
 

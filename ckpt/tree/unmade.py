@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
-from struct import unpack
-from sys import maxunicode
 
 from ckpt.model.nodes import Node, Opaque, is_tuple
 from ckpt.tree.arrays import CODECS, as_bytes, numpy_dtype
@@ -149,14 +147,8 @@ def _is_no_scalar(call: Opaque) -> bool:
     size = dtype.itemsize
     if size is None:
         return False
-    return len(data) < size or _has_odd_letters(dtype.code, dtype.order, data[:size])
-
-
-def _has_odd_letters(code: str, order: str, data: bytes) -> bool:
-    if not code.startswith("U"):
-        return False
-    codes = unpack(f"{'>' if order == '>' else '<'}{len(data) // 4}I", data)
-    return max(codes, default=0) > maxunicode
+    is_text = dtype.code.startswith("U")
+    return len(data) < size or (is_text and dtype.decode(data, 1) is None)
 
 
 UNMADE: dict[str, Callable[[Opaque], bool]] = {

@@ -253,7 +253,7 @@ def _find_whole(opened: Checkpoint) -> Whole | None:
     the folder is a checkpoint.
     """
     name = os.path.basename(opened.path)
-    # What is opened as several files is whole.
+    # A set that any of its files opens is whole.
     if not _ONE_OF_SEVERAL.search(name) or opened.survey.checkpoint.parts:
         return None
     if is_url(opened.path) or not os.path.isfile(opened.path):

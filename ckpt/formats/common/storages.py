@@ -389,7 +389,7 @@ class StorageFolder:
         return notices
 
     @property
-    def refusal(self) -> str | None:
+    def refusal_text(self) -> str | None:
         """The reason why torch.load refuses the records, or None. Its older versions
         and `mmap=True` pass over what follows a storage.
         """
@@ -483,6 +483,6 @@ def tree_of(
     interpret_pickle(pickle, contents, limits, folder.resolve, 0)
     contents.notices += folder.notices()
     contents.not_loadable = (
-        contents.not_loadable or folder.refusal or alignment_refusal(archive)
+        contents.not_loadable or folder.refusal_text or alignment_refusal(archive)
     )
     return pickle.root

@@ -96,7 +96,7 @@ def read_from(
     if any(type(row.pid) is tuple and len(row.pid) == 6 for row in pickle.persistent):
         contents.not_loadable = "torch refuses persistent ids of 6 fields in a zip file"
     contents.not_loadable = (
-        contents.not_loadable or folder.refusal or alignment_refusal(archive)
+        contents.not_loadable or folder.refusal_text or alignment_refusal(archive)
     )
     contents.notices += folder.notices()
     contents.notices += folder.mapping_notices()
@@ -119,7 +119,7 @@ def read_from(
         origin=origin,
         byteorder=byteorder,
     )
-    if archive.outside or refused is not None or folder.refusal is not None:
+    if archive.outside or refused is not None or folder.refusal_text is not None:
         # A copy would be refused as well, and so would a file with a new pickle at its
         # end: it is written anew.
         traits = FORMAT.traits._replace(in_place=False)

@@ -78,12 +78,12 @@ def impossible_call(
     # A pickle may give one long argument to a million calls: each is looked at once.
     asked: set[tuple[object, ...]] = set()
     for call in calls:
-        cannot = rules.get(call.func)
-        if cannot is None:
+        is_impossible = rules.get(call.func)
+        if is_impossible is None:
             continue
         key = _asked_key(call)
         if key not in asked:
-            if cannot(call):
+            if is_impossible(call):
                 return call
             asked.add(key)
     return None
@@ -123,10 +123,10 @@ def _rule_of(name: Global, by_torch: bool) -> Callable[[Opaque], bool] | None:
     if counted is None:
         return other
 
-    def cannot(call: Opaque) -> bool:
+    def is_impossible(call: Opaque) -> bool:
         return _has_odd_arguments(call, counted) or (other is not None and other(call))
 
-    return cannot
+    return is_impossible
 
 
 def _is_called(call: Opaque) -> bool:

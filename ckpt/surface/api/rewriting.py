@@ -618,7 +618,7 @@ def _rewrite_given(
                 save.refuse_losses(report.result, name)
 
     # An input that cannot be opened whole may be opened in part.
-    # Where that is no way out, `verify` names what is lost.
+    # If that is no way out, `verify` names the loss.
     lossy = None if options.partial else path
     with naming_loss(lossy), _advised_partial(options, plan):
         if isinstance(given, Opened):

@@ -109,7 +109,7 @@ def test_the_contact_head_of_fair_esm_is_a_file_of_its_own(tmp_path: Path) -> No
 
 
 class _Esm:
-    """What the printed line needs of fair-esm."""
+    """The calls of fair-esm that the printed line makes."""
 
     def __init__(self, read: list[Any]) -> None:
         self.read = read
