@@ -38,6 +38,7 @@ PATHS = {
     "ckpt.pickle.skim.tensors._LEAST": Sides(256, 1 << 18),
     "ckpt.pickle.skim.tensors._MOST": Sides(1_024, 1 << 18),
     "ckpt.formats.common.archive._MANY": Sides(0, NEVER),
+    "ckpt.formats.common.archive._NEAR": Sides(NEVER, 0),
     "ckpt.formats.common.columns._LEAST": Sides(1, NEVER),
     "ckpt.formats.common.columns._FIRST": Sides(2, 16_384),
     "ckpt.formats.common.columns._MOST": Sides(3, 16_384),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from ckpt.bytes.source import Source, inflate_exactly, underlying_file
+from ckpt.bytes.source import Memory, Source, inflate_exactly, underlying_file
 from ckpt.formats.common.directory import (
     ReadAlike,
     Record,
@@ -47,6 +47,10 @@ from ckpt.model.text import counted_noun, show, size_text
 _WINDOW = 4096
 """Bytes that torch reads at once when it looks for the end record; two windows overlap
 by three.
+"""
+_NEAR = 1 << 12
+"""The bytes that take as long to read as one more read does: headers that lie nearer
+to each other on average are read at once, with what is between them.
 """
 _MANY = 64
 """Records that are worth columns."""
@@ -165,6 +169,8 @@ def read_archive(source: Source, limits: Limits) -> Archive:
         from ckpt.formats.common.columns import read_alike
 
         alike = read_alike
+    elif headers is source and end.offset <= _NEAR * end.entries:
+        headers = Memory(source.read(0, end.offset))
     records = read_records(headers, directory, end.entries, end.offset, alike)
     notices = _check_names(records)
     if trailing:
