@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from ckpt.model.dtypes import BY_NAME, BY_STORAGE
 from ckpt.model.nodes import (
@@ -15,6 +16,7 @@ from ckpt.model.nodes import (
     PersistentId,
     Set,
 )
+from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
 from ckpt.pickle.judge.known import python3_name
 from ckpt.tree.unmade import UNMADE
@@ -63,27 +65,40 @@ _VALUES = frozenset(
 """Names of values that Python cannot call."""
 
 
+class _Rule(NamedTuple):
+    """The rule that tells whether a call of one name cannot succeed."""
+
+    has_odd_form: Callable[[Opaque], bool]
+    """Asked of each call: it counts arguments, and reads none."""
+    is_refused: Callable[[Opaque], bool] | None = None
+    """Reads the arguments, which may be long."""
+
+
 def impossible_call(
     names: Iterable[Node], calls: Iterable[Opaque], *, by_torch: bool = True
 ) -> Opaque | None:
     """The first call of one of the names with arguments that it never takes: no
     torch.load gets past it. Without `by_torch` the file is loaded by pickle.load.
     """
-    rules: dict[Node, Callable[[Opaque], bool]] = {}
+    rules: dict[Node, _Rule] = {}
     # By node: a call holds the node of its function, so no name is made again.
     for name in names:
         rule = _rule_of(name, by_torch) if type(name) is Global else None
         if rule is not None:
             rules[name] = rule
-    # A pickle may give one long argument to a million calls: each is looked at once.
+    # A pickle may give one long argument to a million calls: each is read once.
     asked: set[tuple[object, ...]] = set()
     for call in calls:
-        is_impossible = rules.get(call.func)
-        if is_impossible is None:
+        rule = rules.get(call.func)
+        if rule is None:
+            continue
+        if rule.has_odd_form(call):
+            return call
+        if rule.is_refused is None:
             continue
         key = _asked_key(call)
         if key not in asked:
-            if is_impossible(call):
+            if rule.is_refused(call):
                 return call
             asked.add(key)
     return None
@@ -111,29 +126,29 @@ def _asked_key(call: Opaque) -> tuple[object, ...]:
     )
 
 
-def _rule_of(name: Global, by_torch: bool) -> Callable[[Opaque], bool] | None:
+def _rule_of(name: Global, by_torch: bool) -> _Rule | None:
     """The rule that tells of a call of a name whether it cannot succeed, or None."""
     if by_torch and name.name in _STORAGES:
-        return _is_called
+        return _Rule(_is_called)
     known = python3_name(name.module, name.name)
     if known in _VALUES:
-        return _is_called
+        return _Rule(_is_called)
     counted = _ARGUMENTS.get(known)
-    other = UNMADE.get(known)
+    is_refused = UNMADE.get(known)
     if counted is None:
-        return other
+        return None if is_refused is None else _Rule(_is_never, is_refused)
+    return _Rule(partial(_has_odd_arguments, counted), is_refused)
 
-    def is_impossible(call: Opaque) -> bool:
-        return _has_odd_arguments(call, counted) or (other is not None and other(call))
 
-    return is_impossible
+def _is_never(call: Opaque) -> bool:
+    return False
 
 
 def _is_called(call: Opaque) -> bool:
     return call.how == "reduce" or call.how in NEW
 
 
-def _has_odd_arguments(call: Opaque, rule: tuple[int, int, tuple[type, ...]]) -> bool:
+def _has_odd_arguments(rule: tuple[int, int, tuple[type, ...]], call: Opaque) -> bool:
     """Tell whether a call has too few or too many arguments, or a first one of a type
     that the function never takes.
     """
