@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, Protocol, cast
@@ -13,6 +12,7 @@ from ckpt.bytes.source import File, Source, read_failure_reason, read_limited
 from ckpt.hooks import load_hook
 from ckpt.model.errors import LinkError, NotOpenedError, UnreadableError, UsageError
 from ckpt.model.limits import Limits
+from ckpt.model.names import LazyPattern
 from ckpt.model.text import show
 
 Links = Literal["file", "cache", "no"]
@@ -21,7 +21,7 @@ Links = Literal["file", "cache", "no"]
 A link may lead to any regular file, or to one in the `blobs/` of the same Hugging Face
 cache, or no link is followed.
 """
-_CACHED = re.compile(r"(models|datasets|spaces)--.+")
+_CACHED = LazyPattern(r"(models|datasets|spaces)--.+")
 
 
 class Location(Protocol):

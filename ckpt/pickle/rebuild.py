@@ -8,7 +8,6 @@ torch/_tensor.py, torch/storage.py of torch 0.1 to 2.13.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from itertools import chain
 from math import prod
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 from ckpt.model.dtypes import BY_NAME, BY_STORAGE, UINT8, DType
 from ckpt.model.errors import UnreadableError
 from ckpt.model.limits import Budget
+from ckpt.model.names import LazyPattern
 from ckpt.model.nodes import (
     WITH_STATE,
     Dict,
@@ -567,9 +567,7 @@ _DEEPEST_TYPE = 300
 process ends at about 5,000.
 """
 _TYPE_NAME = rf"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){{0,{_DEEPEST_TYPE}}}"
-_TYPE = re.compile(
-    rf"(?:(?:{_TYPE_NAME}\[)*(?:\(\)|{_TYPE_NAME})\]*(?:, ?|\Z))+", re.ASCII
-)
+_TYPE = LazyPattern(rf"(?a)(?:(?:{_TYPE_NAME}\[)*(?:\(\)|{_TYPE_NAME})\]*(?:, ?|\Z))+")
 """A type as torch writes it: names, brackets and commas. torch parses it as an
 expression, with all signs and words that one may have.
 """

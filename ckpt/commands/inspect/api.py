@@ -5,7 +5,6 @@ outlives the file.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
@@ -17,6 +16,7 @@ from ckpt.commands.inspect.logical import with_quantised
 from ckpt.hooks import find_hook, load_hook
 from ckpt.model.checkpoint import names_of
 from ckpt.model.limits import Limits
+from ckpt.model.names import LazyPattern
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, counted_noun, show
 from ckpt.surface.api.checkpoint import (
@@ -242,10 +242,12 @@ def _find_card(opened: Checkpoint) -> Card | None:
     return card_beside(opened)
 
 
-_ONE_OF_SEVERAL = re.compile(r"\d-of-\d|rank_?\d|^adapter_model\.")
+_ONE_OF_SEVERAL = LazyPattern(r"\d-of-\d|rank_?\d|^adapter_model\.")
 """Parts of the names of files that hold a part of a checkpoint, or whose settings lie
 beside them.
 """
+_PARTS_OF_IT = ("-of-", "rank", "adapter_model.")
+"""Texts of which each such name has one, so that most names need no pattern."""
 
 
 def _find_whole(opened: Checkpoint) -> Whole | None:
@@ -253,6 +255,8 @@ def _find_whole(opened: Checkpoint) -> Whole | None:
     the folder is a checkpoint.
     """
     name = os.path.basename(opened.path)
+    if not any(part in name for part in _PARTS_OF_IT):
+        return None
     # A set that any of its files opens is whole.
     if not _ONE_OF_SEVERAL.search(name) or opened.survey.checkpoint.parts:
         return None
