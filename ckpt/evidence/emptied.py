@@ -144,13 +144,14 @@ def _is_of(modules: LazyPattern, name: str) -> bool:
     """
     if not name.endswith(".weight"):
         return False
-    steps = name.rsplit(".", 3)
+    above, _, word = name.removesuffix(".weight").rpartition(".")
     # The number of a layer is no module of these, and each number is another word.
-    if not steps[-2].isdigit() and _is_module_of(modules, steps[-2]):
+    if not word.isdigit() and _is_module_of(modules, word):
         return True
-    if len(steps) < 3 or not steps[-3].startswith("lora_"):
+    if "lora_" not in above:
         return False
-    return _is_module_of(modules, steps[-3])
+    outer = above.rpartition(".")[2]
+    return outer.startswith("lora_") and _is_module_of(modules, outer)
 
 
 @lru_cache(maxsize=1024)

@@ -127,7 +127,8 @@ def inner_modules(names: Sequence[str]) -> Inner:
     DataParallel has one child, `module`, and nothing of its own: a part with another
     child or tensor is none.
     """
-    if not any(_MODULE in name for name in names):
+    # One search through all names is cheaper than one in each of them.
+    if _MODULE not in "\n".join(names):
         return Inner()
     parts = _parts_with_module(names)
     totals = _count_inside(names, parts)

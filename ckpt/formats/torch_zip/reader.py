@@ -8,7 +8,6 @@ only, never from torch's shortcut (`.storage_alignment`).
 from __future__ import annotations
 
 from ckpt.formats.common.archive import OWN, Archive, check_small
-from ckpt.formats.common.directory import Record
 from ckpt.formats.common.pickled import (
     Contents,
     interpret_pickle,
@@ -153,17 +152,23 @@ def _judge_others(
     # The same names outside of the root are no records of torch.
     usual = {f"{root}{name}" for name in _USUAL}
     known = {f"{root}{name}" for name in _KNOWN}
-    names = [name for name in archive.records if not name.endswith("/")]
-    stored = [name for name in names if name.startswith(data)]
+    # Nearly all records are storages, so this list is short.
+    beside = [name for name in archive.records if not name.startswith(data)]
     others = [
         name
-        for name in names
-        if not name.startswith(data)
+        for name in beside
+        if not name.endswith("/")
         and name not in usual
-        and not (name in known and _is_number(archive, archive.records[name]))
+        and not (name in known and _is_number(archive, name))
     ]
-    if len(stored) > folder.count:
-        others += [name for name in stored if name.removeprefix(data) not in folder]
+    if len(archive.records) - len(beside) > folder.count:
+        others += [
+            name
+            for name in archive.records
+            if name.startswith(data)
+            and not name.endswith("/")
+            and name.removeprefix(data) not in folder
+        ]
     if not others:
         return frozenset()
     # Here: few archives hold others.
@@ -183,10 +188,12 @@ def _judge_others(
     return pickles
 
 
-def _is_number(archive: Archive, record: Record) -> bool:
+def _is_number(archive: Archive, name: str) -> bool:
     """Tell whether a record is a short number in digits, such as a version: no loader
     finds anything else in it.
     """
+    # Found without an index of all names: these stand at either end.
+    record = archive.records.at(archive.records.find(name, 0))
     if record.deflated or record.stored > _LONGEST_NUMBER:
         return False
     return archive.source.read(record.offset, record.stored).strip().isdigit()
