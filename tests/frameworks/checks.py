@@ -617,7 +617,8 @@ def commands(text: str) -> list[str]:
     found = []
     for match in COMMAND.finditer(text):
         command = TAIL.sub("", _SEPARATOR.split(match[0])[0]).strip().rstrip(".,)")
-        if command not in found:
+        # A name alone is the subject of a sentence: `ckpt slim keeps the format`.
+        if command.count(" ") > 1 and command not in found:
             found.append(command)
     return found
 

@@ -9,9 +9,17 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-LAYERS = ("autoawq==0.2.9", "gptqmodel==7.7.0")
-"""Packages of which only the layers are asked: what they need beside is left out, as
-another torch.
+LAYERS = (
+    "autoawq==0.2.9",
+    "gptqmodel==7.7.0",
+    "defuser==0.0.28",
+    "device-smi==0.5.7",
+    "logbar==0.4.15",
+    "pypcre==0.6.4",
+    "tokenicer==0.0.14",
+)
+"""Packages of which only the layers are asked, and what these import. What they need
+beside is left out, as another torch.
 """
 
 

@@ -20,7 +20,11 @@ from torch import nn
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ext" / "adapters"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import optional
+
 peft = pytest.importorskip("peft")
+optional.hide_gptqmodel()
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 

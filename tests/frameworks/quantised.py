@@ -23,6 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "quantised_files"))
 
 import write
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import optional  # noqa: F401 - makes torchvision importable
+
 import ckpt
 from ckpt.ext.gguf.decode import decode
 from ckpt.ext.gguf.types import BY_NUMBER

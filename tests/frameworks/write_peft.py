@@ -4,6 +4,7 @@ and merged.
 
 from __future__ import annotations
 
+import optional
 import torch
 from peft import IA3Config, LoHaConfig, LoraConfig, get_peft_model
 from recorder import Case
@@ -17,6 +18,7 @@ from transformers import (
 )
 from zoo import DEVICE
 
+optional.hide_gptqmodel()
 WORDS = [
     {"input_ids": torch.randint(0, 30, (6,)), "labels": torch.randint(0, 30, (6,))}
     for _ in range(16)
