@@ -218,6 +218,7 @@ def test_the_action_installs_itself_and_prints_annotations(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 def test_the_action_runs_nothing_of_the_checkout(tmp_path: Path) -> None:
     """Python puts the current folder before all others, and PYTHONPATH behind it."""
     install, lint = steps()
@@ -255,6 +256,7 @@ def test_the_action_runs_nothing_of_the_checkout(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", ["", "--level error", "--select *"])
 def test_no_name_of_the_checkout_is_an_option_of_the_action(
     args: str, tmp_path: Path

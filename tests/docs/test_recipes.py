@@ -132,6 +132,7 @@ def test_mypy_accepts_every_script(tmp_path: Path) -> None:
 # --- with torch -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_load_into_a_model(tmp_path: Path, variables: dict[str, str]) -> None:
     """The file is of a GPU that is not here, and its names begin with the prefix of
     DataParallel.
@@ -155,6 +156,7 @@ def test_load_into_a_model(tmp_path: Path, variables: dict[str, str]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_compare_in_a_loop(tmp_path: Path, variables: dict[str, str]) -> None:
     done = run(LOOP, tmp_path, variables)
 
@@ -175,6 +177,7 @@ def test_compare_in_a_loop(tmp_path: Path, variables: dict[str, str]) -> None:
         )
 
 
+@pytest.mark.slow
 def test_stop_when_frozen(tmp_path: Path, variables: dict[str, str]) -> None:
     """The branch is left out of the loss from epoch 3 on. What is frozen on purpose
     does not stop the training.
@@ -199,6 +202,7 @@ def test_stop_when_frozen(tmp_path: Path, variables: dict[str, str]) -> None:
                 parameter.add_(1)
 
 
+@pytest.mark.slow
 def test_forbid_unsafe_files(tmp_path: Path, variables: dict[str, str]) -> None:
     (tmp_path / "conftest.py").write_text(RECIPES[PYTEST], encoding="utf-8")
     (tmp_path / "test_it.py").write_text(

@@ -257,6 +257,7 @@ def all_fields(row: schemas.Field) -> Iterator[schemas.Field]:
 # documents
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", json_schemas.NAMES)
 def test_what_is_printed_is_valid_and_described(
     documents: Documents, name: str
@@ -269,6 +270,7 @@ def test_what_is_printed_is_valid_and_described(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", json_schemas.NAMES)
 def test_every_field_that_is_described_is_printed(
     documents: Documents, name: str
@@ -292,6 +294,7 @@ def test_every_field_that_is_described_is_printed(
     )
 
 
+@pytest.mark.slow
 def test_the_documents_hold_what_is_odd(documents: Documents) -> None:
     text = {name: json.dumps(found) for name, found in documents.items()}
     for word in (
@@ -524,6 +527,7 @@ def changed(
             holder[key] = value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", json_schemas.NAMES)
 def test_a_field_that_is_removed_renamed_or_retyped_is_noticed(
     documents: Documents, name: str
@@ -550,6 +554,7 @@ GROUPS = {
 """Fields that are there together: where, which, and what another field then says."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GROUPS)
 def test_fields_that_belong_together_are_not_missed_together(
     documents: Documents, name: str
@@ -568,6 +573,7 @@ def test_fields_that_belong_together_are_not_missed_together(
     assert missed > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", json_schemas.NAMES)
 def test_further_fields_are_allowed(documents: Documents, name: str) -> None:
     for document in sorted(

@@ -68,6 +68,7 @@ def training(path: Path, **options: object) -> Path:
     return rewriting.saved(thing, path, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize(
     "command",

@@ -525,6 +525,7 @@ torch and to the user's own code.
 """
 
 
+@pytest.mark.slow
 def test_source_runs_nothing() -> None:
     found = [
         f"{_name(path)}:{getattr(node, 'lineno', 0)}: {why}"

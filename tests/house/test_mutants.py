@@ -83,6 +83,7 @@ def test_every_change_of_a_module_and_no_change_of_its_texts(tree: Path) -> None
     assert (tree / "ckpt" / "count.py").read_text() == CODE
 
 
+@pytest.mark.slow
 def test_changes_of_ckpt_are_valid_and_each_is_another_one() -> None:
     changes = drawn(ROOT, "ckpt/bytes/location.py", 60, 5)
 
@@ -102,6 +103,7 @@ def test_changes_of_ckpt_are_valid_and_each_is_another_one() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_tests_of_a_module_run_before_the_tests_that_import_it() -> None:
     first, second = rings("ckpt/bytes/executor.py")
 

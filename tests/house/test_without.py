@@ -253,6 +253,7 @@ functions.
 """
 
 
+@pytest.mark.slow
 def test_tests_import_no_other_extension_at_their_top() -> None:
     """Else none of a module can run where one extension was deleted."""
     found = []
@@ -322,6 +323,7 @@ def extensions_named_by(code: ast.AST) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_tests_say_which_files_of_other_extensions_they_read() -> None:
     """Else they fail where that extension was deleted, which is seldom tried."""
     found = []

@@ -71,7 +71,7 @@ def test_names_and_values_are_those_of_the_same_content_from_python(
     assert inside("diff", "cpp.pt", "python.pt", cwd=tmp_path).code == 0
 
 
-@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("count", [3, 64, pytest.param(2_100, marks=pytest.mark.slow)])
 def test_the_types_stay_for_torch_in_cpp(count: int, tmp_path: Path) -> None:
     written(tmp_path / "a.pt", {"model": weights(count, "module.")})
 

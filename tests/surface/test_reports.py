@@ -230,6 +230,7 @@ def checkpoints(report: Report) -> list[Checkpoint]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_reads_are_refused(name: str, made: Any) -> None:
     places: set[type] = set()

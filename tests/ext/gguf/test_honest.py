@@ -174,6 +174,7 @@ def _pair(
     return state, quantised(state, architecture, type_of)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HONEST)
 def test_an_honest_mixture_is_the_base(ckpt: Run, tmp_path: Path, name: str) -> None:
     torch.manual_seed(len(name))
