@@ -166,6 +166,19 @@ def tensor_ref(
     )
 
 
+def is_countable(shape: Sequence[int]) -> bool:
+    """Tell whether torch and the library of safetensors can count the elements of a
+    shape. Both multiply one size after another in 64 bits, and refuse `[2**62, 8, 0]`
+    before they see the 0.
+    """
+    numel = 1
+    for size in shape:
+        numel *= size
+        if numel >= 2**64:
+            return False
+    return numel < 2**63
+
+
 def blocks_in(tensors: Iterable[Tensor]) -> list[str]:
     """Return the names of the types whose elements come in blocks, in the order of the
     tensors.

@@ -39,6 +39,7 @@ from ckpt.model.tensors import (
     Storage,
     Tensor,
     TensorRef,
+    is_countable,
     tensor_ref,
     unexpanded_view,
 )
@@ -359,7 +360,7 @@ class Rebuilder:
         cls, dtype, size, _stride, _offset, _layout, device, requires_grad = args[:8]
         # In this order: the first one that is bad says why.
         parsed_dtype = _parse_dtype(dtype)
-        shape = _parse_sizes(size)
+        shape = _parse_shape(size)
         attributes = _state_attributes(call.states[0]) if call.states else {}
         return Composite(
             layout="wrapper",
@@ -417,7 +418,7 @@ class Rebuilder:
         )
         if len(parts) != len(labels):
             raise BadCallError("its parts are not plain tensors")
-        shape = _parse_sizes(data[len(labels)])
+        shape = _parse_shape(data[len(labels)])
         for _, part in parts[:-1]:
             # Each index is looked at.
             _refuse_expanded(unexpanded_view(part), part.dtype)
@@ -429,7 +430,7 @@ class Rebuilder:
     def _meta_tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _check_arity(args, 4)
         dtype = _parse_dtype(args[0])
-        size, stride = _parse_sizes(args[1]), _parse_sizes(args[2])
+        size, stride = _parse_shape(args[1]), _parse_sizes(args[2])
         if len(size) != len(stride):
             raise BadCallError("the numbers of sizes and strides differ")
         numel = 0
@@ -515,7 +516,7 @@ class Rebuilder:
         return Composite(
             "strided",
             dtype,
-            _parse_sizes(stored.shape),
+            _parse_shape(stored.shape),
             (),
             device,
             requires_grad,
@@ -599,8 +600,9 @@ def strided_tensor(
     if type(offset) is not int or not 0 <= offset < _TOO_MANY:
         raise BadCallError("invalid storage offset")
     ref = tensor_ref(storage, dtype, shape, steps, offset, requires_grad)
-    if ref.numel >= _TOO_MANY:
-        raise BadCallError("more than 2^63 elements")
+    # Most tensors have elements, and less than 2^63 of them.
+    if not 0 < ref.numel < _TOO_MANY and not is_countable(shape):
+        raise BadCallError(_UNCOUNTABLE)
     place = storage.place
     if (
         place is not None
@@ -862,6 +864,16 @@ def _parse_sizes(node: Node) -> tuple[int, ...]:
             raise BadCallError("invalid size or stride")
     # Every tensor comes here twice, so its numbers are not checked again.
     return cast("tuple[int, ...]", node)
+
+
+_UNCOUNTABLE = "more elements than torch counts in 64 bits"
+
+
+def _parse_shape(node: Node) -> tuple[int, ...]:
+    shape = _parse_sizes(node)
+    if not is_countable(shape):
+        raise BadCallError(_UNCOUNTABLE)
+    return shape
 
 
 def _with_flags(

@@ -231,6 +231,12 @@ def _fine() -> Iterator[Case]:
         why="no element",
     )
     yield Case(
+        "ok/empty_countable.pt",
+        torch_zip(tensor_pickle((2**63 - 1, 2, 0), (1, 1, 1))),
+        "ok",
+        why="the product is less than 2**64 until the 0",
+    )
+    yield Case(
         "ok/protocol0.pt",
         torch_zip(b"(dVa\nI01\nsVb\nL12L\nsVc\nF1.5\nsVd\nNs.", {}),
         "ok",
@@ -4293,6 +4299,10 @@ def _safetensors() -> Iterator[Case]:
         ),
         "shape_overflow_bytes": ({"shape": [2**62], "offsets": [0, 0]}, "2**64 bytes"),
         "shape_2e64": ({"shape": [2**64, 0], "offsets": [0, 0]}, ""),
+        "shape_overflow_before_0": (
+            {"shape": [2**62, 8, 0], "offsets": [0, 0]},
+            "the library multiplies from the left",
+        ),
         "dims_100k": ({"shape": [1] * 100_000, "offsets": [0, 4]}, ""),
         "offs_reversed": ({"offsets": [24, 0]}, ""),
         "offs_negative": ({"offsets": [-24, 0]}, ""),

@@ -177,6 +177,52 @@ def test_parts_that_do_not_fit_each_other_are_refused(
         open(str(tmp_path / "x.pth"))
 
 
+def strided(*size: int) -> Rebuilt:
+    storage = torch.ones(4)._typed_storage()
+    return Rebuilt(
+        torch._utils._rebuild_tensor_v2, storage, 0, size, (1,) * len(size), False, {}
+    )
+
+
+def on_meta(*size: int) -> Rebuilt:
+    return Rebuilt(
+        torch._utils._rebuild_meta_tensor_no_storage,
+        torch.float32,
+        size,
+        (1,) * len(size),
+        False,
+    )
+
+
+def coordinates(*size: int) -> Rebuilt:
+    empty = torch.zeros((len(size), 0), dtype=torch.int64)
+    return sparse(torch.sparse_coo, empty, torch.zeros(0), torch.Size(size), True)
+
+
+@pytest.mark.parametrize("size", [(2**62, 8, 0), (2**62, 4, 0), (8, 2**62, 0)])
+@pytest.mark.parametrize("make", [strided, on_meta, coordinates])
+def test_elements_that_torch_cannot_count_before_a_0_are_refused(
+    make: Callable[..., Rebuilt], size: tuple[int, ...], tmp_path: Path
+) -> None:
+    torch.save({"w": torch.ones(2), "x": make(*size)}, tmp_path / "x.pth")
+    with pytest.raises(RuntimeError, match="overflow"):
+        torch.load(tmp_path / "x.pth", weights_only=False)
+    with pytest.raises(CkptError, match="more elements than torch counts"):
+        open(str(tmp_path / "x.pth"))
+
+
+@pytest.mark.parametrize("size", [(2**61, 4, 0), (0, 2**62, 8), (2**63 - 1, 2, 0)])
+@pytest.mark.parametrize("make", [strided, on_meta])
+def test_elements_that_torch_counts_before_a_0_are_read(
+    make: Callable[..., Rebuilt], size: tuple[int, ...], tmp_path: Path
+) -> None:
+    torch.save({"w": torch.ones(2), "x": make(*size)}, tmp_path / "x.pth")
+    loaded = torch.load(tmp_path / "x.pth", weights_only=False)["x"]
+    with open(str(tmp_path / "x.pth")) as checkpoint:
+        (tensor,) = [row.tensor for row in checkpoint.tensors if row.name == "x"]
+    assert tensor.shape == tuple(loaded.shape) == size
+
+
 OUTSIDE: dict[str, Callable[[], Any]] = {
     "an offset behind the values": lambda: nested(*nested().arguments[:3], longs([0, 4])),
     "the first of no rows": lambda: nested(

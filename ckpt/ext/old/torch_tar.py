@@ -30,7 +30,13 @@ from ckpt.model.limits import Limits
 from ckpt.model.nodes import Global, Node, PersistentId, is_tuple
 from ckpt.model.places import Range
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
+from ckpt.model.tensors import (
+    DIMENSIONS,
+    Storage,
+    TensorRef,
+    is_countable,
+    tensor_ref,
+)
 from ckpt.model.text import show
 from ckpt.pickle.machine import Pickle, TruncatedPickleError
 from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
@@ -283,11 +289,15 @@ def _make_tensor(
         raise UnreadableError(
             f"tensor {show(key, 80)} has a negative size, stride or offset"
         )
+    if not is_countable(shape):
+        raise UnreadableError(
+            f"tensor {show(key, 80)} has more elements than torch counts in 64 bits"
+        )
     ref = tensor_ref(
         storage, storage.dtype or UINT8, shape, stride, view.first + offset
     )
     end = (view.first + view.numel) * _element_size(storage)
-    if ref.numel >= _MOST or ref.extent[1] > end:
+    if ref.extent[1] > end:
         raise UnreadableError(
             f"tensor {show(key, 80)} reaches past the {view.numel:,} elements of its "
             "storage"

@@ -29,7 +29,13 @@ from ckpt.model.limits import Budget, Limits, json_list, json_object, parse_json
 from ckpt.model.names import Path
 from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
+from ckpt.model.tensors import (
+    DIMENSIONS,
+    Storage,
+    TensorRef,
+    is_countable,
+    tensor_ref,
+)
 from ckpt.model.text import Json, and_more, show, size_text
 from ckpt.tree.view import look
 from ckpt.tree.walk import flatten_tree
@@ -562,6 +568,10 @@ def make_view(name: str, geometry: Geometry, storage: Storage) -> TensorRef:
     record.
     """
     dtype, shape, stride, offset, _, requires_grad = geometry
+    if not is_countable(shape):
+        raise UnreadableError(
+            f"tensor {show(name, 80)} has more elements than torch counts in 64 bits"
+        )
     ref = tensor_ref(storage, dtype, shape, stride, offset, requires_grad)
     # `extent` is (first byte, end) of all elements that the view reaches.
     if ref.extent[1] > storage.nbytes:

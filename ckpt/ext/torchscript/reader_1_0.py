@@ -27,7 +27,13 @@ from ckpt.model.limits import Budget, Limits, json_list, json_object, parse_json
 from ckpt.model.names import Path
 from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
 from ckpt.model.rows import NamedTuple, replace
-from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
+from ckpt.model.tensors import (
+    DIMENSIONS,
+    Storage,
+    TensorRef,
+    is_countable,
+    tensor_ref,
+)
 from ckpt.model.text import Json, show
 from ckpt.tree.walk import flatten_tree
 
@@ -295,6 +301,11 @@ class _Reader:
         if storage.dtype is not row.dtype:
             raise UnreadableError(
                 f"record {show(row.record, 80)} is used with two dtypes"
+            )
+        if not is_countable(row.shape):
+            raise UnreadableError(
+                f"tensor {index:,} of model.json has more elements than torch counts "
+                "in 64 bits"
             )
         ref = tensor_ref(
             storage, row.dtype, row.shape, row.stride, row.offset, row.requires_grad

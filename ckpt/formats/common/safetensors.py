@@ -37,7 +37,13 @@ from ckpt.model.names import natural_order
 from ckpt.model.nodes import Dict
 from ckpt.model.places import Place, Range
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
+from ckpt.model.tensors import (
+    DIMENSIONS,
+    Storage,
+    TensorRef,
+    is_countable,
+    tensor_ref,
+)
 from ckpt.model.text import Json, show
 from ckpt.tree.find import METADATA, metadata_node
 
@@ -400,6 +406,10 @@ def _parse_entry(name: str, fields: object) -> _EntryRow:
     is_half_byte = dtype.safetensors == "F4"
     bits = prod(shape) * (4 if is_half_byte else dtype.bits)
     begin, end = offsets
+    if not bits and not is_countable(shape):
+        raise UnreadableError(
+            f"{what}: its sizes are more than safetensors counts in 64 bits"
+        )
     if bits >= 2**63 or bits % 8 or end - begin != bits // 8:
         raise UnreadableError(
             f"{what}: offsets {begin:,} to {end:,} do not fit its shape and dtype"

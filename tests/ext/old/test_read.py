@@ -176,6 +176,10 @@ BAD = {
         numbers(tensors=tensors((1, 10, (-2, 3), (3, 1), 0))),
         "negative",
     ),
+    "more than 64 bits before a size of 0": (
+        numbers(tensors=tensors((1, 10, (2**62, 8, 0), (1, 1, 1), 0))),
+        "more elements than torch counts",
+    ),
     "many dimensions": (
         numbers(
             tensors=op.pickled(1)

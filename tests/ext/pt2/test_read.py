@@ -349,6 +349,10 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
         "needs 52 bytes",
     ),
     "a huge shape": (lambda: configured(meta(sizes=sizes(2**62, 2**62))), "do not fit"),
+    "more than 64 bits before a size of 0": (
+        lambda: configured(meta(sizes=sizes(2**62, 8, 0), strides=sizes(1, 1, 1))),
+        "more elements than torch counts",
+    ),
     "a negative stride": (
         lambda: configured(meta(strides=sizes(-4, 1))),
         "not a whole number",

@@ -194,6 +194,10 @@ BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
     "absolute path": (lambda: tensor(data={"key": "/etc/passwd"}), "not tensors/n"),
     "no record": (lambda: tensor(data={"key": "tensors/99"}), "no record tensors/99"),
     "huge dims": (lambda: tensor(dims=["9223372036854775807"] * 2), "do not fit"),
+    "more than 64 bits before a size of 0": (
+        lambda: tensor(dims=["4611686018427387904", "8", "0"], strides=["1"] * 3),
+        "more elements than torch counts",
+    ),
     "large dims": (lambda: tensor(dims=["1000000", "2"]), "its record has 16"),
     "offset": (lambda: tensor(offset="1"), "needs 20 bytes, its record has 16"),
     "largest offset": (
