@@ -12,6 +12,7 @@ import pytest
 import torch
 from answered import Answered
 from inside import folder_of
+from safetensors.torch import save_file
 from torch import nn
 
 import ckpt
@@ -129,3 +130,39 @@ def test_the_variant_that_the_settings_record(tmp_path: Path) -> None:
     text += mismatched("ref.fc.weight", (8, 70), (8, 102))
     found = Answered(text, tmp_path / "a.pth")
     assert "config.model.version = v2" in found.said
+
+
+# --- names ----------------------------------------------------------------------------
+
+
+def test_names_of_lycoris_are_not_those_of_kohya(tmp_path: Path) -> None:
+    name = "lycoris_double_stream_blocks_0_block_attn1_to_k"
+    state = {f"{name}.{part}": torch.randn(4, 4) for part in ("lokr_w1", "lokr_w2")}
+    save_file(state, tmp_path / "a.safetensors")
+    text = "".join(f"lora key not loaded: {key}\n" for key in state)
+    found = Answered(text, tmp_path / "a.safetensors")
+    assert "of LyCORIS itself" in found.said
+    assert "of kohya (sd-scripts)" not in found.said
+
+
+def test_what_the_loss_alone_lacks(tmp_path: Path) -> None:
+    model = nn.ModuleDict({"net": nn.Linear(2, 2)})
+    torch.save({"state_dict": model.state_dict(), "epoch": 1}, tmp_path / "a.ckpt")
+    loss = nn.ModuleDict({"bce": nn.Module()})
+    loss["bce"].register_buffer("pos_weight", torch.ones(2))
+    model["loss_function"] = loss
+    with pytest.raises(RuntimeError) as caught:
+        model.load_state_dict(torch.load(tmp_path / "a.ckpt")["state_dict"])
+    found = Answered(f"RuntimeError: {caught.value}", tmp_path / "a.ckpt")
+    assert "belongs to the loss or the metrics of the training" in found.said
+    evaluate(found.commands[0], tmp_path, model=model)
+
+
+def test_a_key_of_one_part_among_others(tmp_path: Path) -> None:
+    state = tensors(std=(3,), actor__0__weight=(4, 4), actor__0__bias=(4,))
+    state.update(tensors(critic__0__weight=(1, 4), critic__0__bias=(1,)))
+    torch.save({"model_state_dict": state, "iter": 3}, tmp_path / "m.pt")
+    found = Answered("KeyError: 'actor_state_dict'", tmp_path / "m.pt")
+    assert "2 names begin with actor." in found.said
+    held = evaluate(found.commands[0], tmp_path)
+    assert set(held["actor"]) == {"0.weight", "0.bias"}

@@ -24,7 +24,12 @@ _STYLES = (
         "and no LoRA",
     ),
     (
-        re.compile(r"^(?:lora_unet|lora_te\d?|lora_transformer|lycoris)_"),
+        re.compile(r"^lycoris_"),
+        "LyCORIS itself, as trainers without the scripts of kohya have it "
+        "(SimpleTuner): lycoris_ in front, and underscores in place of dots",
+    ),
+    (
+        re.compile(r"^(?:lora_unet|lora_te\d?|lora_transformer)_"),
         "kohya (sd-scripts): underscores in place of dots",
     ),
     (

@@ -700,6 +700,32 @@ class KeyLists:
             )
             self.is_told = True
 
+    def _told_loss(self) -> Iterator[Statement]:
+        """Say that all that lacks belongs to the loss of the training."""
+        is_all = not (self.present or self.met or self.here or self.message.mismatched)
+        load = self.survey.load.expression
+        line = (
+            f"model.load_state_dict({load}, strict=False)"
+            if is_all and load is not None and len(self.survey.candidates) == 1
+            else None
+        )
+        belongs = (
+            "By its name the missing key belongs"
+            if len(self.absent) == 1
+            else f"By their names the {len(self.absent):,} missing keys belong"
+        )
+        yield Statement(
+            f"{belongs} to the loss or the metrics of the training, as weights of "
+            "classes that a newer version of a library keeps as buffers, or a loss "
+            "with other options. The model predicts the same without them, and the "
+            "loss keeps what it is built with"
+            f"{'. strict=False loads all else:' if line is not None else '.'}",
+            (),
+            line,
+        )
+        self.is_told = is_all
+        self.absent = []
+
     def told_absent(self) -> Iterator[Statement]:
         """Say why the file lacks what is left of the missing keys."""
         # Statistics that a quantizer or a metric gathers are no weights, so they come
@@ -736,6 +762,10 @@ class KeyLists:
         yield from self._told_computed()
         if self.is_told:
             return
+        if self.absent and all(_OF_LOSS.match(name) for name in self.absent):
+            yield from self._told_loss()
+            if self.is_told:
+                return
         # The steps that read this need a message in which the whole file has its place.
         self.is_alone = not (
             self.present or self.met or self.unexpected or self.message.mismatched
