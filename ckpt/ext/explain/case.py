@@ -506,9 +506,20 @@ def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
                 "it. A save that is meant to be used, as the best one, leaves it out. "
                 "Go on from the last save of the run, or from the weights alone."
             )
+        # One set of weights may be the averages themselves, as many that are published.
+        elif kind == "ema" and is_one_set(case.survey):
+            continue
         # A name that may mean the part forbids to say that the file lacks it.
         elif not any(words.search(name) for name in names):
             yield Statement(f"{_LACKS} {part}.{_without_text(kind, text)}")
+
+
+def is_one_set(survey: Survey) -> bool:
+    """Tell whether a file is the state dict of one model, with no key of a run around
+    it.
+    """
+    models = survey.candidates
+    return len(models) == 1 and len(survey.sections) == 1 and not models[0].path
 
 
 def is_hollow(node: Node) -> bool:

@@ -4,6 +4,8 @@ what is said is true of the file, and what is printed is run.
 
 from __future__ import annotations
 
+import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +168,133 @@ def test_a_key_of_one_part_among_others(tmp_path: Path) -> None:
     assert "2 names begin with actor." in found.said
     held = evaluate(found.commands[0], tmp_path)
     assert set(held["actor"]) == {"0.weight", "0.bias"}
+
+
+# --- questions ------------------------------------------------------------------------
+
+
+def test_one_set_of_weights_may_be_the_averages(tmp_path: Path) -> None:
+    torch.save(tensors(a__weight=(4, 4), b__weight=(4, 4)), tmp_path / "d.pt")
+    text = "I could not find the ema key in there. Are these ema weights or not?"
+    found = Answered(text, tmp_path / "d.pt")
+    assert "does not hold" not in found.said and "no running" not in found.said
+    assert "nothing in it says whether they are running averages" in found.said
+
+
+def test_the_statistics_of_a_normalizer_are_seen(tmp_path: Path) -> None:
+    seen = {"_mean": torch.zeros(1, 4), "_var": torch.ones(1, 4)}
+    state = {"model_state_dict": tensors(actor__0__weight=(4, 4)), "iter": 3}
+    text = "The performance of the model is worse when we resumed the training."
+    torch.save({**state, "obs_norm_state_dict": seen}, tmp_path / "a.pt")
+    found = Answered(text, tmp_path / "a.pt")
+    assert "no running statistics" not in found.said
+    assert "obs_norm_state_dict has the statistics of the inputs" in found.said
+    assert "They have no count" in found.said
+    counted = {**seen, "count": torch.tensor(8)}
+    torch.save({**state, "obs_norm_state_dict": counted}, tmp_path / "b.pt")
+    assert "They have no count" not in Answered(text, tmp_path / "b.pt").said
+
+
+def test_the_backbone_that_a_question_names(tmp_path: Path) -> None:
+    state = tensors(backbone__conv__weight=(4, 3), backbone__bn__weight=(4,))
+    state.update(tensors(head__0__weight=(2, 4), head__2__weight=(2, 2)))
+    torch.save({"state_dict": state, "epoch": 3}, tmp_path / "a.ckpt")
+    text = (
+        "I would like to use a checkpoint as the encoder weights of a segmentation "
+        "model. Is there a way to load a pretrained backbone from a file?"
+    )
+    found = Answered(text, tmp_path / "a.ckpt")
+    assert found.page.count("A part of a pipeline") == 0
+    assert "2 of the 4 tensors of state_dict are below backbone." in found.said
+    model = nn.ModuleDict({"conv": nn.Linear(3, 4, bias=False), "bn": nn.Module()})
+    model["bn"].weight = nn.Parameter(torch.zeros(4))
+    evaluate(found.commands[0], tmp_path, model=model)
+    assert torch.equal(model["conv"].weight, state["backbone.conv.weight"])
+
+
+def test_the_teacher_that_a_question_names(tmp_path: Path) -> None:
+    part = {f"backbone.{n}.weight": torch.randn(2, 2) for n in range(2)}
+    part["head.weight"] = torch.randn(2, 2)
+    state = {"student": dict(part), "teacher": dict(part), "epoch": 3}
+    torch.save(state, tmp_path / "a.pth")
+    text = "How can I load only the teacher for the evaluation, and its backbone?"
+    found = Answered(text, tmp_path / "a.pth")
+    assert "teacher of this file is that part, with 3 tensors" in found.said
+    with folder_of(tmp_path):
+        loaded = eval(found.commands[0], {"torch": torch})
+    assert set(loaded) == set(part)
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    evaluate(found.commands[1], tmp_path, model=model)
+    assert torch.equal(model[1].weight, part["backbone.1.weight"])
+
+
+def test_the_classes_that_a_file_records(tmp_path: Path) -> None:
+    settings = argparse.Namespace(num_classes=2, class_names=["bolt", "nut"])
+    state = tensors(class_embed__weight=(3, 8), class_embed__bias=(3,))
+    torch.save({"model": state, "args": settings}, tmp_path / "a.pth")
+    text = (
+        "num_classes mismatch: pretrain weights has 2 classes, but your model has 90 "
+        "classes\nWhy 2 only? is there any code to check the class_names inside?"
+    )
+    found = Answered(text, tmp_path / "a.pth")
+    assert "args.num_classes is 2" in found.said
+    assert "args.class_names has 2 names (bolt, nut)" in found.said
+    assert "model.class_embed has 3 rows" in found.said
+
+
+def test_names_of_classes_in_a_dict(tmp_path: Path) -> None:
+    state = {"model": tensors(a__weight=(4, 4)), "names": {0: "cat", 1: "dog"}}
+    torch.save(state, tmp_path / "a.pt")
+    found = Answered("Which classes does this model know?", tmp_path / "a.pt")
+    assert "names has 2 names (cat, dog)" in found.said
+
+
+def test_more_epochs_behind_the_end_of_a_run(tmp_path: Path) -> None:
+    state = {"epoch": -1, "model": tensors(a__weight=(4, 4)), "optimizer": None}
+    torch.save({**state, "train_args": {"epochs": 100}}, tmp_path / "last.pt")
+    text = (
+        "After training with 100 epochs I want to add more epochs, how can I do that "
+        "based on the previous 100 epochs?"
+    )
+    found = Answered(text, tmp_path / "last.pt")
+    assert "This file is of a finished run" in found.said
+
+
+def test_code_that_loads_the_whole_checkpoint(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    state = {"model": model.state_dict(), "epoch": 3, "optimizer": {"state": {}}}
+    torch.save(state, tmp_path / "a.pth")
+    text = (
+        "The results differ on each run when loading with strict=False. Why?\n"
+        "state = torch.load('a.pth')\nnet.load_state_dict(state, strict=False)\n"
+    )
+    found = Answered(text, tmp_path / "a.pth")
+    assert "gives load_state_dict the whole file" in found.said
+    other = nn.Linear(2, 2)
+    evaluate(found.commands[0], tmp_path, model=other)
+    assert torch.equal(other.weight, model.weight)
+
+
+def test_code_that_goes_down_to_the_weights_is_not_blamed(tmp_path: Path) -> None:
+    torch.save({"model": nn.Linear(2, 2).state_dict(), "epoch": 3}, tmp_path / "a.pth")
+    text = (
+        "The results differ on each run when loading. Why?\n"
+        "state = torch.load('a.pth')['model']\nnet.load_state_dict(state)\n"
+    )
+    assert "the whole file" not in Answered(text, tmp_path / "a.pth").said
+
+
+def test_a_question_in_chinese(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-1000"
+    folder.mkdir()
+    save_file(tensors(a__weight=(4, 4)), folder / "model.safetensors")
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": 1000}))
+    parameter = nn.Parameter(torch.zeros(4, 4))
+    optimizer = torch.optim.AdamW([parameter])
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    torch.save(optimizer.state_dict(), folder / "optimizer.pt")
+    found = Answered("中断后重新加载 checkpoint，loss变高，是什么原因？", folder)
+    assert found.code == 0
+    assert "This file has the state of an optimizer" in found.said
+    assert 'trainer.train(resume_from_checkpoint="checkpoint-1000")' in found.commands

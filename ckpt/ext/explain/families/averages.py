@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, command_statements
-from ckpt.model.text import and_more, show
+from ckpt.ext.explain.case import Case, Statement, command_statements, is_one_set
+from ckpt.model.text import and_more, counted_noun, show
 
 AVERAGES = re.compile(r"(?i)(?:^|[_. -])ema(?:[_. -]|$)")
 """The word for averages in a key or in the name of a file."""
@@ -20,6 +21,9 @@ _WORD = re.compile(r"\bEMA\b|\bema\b|(?i:\b(?:exponential )?moving averages?\b)"
 
 def of_no_averages(case: Case) -> Iterator[Statement]:
     """Say that a file has no averages, where its keys name none."""
+    if is_one_set(case.survey) and not _among_weights(case):
+        yield Statement(_one_set_text(case))
+        return
     kinds = {section.kind for section in case.survey.sections}
     models = [section for section in case.survey.candidates if section.name]
     if "ema" in kinds or len(models) != 1 or _among_weights(case):
@@ -31,6 +35,25 @@ def of_no_averages(case: Case) -> Iterator[Statement]:
         "measured with averages gives other results with them, mostly worse ones. "
         "Averages that a run kept in memory alone, or in a file of their own, are not "
         "here: a run that goes on from this file begins them anew from the weights."
+    )
+
+
+def _one_set_text(case: Case) -> str:
+    """The sentence on a file of one set of weights, which may be the averages."""
+    own = os.path.basename(case.survey.path.rstrip("/"))
+    count = counted_noun(len(case.survey.tensors), "tensor")
+    name = (
+        f" Its name ({show(own, 80)}) says that they are the averages."
+        if AVERAGES.search(own)
+        else ""
+    )
+    return (
+        f"This file has one set of weights ({count}), and nothing in it says whether "
+        "they are running averages (EMA) or the weights of the last step: both have "
+        f"the same names and shapes.{name} Weights that are published to be used are "
+        "often the averages, without the key ema around them. Who published them can "
+        "say. A checkpoint of the same run that has both tells it too: ckpt diff of "
+        "this file and each of the two, which is the same where nothing differs."
     )
 
 
