@@ -175,7 +175,6 @@ LIMITS = [
     "ext.explain.families.verdicts._LEAST_COPIED",
     "ext.explain.families.verdicts._MOST_BARE",
     "ext.explain.families.verdicts._MOST_MODULES",
-    "ext.explain.families.spellings._MOST_LOOKED_AT",
     "ext.explain.families.leftovers._FEW",
     "ext.explain.families.recorded._LEAST",
     "ext.explain.families.recorded._MOST",

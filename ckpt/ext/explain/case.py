@@ -12,7 +12,7 @@ from ckpt.bytes.location import path_beside
 from ckpt.commands.inspect.inspect import inspect
 from ckpt.commands.stats.stats import stats
 from ckpt.commands.verify.verify import VerifyReport
-from ckpt.evidence.loading import Load
+from ckpt.evidence.loading import Load, local_path, string_literal
 from ckpt.evidence.numbering import Numbering
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -140,6 +140,13 @@ class Case:
         self.model = model or "FILE.py:FACTORY"
         # Only some answers ask for it: it reads all bytes of the file.
         self._verify = verify
+
+    @property
+    def path_literal(self) -> str:
+        """The path in a line of Python: of a URL the name of its copy, for torch opens
+        no URLs.
+        """
+        return string_literal(local_path(self.survey.path))
 
     def survey_flags(self, name: str) -> list[tuple[str, object]]:
         """The values that are true or false and whose last key is a name, with their

@@ -14,8 +14,10 @@ import pytest
 import torch
 from answered import Answered
 from inside import folder_of
+from process import ckpt as run
 from safetensors.torch import save_file
 from torch import nn
+from webs import served
 
 import ckpt
 
@@ -168,6 +170,48 @@ def test_a_key_of_one_part_among_others(tmp_path: Path) -> None:
     assert "2 names begin with actor." in found.said
     held = evaluate(found.commands[0], tmp_path)
     assert set(held["actor"]) == {"0.weight", "0.bias"}
+
+
+@pytest.mark.parametrize(("rows", "is_joined"), [(24, True), (16, False)])
+def test_attention_with_fewer_keys_is_no_other_name(
+    rows: int, is_joined: bool, tmp_path: Path
+) -> None:
+    layer = "encoder.layers.0.self_attn"
+    state = {f"{layer}.Wqkv.weight": torch.randn(rows, 8)}
+    torch.save({**state, f"{layer}.out.weight": torch.randn(8, 8)}, tmp_path / "a.pt")
+    text = (
+        "RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in "
+        f'state_dict: "{layer}.in_proj_weight". \n\tUnexpected key(s) in state_dict: '
+        f'"{layer}.Wqkv.weight". \n'
+    )
+    found = Answered(text, tmp_path / "a.pt")
+    assert ("so the names alone differ" in found.said) is is_joined
+
+
+def test_modules_in_a_long_list_stand_for_their_tensors(tmp_path: Path) -> None:
+    state = {f"net.body.{n}.weight": torch.zeros(1) for n in range(4000)}
+    torch.save(state, tmp_path / "a.pt")
+    names = ", ".join(f'"body.{number}"' for number in range(4000))
+    text = (
+        "RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in "
+        f"state_dict: {names}. \n"
+    )
+    found = Answered(text, tmp_path / "a.pt")
+    assert "4,000 of the 4,000 missing keys" in found.said
+
+
+def test_a_line_for_a_url_names_the_copy(tmp_path: Path) -> None:
+    with served() as web:
+        model = {"encoder.lm_head.weight": torch.randn(33, 8)}
+        torch.save({"args": argparse.Namespace(), "model": model}, tmp_path / "esm.pt")
+        web.files["/esm.pt"] = (tmp_path / "esm.pt").read_bytes()
+        text = (
+            "FileNotFoundError: [Errno 2] No such file or directory: "
+            "'/data/esm-contact-regression.pt'"
+        )
+        done = run("explain", text, f"{web.url}/esm.pt", cwd=tmp_path)
+    assert 'torch.load("esm.pt"' in done.out.decode()
+    assert 'torch.load("http' not in done.out.decode()
 
 
 # --- questions ------------------------------------------------------------------------

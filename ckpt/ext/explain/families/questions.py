@@ -331,7 +331,7 @@ def _of_trainer(case: Case) -> Iterator[Statement]:
             "adapter_name_or_path, checkpoint_dir) takes the weights alone, and the "
             "learning rate, its warm-up and the moments begin anew:",
             (),
-            f"trainer.train(resume_from_checkpoint={string_literal(case.survey.path)})",
+            f"trainer.train(resume_from_checkpoint={case.path_literal})",
         )
     if is_of_trainer and "optimizer.bin" in files and "optimizer.pt" not in files:
         yield Statement(
