@@ -15,7 +15,7 @@ import torch
 from answered import Answered
 from inside import folder_of
 from process import ckpt as run
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from webs import served
 
@@ -342,3 +342,107 @@ def test_a_question_in_chinese(tmp_path: Path) -> None:
     assert found.code == 0
     assert "This file has the state of an optimizer" in found.said
     assert 'trainer.train(resume_from_checkpoint="checkpoint-1000")' in found.commands
+
+
+def test_the_word_ema_in_the_name_of_a_file_asks_for_nothing(tmp_path: Path) -> None:
+    state = {f"first_stage_model.{n}.weight": torch.zeros(1) for n in range(4)}
+    state.update({f"cond_stage_model.{n}.weight": torch.zeros(1) for n in range(6)})
+    torch.save({"state_dict": state, "global_step": 3}, tmp_path / "v2-ema-pruned.ckpt")
+    text = "Restored from v2-ema-pruned.ckpt with 0 missing and 6 unexpected keys"
+    found = Answered(f"{text}\nIs this normal?", tmp_path / "v2-ema-pruned.ckpt")
+    assert "running averages" not in found.said
+    assert "the model got every tensor that it asks for" in found.said
+    assert "first_stage_model. has as many as were taken" in found.said
+    asked = Answered("where are the EMA weights?", tmp_path / "v2-ema-pruned.ckpt")
+    assert "says that they are the averages" in asked.said
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ("'SmolVLA %d missing / %d unexpected keys', 10, 0", "the model has 10 more"),
+        ("with 3 missing and 4 unexpected keys", "6 of the 10 tensors of this file"),
+        ("with 3 missing and 10 unexpected keys", "names"),
+        ("with 0 missing and 11 unexpected keys", "another file was loaded"),
+    ],
+)
+def test_loads_that_are_told_by_numbers(counts: str, said: str, tmp_path: Path) -> None:
+    state = {f"model.layer.{n}.weight": torch.zeros(1) for n in range(10)}
+    torch.save(state, tmp_path / "a.pt")
+    assert said in Answered(f"RuntimeError: ({counts})", tmp_path / "a.pt").said
+
+
+def test_a_head_that_gemma_ties_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "gemma"
+    folder.mkdir()
+    state = tensors(lm_head__weight=(8, 4), model__embed_tokens__weight=(8, 4))
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps({"model_type": "gemma"}))
+    found = Answered("KeyError: 'lm_head.weight'", folder)
+    assert "models of Gemma tie both" in found.said
+    written = found.run("ckpt slim")
+    assert set(load_file(written / "model.safetensors")) == set(state) - {
+        "lm_head.weight"
+    }
+
+
+def test_a_list_of_unexpected_modules_of_an_adapter(tmp_path: Path) -> None:
+    state = tensors(
+        lora_transformer_txt_in__lora_down__weight=(2, 4),
+        lora_transformer_txt_in__lora_up__weight=(4, 2),
+    )
+    save_file(state, tmp_path / "a.safetensors")
+    listed = ", ".join(f"'{name}'" for name in state)
+    text = (
+        "Lora 'a.safetensors' contains unexpected module keys, it is likely that this "
+        f"Lora is for a different model : '[{listed}, 'lora_tra...'"
+    )
+    found = Answered(text, tmp_path / "a.safetensors")
+    assert "Each name of the message is one of this file (all of them)" in found.said
+    assert "OneTrainer" in found.said and "sd-scripts" not in found.said
+
+
+def test_a_run_that_has_ended_goes_on(tmp_path: Path) -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], 0.1, momentum=0.9)
+    parameter.grad = torch.ones(2)
+    optimizer.step()
+    state = {"start_epoch": 100, "model": {"a.weight": torch.ones(2)}}
+    torch.save({**state, "optimizer": optimizer.state_dict()}, tmp_path / "a.pth")
+    text = "Is it possible to resume training from the results of a completed run?"
+    found = Answered(text, tmp_path / "a.pth")
+    assert "start_epoch is 100" in found.said and "eval()" not in found.said
+    assert "give it a total of epochs above" in found.said
+
+
+def test_a_class_that_loads_itself_is_not_blamed(tmp_path: Path) -> None:
+    state = {"state_dict": {"a.weight": torch.ones(2)}, "epoch": 3}
+    torch.save({**state, "pytorch-lightning_version": "2"}, tmp_path / "a.ckpt")
+    text = "The accuracy is worse after loading it.\nmodel = {}.load_from_checkpoint(p)"
+    assert (
+        "method of the class"
+        not in Answered(text.format("Net"), tmp_path / "a.ckpt").said
+    )
+    assert (
+        "method of the class" in Answered(text.format("net"), tmp_path / "a.ckpt").said
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Is this .ckpt file the final result, or do I convert it for inference?",
+        "I've got a checkpoint file. How do I extract the weights from the file?",
+        "How can I use the checkpoint for inference?",
+    ],
+)
+def test_what_of_a_checkpoint_a_prediction_needs(text: str, tmp_path: Path) -> None:
+    state = {f"net.{n}.weight": torch.ones(2) for n in range(4)}
+    torch.save({"state_dict": state, "epoch": 3}, tmp_path / "a.ckpt")
+    found = Answered(text, tmp_path / "a.ckpt")
+    assert found.code == 0
+    assert "The trained weights are in state_dict" in found.said
+    assert set(found.loaded()) == set(state)
+    written = torch.load(found.run("ckpt rename"))
+    assert "0.weight" in written.get("state_dict", written)
+    assert set(torch.load(found.run("ckpt slim"))) == set(state)

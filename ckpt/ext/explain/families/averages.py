@@ -16,12 +16,18 @@ _ASKED = re.compile(
     r"(?i)\b(?:where|is|are|does|do|has|have|restor\w{1,4}|sav(?:e|ed|ing|es)|lost"
     r"|get|find|extract|use|load(?:s|ed|ing)?|missing|lacks?)\b"
 )
-_WORD = re.compile(r"\bEMA\b|\bema\b|(?i:\b(?:exponential )?moving averages?\b)")
+# The name of a file with the word asks for nothing: `v2-1_512-ema-pruned.ckpt`.
+_WORD = re.compile(
+    r"(?<![\w./\\-])(?:EMA|ema)(?![\w/\\-]|\.\w)"
+    r"|(?i:\b(?:exponential )?moving averages?\b)"
+)
 
 
 def of_no_averages(case: Case) -> Iterator[Statement]:
     """Say that a file has no averages, where its keys name none."""
-    if is_one_set(case.survey) and not _among_weights(case):
+    own = os.path.basename(case.survey.path.rstrip("/"))
+    is_one = is_one_set(case.survey) or AVERAGES.search(own) is not None
+    if is_one and not case.optimizers and not _among_weights(case):
         yield Statement(_one_set_text(case))
         return
     kinds = {section.kind for section in case.survey.sections}
@@ -88,6 +94,15 @@ def of_averages(text: str, case: Case) -> Iterator[Statement]:
     if not asks_of_averages(text):
         return
     averages = [row for row in case.survey.sections if row.kind == "ema"]
+    if not averages and not _among_weights(case):
+        yield from of_no_averages(case)
+        return
+    yield from of_own_averages(case)
+
+
+def of_own_averages(case: Case) -> Iterator[Statement]:
+    """Say where the averages of a file are, where it has some."""
+    averages = [row for row in case.survey.sections if row.kind == "ema"]
     among = _among_weights(case)
     if not averages and among:
         shown = [f"{show(begin, 60)} ({count:,})" for begin, count in among.items()]
@@ -104,7 +119,6 @@ def of_averages(text: str, case: Case) -> Iterator[Statement]:
         )
         return
     if not averages:
-        yield from of_no_averages(case)
         return
     places = [show(row.name, 80) or "the root" for row in averages]
     yield Statement(

@@ -49,6 +49,7 @@ from ckpt.ext.explain.families.runs import (
 from ckpt.ext.explain.families.sizes import of_sizes
 from ckpt.ext.explain.families.tied import of_tied_head
 from ckpt.ext.explain.families.types import not_finite_statements
+from ckpt.ext.explain.families.uses import asks_of_use, of_use
 from ckpt.model.text import and_more, counted_noun, pasted_path, shell_word, show
 
 _RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")
@@ -65,6 +66,8 @@ _MINUS_ONE = re.compile(r"(?i)\bepochs?\b[^\n]{0,60}?(?<![\w.])-1\b")
 _MORE_EPOCHS = re.compile(
     r"(?i)\b(?:more|additional|extra|further|adding|add)\b[^\n.?]{0,30}\bepochs?\b"
     r"|\bepochs?\b[^\n.?]{0,30}\b(?:more|additional|further)\b"
+    r"|\b(?:complet\w{1,4}|finish\w{0,3}|ended)\b[^\n]{0,200}?\bresum\w{1,4}"
+    r"|\bresum\w{1,4}[^\n]{0,200}?\b(?:complet\w{1,4}|finish\w{0,3}|ended)\b"
 )
 """Words that ask for a longer run than the one that ended."""
 _HOW_TO_GO_ON = "how to continue"
@@ -98,6 +101,7 @@ def is_question(text: str) -> bool:
         or asks_of_part(text)
         or asks_of_classes(text)
         or _MORE_EPOCHS.search(text) is not None
+        or asks_of_use(text)
         or (_RESULTS.search(text) is not None and _LOADED.search(text) is not None)
         or (_RATE.search(text) is not None and _RESUMES.search(text) is not None)
         or (_OF_FORMATS.search(text) is not None and _ASKS_HOW.search(text) is not None)
@@ -119,7 +123,7 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     if not rows and _MINUS_ONE.search(text) is not None:
         rows = list(of_finished(case))
     if not rows and _MORE_EPOCHS.search(text) is not None:
-        rows = list(of_finished(case)) or list(of_counts(_HOW_TO_GO_ON, case))
+        rows = list(of_finished(case)) or list(_of_longer_run(case))
     rows = rows or list(of_classes(text, case))
     rows = rows or list(of_means(text, case)) or list(of_tied_head(text, case))
     rows = rows or list(of_new_starts(text, case)) or list(_of_rates(text, case))
@@ -140,8 +144,8 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
             yield from _of_trainer(case)
     if not rows and asks_to_load_adapter(text):
         rows = list(of_adapter_alone(case))
-    rows = rows or list(_of_settings(text, case))
-    yield from rows or of_sizes(text, case)
+    rows = rows or list(_of_settings(text, case)) or list(of_sizes(text, case))
+    yield from rows or of_use(text, case)
 
 
 _SETTING = re.compile(r"\b[a-z]{1,40}(?:_[a-z0-9]{1,40}){1,8}\b")
@@ -150,6 +154,21 @@ _ASKS_FOR = re.compile(
     r"|hyper-?param\w{0,6})\b"
 )
 _MOST_SETTINGS = 12
+
+
+def _of_longer_run(case: Case) -> Iterator[Statement]:
+    """Say whether a run that has ended can go on from a file, with more epochs."""
+    rows = list(of_counts(_HOW_TO_GO_ON, case))
+    yield from rows
+    if not rows or not case.optimizers:
+        return
+    yield Statement(
+        "So a program that resumes from it can go on for longer: give it a total of "
+        "epochs above the one that this file records, and not the epochs to add. Its "
+        "learning rate is that of the end of the run, and a schedule that was made for "
+        "the old total is at its end too: with a new total most programs compute it "
+        "anew, so the rate may jump."
+    )
 
 
 def _of_settings(text: str, case: Case) -> Iterator[Statement]:
@@ -368,6 +387,9 @@ _RESUMES = re.compile(
     r"|\btrain (?:it |my model )?further\b"
 )
 _CLASS_METHOD = "load_from_checkpoint"
+_OF_CLASS = re.compile(
+    r"=\s{0,4}(?:\w{1,60}\.){0,4}[A-Z]\w{0,60}\.load_from_checkpoint"
+)
 
 
 def of_resumed_state(case: Case) -> Statement:
@@ -437,7 +459,8 @@ def _of_results(text: str, case: Case) -> Iterator[Statement]:
     if whole is not None:
         yield whole
         return
-    if _CLASS_METHOD in text:
+    # The class itself is called so: `model = Net.load_from_checkpoint(path)`.
+    if _CLASS_METHOD in text and _OF_CLASS.search(text) is None:
         yield Statement(
             "load_from_checkpoint of Lightning is a method of the class. It builds a "
             "new model with the weights and returns it, and the object on which it is "
