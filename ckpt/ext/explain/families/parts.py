@@ -75,9 +75,7 @@ def of_asked_part(text: str, case: Case) -> Iterator[Statement]:
 
 
 def _asked_words(text: str) -> list[str]:
-    """The words of a question that may be a part of a file, with those of the same
-    meaning behind them.
-    """
+    """Words of a question that may name a part of a file, and their synonyms."""
     found: dict[str, None] = {}
     for match in re.finditer(rf"(?i)\b{_PART}", text):
         word = re.sub(r"[ _]", "_", match[0].lower())
