@@ -138,6 +138,7 @@ LIMITS = [
     "evidence.numbering._MOST",
     "evidence.order._TELLING",
     "ext.explain.case._LISTED",
+    "ext.explain.saves._LONGEST",
     "ext.explain.case._END",
     "ext.explain.case._LEAST_SHARED",
     "ext.explain.case._MOST_MEASURED",

@@ -446,3 +446,74 @@ def test_what_of_a_checkpoint_a_prediction_needs(text: str, tmp_path: Path) -> N
     written = torch.load(found.run("ckpt rename"))
     assert "0.weight" in written.get("state_dict", written)
     assert set(torch.load(found.run("ckpt slim"))) == set(state)
+
+
+# --- several saves --------------------------------------------------------------------
+
+
+def _saves(folder: Path) -> dict[str, torch.Tensor]:
+    """Write two saves of a run: one to go on with, and one to use."""
+    model = nn.Linear(16, 16)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(2, 16)).sum().backward()
+    optimizer.step()
+    state = {key: value.detach() for key, value in model.state_dict().items()}
+    whole = {"model": state, "optimizer": optimizer.state_dict(), "epoch": 60}
+    torch.save(whole, folder / "checkpoint_best_regular.pth")
+    torch.save({"model": state}, folder / "checkpoint_best_total.pth")
+    return state
+
+
+_DIFFER = "What is the difference between 'best_total.pth' and 'best_regular.pth'?\n"
+
+
+def test_two_saves_of_a_folder_are_told_apart(tmp_path: Path) -> None:
+    _saves(tmp_path)
+    found = Answered(_DIFFER, tmp_path)
+    assert "checkpoint_best_total.pth holds model (1.06 KiB)." in found.said
+    assert "holds optimizer (2.13 KiB), model (1.06 KiB), epoch 60." in found.said
+    assert "checkpoint_best_regular.pth alone has epoch, optimizer" in found.said
+    line = next(row for row in found.commands if row.startswith("ckpt diff"))
+    done = run(*line.split()[1:], cwd=found.folder)
+    assert done.code == 0 and b"2 unchanged" in done.out
+
+
+def test_saves_whose_weights_stand_at_other_places_get_no_diff(tmp_path: Path) -> None:
+    state = _saves(tmp_path)
+    torch.save(state, tmp_path / "checkpoint_best_total.pth")
+    found = Answered(_DIFFER, tmp_path)
+    assert "holds the weights alone (1.06 KiB)." in found.said
+    assert "which both have" in found.said
+    assert not found.commands
+
+
+def test_a_question_that_names_no_two_saves_is_not_about_them(tmp_path: Path) -> None:
+    _saves(tmp_path)
+    for text in ("What is the difference?\n", "Is best_total.pth another one?\n"):
+        assert "alone has" not in run("explain", text, tmp_path).out.decode()
+    # An error is another question.
+    error = "RuntimeError: the two files differ\n" + _DIFFER
+    assert "alone has" not in run("explain", error, tmp_path).out.decode()
+
+
+def test_a_file_of_one_speaker_lacks_the_speakers(tmp_path: Path) -> None:
+    state = tensors(
+        g__enc_p__emb__weight=(256, 8),
+        g__dec__conv_pre__weight=(16, 8, 7),
+        g__dec__conv_pre__bias=(16,),
+        g__flow__0__enc__in__weight=(16, 8, 5),
+    )
+    absent = [f"g.dec.cond.{leaf}" for leaf in ("weight", "bias")]
+    absent += [f"g.flow.0.enc.cond_layer.{leaf}" for leaf in ("weight_g", "weight_v")]
+    lists = ", ".join(f'"{name}"' for name in [*absent, "g.emb_g.weight"])
+    text = "RuntimeError: Error(s) in loading state_dict for VitsModel:\n"
+    text += f"\tMissing key(s) in state_dict: {lists}. \n"
+    held = {"state_dict": state, "hyper_parameters": {"num_speakers": 1, "lr": 0.1}}
+    torch.save(held, tmp_path / "p.ckpt")
+    found = Answered(text, tmp_path / "p.ckpt")
+    assert "g.emb_g is the table of the speakers, and 2 layers bring" in found.said
+    assert "(hyper_parameters.num_speakers is 1 in its settings)" in found.said
+    assert "new head" not in found.said
+    # Another layer that lacks is no part of the speakers.
+    other = text.replace("g.emb_g.weight", 'g.emb_g.weight", "g.dp.pre.weight')
+    assert "speakers," not in Answered(other, tmp_path / "p.ckpt").said

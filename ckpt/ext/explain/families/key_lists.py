@@ -105,6 +105,7 @@ from ckpt.ext.explain.families.quantized import (
 from ckpt.ext.explain.families.recurrent import layers_statement
 from ckpt.ext.explain.families.renaming import combined_rules, rename_line
 from ckpt.ext.explain.families.replaced import replaced_parts, replaced_statement
+from ckpt.ext.explain.families.speakers import of_speakers
 from ckpt.ext.explain.families.spellings import (
     Spelled,
     averaged_keys,
@@ -1157,7 +1158,9 @@ class KeyLists:
             and not self.forms
             and not self.is_other_size
         ):
-            apart = apart_statement(self.absent, self.rest, self.shapes, self.met)
+            apart = of_speakers(self.absent, self.shapes, self.case) or apart_statement(
+                self.absent, self.rest, self.shapes, self.met
+            )
         if apart is not None:
             yield apart
         # Half of a list that was cut off would say the same, so most of the file must
