@@ -73,7 +73,7 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if checkpoint.traits.names_are_code:
         strange = _code_reason(checkpoint) or _strange_reason(checkpoint)
         expression = template.format(
-            path=string_literal(_local_path(checkpoint.path)), options=""
+            path=string_literal(local_path(checkpoint.path)), options=""
         )
         return Load(None, reason=strange) if strange is not None else Load(expression)
     if checkpoint.traits.is_foreign and checkpoint.traits.is_archive:
@@ -98,7 +98,7 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         fill = "import torch.distributed.checkpoint; state is your model's state dict"
         if checkpoint.traits.is_pickle:
             fill += "; torch runs the pickle in .metadata"
-        path = string_literal(_local_path(checkpoint.path))
+        path = string_literal(local_path(checkpoint.path))
         return Load(template.format(path=path), fill)
     if checkpoint.traits.is_set and not template:
         return Load(None, reason=checkpoint.traits.no_load or _OF_RANKS)
@@ -125,14 +125,14 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return _of_set(checkpoint, ", ".join(options), note)
     # Its loader finds the others by the first.
     if checkpoint.parts and checkpoint.traits.has_own_metadata:
-        folder = _local_path(checkpoint.path).rpartition("/")[0]
+        folder = local_path(checkpoint.path).rpartition("/")[0]
         first = f"{folder}/{checkpoint.parts[0]}".lstrip("/")
-        if _local_path(checkpoint.path).startswith("/"):
+        if local_path(checkpoint.path).startswith("/"):
             first = f"/{first}"
         return Load(template.format(path=string_literal(first)), note)
     if checkpoint.parts:
         return Load(_shards_expression(checkpoint, ", ".join(options)), note)
-    path = string_literal(_local_path(checkpoint.path))
+    path = string_literal(local_path(checkpoint.path))
     if checkpoint.traits.is_pickle and checkpoint.path.endswith(".safetensors"):
         # By that ending torch 2.13 reads safetensors.
         path = f'open({path}, "rb")'
@@ -202,7 +202,7 @@ def _pretrained_line(checkpoint: Checkpoint) -> str | None:
     """
     from ckpt.evidence.pretrained import base_of_adapter, merged_parts, pretrained_class
 
-    path = string_literal(_local_path(checkpoint.path))
+    path = string_literal(local_path(checkpoint.path))
     base = base_of_adapter(checkpoint)
     if base is not None:
         shapes = {entry.name: entry.tensor.shape for entry in checkpoint.tensors}
@@ -374,7 +374,7 @@ def _load_of_pickle(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     template = checkpoint.traits.load
     options = f', encoding="{checkpoint.encoding}"' if checkpoint.encoding else ""
     expression = template.format(
-        path=string_literal(_local_path(checkpoint.path)), options=options
+        path=string_literal(local_path(checkpoint.path)), options=options
     )
     modules = sorted(set(re.findall(r"(\w+)\.\w+\(", template)))
     note = f"only if you trust its author; import {', '.join(modules)}"
@@ -396,7 +396,7 @@ def _load_of_package(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     template = checkpoint.traits.load
     names = f"{string_literal(package.replace('/', '.'))}, {string_literal(resource)}"
     expression = template.format(
-        path=string_literal(_local_path(checkpoint.path)), part=names
+        path=string_literal(local_path(checkpoint.path)), part=names
     )
     inner = _model_path(checkpoint, models).removeprefix(
         path_subscripts(paths[0][:1]) or ""
@@ -420,7 +420,7 @@ def _load_of_member(
     if len(paths) != 1 or paths[0][0] not in members:
         return Load(None, reason=f"it holds {len(paths)} models")
     expression = template.format(
-        path=string_literal(_local_path(checkpoint.path)),
+        path=string_literal(local_path(checkpoint.path)),
         part=string_literal(members[str(paths[0][0])]),
         options=options,
     )
@@ -445,7 +445,7 @@ def _of_set(checkpoint: Checkpoint, options: str, note: str | None) -> Load:
     """
     template = checkpoint.traits.load
     expression = template.format(
-        path=string_literal(_local_path(checkpoint.path)), options=options
+        path=string_literal(local_path(checkpoint.path)), options=options
     )
     for name, line in _FROM.items():
         if name in template:
@@ -454,7 +454,7 @@ def _of_set(checkpoint: Checkpoint, options: str, note: str | None) -> Load:
 
 
 def _shards_expression(checkpoint: Checkpoint, options: str) -> str:
-    folder = _local_path(checkpoint.path)
+    folder = local_path(checkpoint.path)
     if folder.endswith(".json"):
         folder = folder.rpartition("/")[0]
     where = f"{folder.rstrip('/')}/" if folder else ""
@@ -505,7 +505,7 @@ def path_subscripts(path: Path) -> str | None:
     )
 
 
-def _local_path(path: str) -> str:
+def local_path(path: str) -> str:
     """A path; of a URL the name of its copy in the working folder, because torch opens
     no URLs.
     """

@@ -165,6 +165,11 @@ def explain_with(found: Explanation, case: Case) -> Explanation:
         of_cause = answer_of_any(found.text, case)
         if of_cause is not None:
             return found._replace(page=None, message=None, answer=of_cause)
+    # A page that words alone have found says less than the answer to a question.
+    if message is not None and not message.text and not has_error(found.text):
+        of_question = answer_of_question(found.text, case)
+        if of_question is not None:
+            return found._replace(page=None, message=None, answer=of_question)
     if page is not None and message is not None:
         body = tuple(
             block

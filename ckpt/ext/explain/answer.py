@@ -81,6 +81,7 @@ from ckpt.ext.explain.families.quoted import (
     of_recorded_path,
     of_unknown,
 )
+from ckpt.ext.explain.families.restored import RESTORED, of_restored
 from ckpt.ext.explain.families.runs import (
     NO_SCALE,
     SHADOWS,
@@ -200,6 +201,7 @@ _OF_ANY: tuple[
     (NOT_CONSOLIDATED, of_not_consolidated),
     (NO_METADATA_FILE, of_no_metadata_file),
     (SHADOWS, of_shadows),
+    (RESTORED, of_restored),
     (NO_SCALE, of_no_scale),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""

@@ -12,7 +12,7 @@ from ckpt.bytes.location import path_beside
 from ckpt.commands.inspect.inspect import inspect
 from ckpt.commands.stats.stats import stats
 from ckpt.commands.verify.verify import VerifyReport
-from ckpt.evidence.loading import Load
+from ckpt.evidence.loading import Load, local_path, string_literal
 from ckpt.evidence.numbering import Numbering
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -140,6 +140,13 @@ class Case:
         self.model = model or "FILE.py:FACTORY"
         # Only some answers ask for it: it reads all bytes of the file.
         self._verify = verify
+
+    @property
+    def path_literal(self) -> str:
+        """The path in a line of Python: of a URL the name of its copy, for torch opens
+        no URLs.
+        """
+        return string_literal(local_path(self.survey.path))
 
     def survey_flags(self, name: str) -> list[tuple[str, object]]:
         """The values that are true or false and whose last key is a name, with their
@@ -506,9 +513,20 @@ def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
                 "it. A save that is meant to be used, as the best one, leaves it out. "
                 "Go on from the last save of the run, or from the weights alone."
             )
+        # One set of weights may be the averages themselves, as many that are published.
+        elif kind == "ema" and is_one_set(case.survey):
+            continue
         # A name that may mean the part forbids to say that the file lacks it.
         elif not any(words.search(name) for name in names):
             yield Statement(f"{_LACKS} {part}.{_without_text(kind, text)}")
+
+
+def is_one_set(survey: Survey) -> bool:
+    """Tell whether a file is the state dict of one model, with no key of a run around
+    it.
+    """
+    models = survey.candidates
+    return len(models) == 1 and len(survey.sections) == 1 and not models[0].path
 
 
 def is_hollow(node: Node) -> bool:

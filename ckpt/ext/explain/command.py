@@ -53,6 +53,7 @@ from ckpt.ext.explain.parted import (
     parts_statements,
 )
 from ckpt.ext.explain.pasted import LONGEST
+from ckpt.ext.explain.saves import asks_of_saves, describe_save, saves_statements
 from ckpt.ext.explain.text import answer_lines, list_lines, page_lines
 from ckpt.model.errors import (
     CkptError,
@@ -444,17 +445,22 @@ def _explain_parts(
     if not 1 < len(paths) <= MOST_PARTS:
         return None
     parts = []
+    several = []
     for path in paths:
         try:
             with opened(path, request.limits, tell=False) as checkpoint:
                 survey = with_model(checkpoint, None)
-                part = describe_part(os.path.relpath(path, folder), survey)
+                file = os.path.relpath(path, folder)
+                part = describe_part(file, survey)
                 size = sum(section.nbytes for section in survey.sections)
                 parts.append(part._replace(size=size))
+                several.append(describe_save(file, survey))
         except (UnreadableError, UnsupportedError):
             return None
     if not is_one_save(parts):
-        return None
+        is_asked = asks_of_saves(found.text) and not has_error(found.text)
+        told = tuple(saves_statements(folder, several, found.text)) if is_asked else ()
+        return found._replace(answer=Answer(folder, told)) if told else None
     lacking = lacking_in_folder(found.text, folder) or lacking_names(found.text, folder)
     chosen = None
     if lacking is None:

@@ -58,11 +58,11 @@ def describe_part(file: str, survey: Survey) -> SavedPart:
             return SavedPart(file, "averages", text, line, names)
         return SavedPart(file, "weights", f"weights, {count}", line, names)
     if "last_epoch" in keys and not survey.tensors:
-        counted = _number_text(keys["last_epoch"])
+        counted = number_text(keys["last_epoch"])
         count = f" (last_epoch {counted})" if counted else ""
         return SavedPart(file, "schedule", f"the state of a schedule{count}", line)
     if not survey.tensors and not keys:
-        number = _number_text(survey.checkpoint.root)
+        number = number_text(survey.checkpoint.root)
         if number:
             return SavedPart(file, "number", f"the number {number}", line)
     if "optimizer" in {row.kind for row in survey.sections} and not survey.models:
@@ -75,7 +75,7 @@ def describe_part(file: str, survey: Survey) -> SavedPart:
     return SavedPart(file, "other", f"a dict of {shown}" if keys else "other", line)
 
 
-def _number_text(node: Node) -> str | None:
+def number_text(node: Node) -> str | None:
     """Return the text of a number of a run, or None: Python refuses to write out an int
     of more than 4,300 digits.
     """

@@ -24,7 +24,17 @@ _STYLES = (
         "and no LoRA",
     ),
     (
-        re.compile(r"^(?:lora_unet|lora_te\d?|lora_transformer|lycoris)_"),
+        re.compile(r"^lycoris_"),
+        "LyCORIS itself, as trainers without the scripts of kohya have it "
+        "(SimpleTuner): lycoris_ in front, and underscores in place of dots",
+    ),
+    (
+        re.compile(r"^lora_transformer_"),
+        "OneTrainer: lora_transformer_ in front, and the names of diffusers with "
+        "underscores in place of dots",
+    ),
+    (
+        re.compile(r"^(?:lora_unet|lora_te\d?)_"),
         "kohya (sd-scripts): underscores in place of dots",
     ),
     (
@@ -161,7 +171,11 @@ def _of_torchtune(asked: str, label: str, case: Case) -> Iterator[Statement]:
 _OF_TEXT = re.compile(r"^(?:lora_te\d?_|text_encoder(?:_\d)?[._]|te\d?[._])")
 """The beginning of names of the layers of a text encoder in an adapter."""
 # ComfyUI writes a line for each layer: `lora key not loaded: lora_te1_…`.
-_UNLOADED = re.compile(r"lora key not loaded:?\s{1,4}(\S{1,2000})")
+_UNLOADED = re.compile(
+    r"lora key not loaded:?\s{1,4}(\S{1,2000})"
+    # Wan2GP writes a list that it cuts: `unexpected module keys … '['a', 'b', 'c...'`.
+    r"|'([\w.]{1,1000}\.(?:lora_(?:down|up|A|B)(?:\.\w{1,60})?\.weight|alpha))'"
+)
 _BASES = ("ss_base_model_version", "modelspec.architecture", "ss_sd_model_name")
 """Keys of the metadata of an adapter that say which model it was trained on."""
 
@@ -169,7 +183,9 @@ _BASES = ("ss_base_model_version", "modelspec.architecture", "ss_sd_model_name")
 def _take_unloaded(message: Message, text: str, start: int) -> Message:
     """The message, with the names that ComfyUI lists one per line."""
     del start
-    found = dict.fromkeys(match[1].rstrip(",;") for match in _UNLOADED.finditer(text))
+    found = dict.fromkeys(
+        (match[1] or match[2]).rstrip(",;") for match in _UNLOADED.finditer(text)
+    )
     return message._replace(names=tuple(found)[:MOST_NAMES])
 
 
@@ -394,6 +410,7 @@ FAMILIES = (
         (
             r"No LoRA keys associated to ",
             r"lora key not loaded",
+            r"contains unexpected module keys, it is likely that this Lora",
             r"Failed to match keys when loading Lora",
             r"LoRA keys? not (?:loaded|found)",
             r"Target modules? .{1,200} not found in the base model",

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.evidence.loading import string_literal
 from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import (
     Case,
@@ -277,7 +276,7 @@ def of_known_names(name: str, case: Case, *, has_places: bool) -> Iterator[State
 
 def _of_sentences(case: Case) -> Iterator[Statement]:
     """Say how sentence-transformers takes a plain model of transformers."""
-    path = string_literal(case.survey.path)
+    path = case.path_literal
     yield Statement(
         "sentence-transformers takes a plain model of transformers as its first "
         "module, and needs a pooling behind it:",

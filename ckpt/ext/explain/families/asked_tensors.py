@@ -304,11 +304,21 @@ def _tied_by_config(name: str, names: list[str], case: Case) -> Statement | None
     others = [other for other in names if other != name]
     embedding = tied_name([name], others, case)
     ties = [node for _, node in case.survey_flags("tie_word_embeddings")]
-    if embedding is None or True not in ties:
+    kinds = [str(node) for _, node in case.finds_value(("model_type",))]
+    # Gemma ties both where its config says nothing.
+    is_tied = True in ties or (
+        not ties and any(kind.startswith("gemma") for kind in kinds)
+    )
+    if embedding is None or not is_tied:
         return None
+    says = (
+        "config.json says tie_word_embeddings = true"
+        if True in ties
+        else "models of Gemma tie both"
+    )
     text = (
-        f"This file has {show(name, 80)} beside {show(embedding, 80)}, and config.json "
-        "says tie_word_embeddings = true: the model that the program builds has the "
+        f"This file has {show(name, 80)} beside {show(embedding, 80)}, and {says}: the "
+        "model that the program builds has the "
         "embedding alone, and no place for the other. Quantizers and trainers write "
         "both. Where both are equal, leave it out; where the training changed one, "
         "set tie_word_embeddings to false."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, command_statements
-from ckpt.model.text import and_more, show
+from ckpt.ext.explain.case import Case, Statement, command_statements, is_one_set
+from ckpt.model.text import and_more, counted_noun, show
 
 AVERAGES = re.compile(r"(?i)(?:^|[_. -])ema(?:[_. -]|$)")
 """The word for averages in a key or in the name of a file."""
@@ -15,11 +16,20 @@ _ASKED = re.compile(
     r"(?i)\b(?:where|is|are|does|do|has|have|restor\w{1,4}|sav(?:e|ed|ing|es)|lost"
     r"|get|find|extract|use|load(?:s|ed|ing)?|missing|lacks?)\b"
 )
-_WORD = re.compile(r"\bEMA\b|\bema\b|(?i:\b(?:exponential )?moving averages?\b)")
+# The name of a file with the word asks for nothing: `v2-1_512-ema-pruned.ckpt`.
+_WORD = re.compile(
+    r"(?<![\w./\\-])(?:EMA|ema)(?![\w/\\-]|\.\w)"
+    r"|(?i:\b(?:exponential )?moving averages?\b)"
+)
 
 
 def of_no_averages(case: Case) -> Iterator[Statement]:
     """Say that a file has no averages, where its keys name none."""
+    own = os.path.basename(case.survey.path.rstrip("/"))
+    is_one = is_one_set(case.survey) or AVERAGES.search(own) is not None
+    if is_one and not case.optimizers and not _among_weights(case):
+        yield Statement(_one_set_text(case))
+        return
     kinds = {section.kind for section in case.survey.sections}
     models = [section for section in case.survey.candidates if section.name]
     if "ema" in kinds or len(models) != 1 or _among_weights(case):
@@ -31,6 +41,25 @@ def of_no_averages(case: Case) -> Iterator[Statement]:
         "measured with averages gives other results with them, mostly worse ones. "
         "Averages that a run kept in memory alone, or in a file of their own, are not "
         "here: a run that goes on from this file begins them anew from the weights."
+    )
+
+
+def _one_set_text(case: Case) -> str:
+    """The sentence on a file of one set of weights, which may be the averages."""
+    own = os.path.basename(case.survey.path.rstrip("/"))
+    count = counted_noun(len(case.survey.tensors), "tensor")
+    name = (
+        f" Its name ({show(own, 80)}) says that they are the averages."
+        if AVERAGES.search(own)
+        else ""
+    )
+    return (
+        f"This file has one set of weights ({count}), and nothing in it says whether "
+        "they are running averages (EMA) or the weights of the last step: both have "
+        f"the same names and shapes.{name} Weights that are published to be used are "
+        "often the averages, without the key ema around them. Who published them can "
+        "say. A checkpoint of the same run that has both tells it too: ckpt diff of "
+        "this file and each of the two, which is the same where nothing differs."
     )
 
 
@@ -65,6 +94,15 @@ def of_averages(text: str, case: Case) -> Iterator[Statement]:
     if not asks_of_averages(text):
         return
     averages = [row for row in case.survey.sections if row.kind == "ema"]
+    if not averages and not _among_weights(case):
+        yield from of_no_averages(case)
+        return
+    yield from of_own_averages(case)
+
+
+def of_own_averages(case: Case) -> Iterator[Statement]:
+    """Say where the averages of a file are, where it has some."""
+    averages = [row for row in case.survey.sections if row.kind == "ema"]
     among = _among_weights(case)
     if not averages and among:
         shown = [f"{show(begin, 60)} ({count:,})" for begin, count in among.items()]
@@ -81,7 +119,6 @@ def of_averages(text: str, case: Case) -> Iterator[Statement]:
         )
         return
     if not averages:
-        yield from of_no_averages(case)
         return
     places = [show(row.name, 80) or "the root" for row in averages]
     yield Statement(

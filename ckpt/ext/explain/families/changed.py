@@ -93,7 +93,7 @@ def find_change(
             "torch.nn.utils.spectral_norm to the same layers of the model before the "
             "load.",
         )
-    joined = _find_joined(absent, here)
+    joined = _find_joined(absent, here, names)
     if joined is not None:
         return joined
     return _find_quantization(message, absent, here)
@@ -107,15 +107,30 @@ nn.MultiheadAttention. Both have the rows of q, k and v in this order.
 """
 
 
-def _find_joined(absent: Sequence[str], here: set[str]) -> Changed | None:
-    """Find the attention of flash-attention in the place of torch's, on either side."""
+def _has_three_parts(shape: object) -> bool:
+    """Tell whether a tensor may have the rows of query, key and value in equal parts:
+    fewer keys than queries make fewer rows.
+    """
+    if not isinstance(shape, tuple) or not shape or shape[0] % 3:
+        return False
+    return len(shape) != 2 or shape[0] == 3 * shape[1]
+
+
+def _find_joined(
+    absent: Sequence[str], here: set[str], names: Mapping[str, object]
+) -> Changed | None:
+    """Find the attention of flash-attention in the place of torch's, on either side.
+    `names` are all of the file, with their shapes.
+    """
     for ours, theirs in _JOINED:
         found = {
             name: name.replace(theirs, ours)
             for name in absent
             if theirs in name and name.replace(theirs, ours) in here
         }
-        if not found:
+        # The attention of flash-attention may have fewer keys than queries, and torch's
+        # has as many: then other shapes differ, too.
+        if not found or not all(_has_three_parts(names[n]) for n in found.values()):
             continue
         saved, asked = _LAYERS[ours], _LAYERS[theirs]
         return Changed(

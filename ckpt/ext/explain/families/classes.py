@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from ckpt.evidence.loading import string_literal
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import show
@@ -120,7 +119,7 @@ def another_class(
         return Statement(f"{text} Use the class that config.json names.")
     line = case.survey.load.model
     if message.task is not None:
-        path = string_literal(case.survey.path)
+        path = case.path_literal
         # The automatic class finds the architecture in config.json, and keeps the head
         # of the task.
         line = f"transformers.AutoModel{message.task}.from_pretrained({path})"

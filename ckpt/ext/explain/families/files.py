@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 
 from ckpt.bytes.location import path_beside
-from ckpt.evidence.loading import string_literal
 from ckpt.evidence.pretrained import (
     base_of_adapter,
     foreign_code,
@@ -136,7 +135,7 @@ def _answer_damaged(message: Message, case: Case) -> Iterator[Statement]:
         )
         return
     load = case.survey.load.expression or ""
-    is_of_torch = load.startswith(f"torch.load({string_literal(case.survey.path)}")
+    is_of_torch = load.startswith(f"torch.load({case.path_literal}")
     # A damaged file and a file of another format give these words, so the sentence
     # leaves both open.
     if any(words in message.text for words in _OF_OTHER_FORMATS):
@@ -252,7 +251,7 @@ def _answer_unlabelled(message: Message, case: Case) -> Iterator[Statement]:
             "The metadata of this file names a format. Is it the file that was loaded?"
         )
         return
-    path = string_literal(case.survey.path)
+    path = case.path_literal
     yield Statement(
         (
             f"The metadata of this file ({formats}) has no format, which transformers "
@@ -397,7 +396,7 @@ def _adapter_load_statements(case: Case) -> Iterator[Statement]:
     yield Statement(
         f"It loads so, into the base model{named} that the program has built:",
         (),
-        f"peft.PeftModel.from_pretrained(model, {string_literal(case.survey.path)})",
+        f"peft.PeftModel.from_pretrained(model, {case.path_literal})",
     )
 
 
@@ -545,7 +544,7 @@ def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
         "which is here. A config.json belongs to each of its parts. The program asked "
         "for one model."
     )
-    line = pipeline_line(checkpoint, string_literal(case.survey.path))
+    line = pipeline_line(checkpoint, case.path_literal)
     if line is not None:
         yield Statement("As a pipeline it loads so:", (), line)
     if parts:

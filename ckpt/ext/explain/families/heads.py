@@ -74,13 +74,18 @@ def is_head(
     is_named_norm = _NORM.search(layer) and len(row.checkpoint) == 1
     if is_named_norm or (weight is not None and len(weight) == 1):
         return False
-    return layer in layers[-_LAST:] or bool(HEAD_WORDS.search(layer))
+    if HEAD_WORDS.search(layer):
+        return True
+    # A parameter of its own, as a pose or a query, is no layer with outputs.
+    return bool(layer) and last in _OF_LAYERS and layer in layers[-_LAST:]
 
 
 _NORM = re.compile(r"(?:^|[._])(?:\w*norm|bn|ln)(?:_?\d+|_[a-z])?$", re.IGNORECASE)
 """The name of a norm, which may stand last and has no classes."""
 
 _LAST = 2
+_OF_LAYERS = ("weight", "bias", "weight_g", "weight_v", "kernel")
+"""The last words of the names of tensors that a layer with outputs has."""
 
 _MOST_HEADS = 16
 """Tensors of other shapes, but for the numbers in their names: a detector has a head at

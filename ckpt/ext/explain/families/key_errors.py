@@ -67,6 +67,7 @@ from ckpt.ext.explain.families.graphs import of_graph_layer
 from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.libraries import of_gguf_name
 from ckpt.ext.explain.families.loras import of_cut_name, of_older_names
+from ckpt.ext.explain.families.parts import of_part_under_key
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show
@@ -344,6 +345,7 @@ _WITHOUT_PLACES: tuple[_Step, ...] = (
     _then_load(of_graph_layer),
     of_older_names,
     of_recorded_word,
+    _then_load(of_part_under_key),
     _then_load(with_numbers),
     _then_load(file_with),
     _then_load(of_tied_tensor),

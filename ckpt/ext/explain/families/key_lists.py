@@ -105,6 +105,7 @@ from ckpt.ext.explain.families.quantized import (
 from ckpt.ext.explain.families.recurrent import layers_statement
 from ckpt.ext.explain.families.renaming import combined_rules, rename_line
 from ckpt.ext.explain.families.replaced import replaced_parts, replaced_statement
+from ckpt.ext.explain.families.speakers import of_speakers
 from ckpt.ext.explain.families.spellings import (
     Spelled,
     averaged_keys,
@@ -700,6 +701,32 @@ class KeyLists:
             )
             self.is_told = True
 
+    def _told_loss(self) -> Iterator[Statement]:
+        """Say that all that lacks belongs to the loss of the training."""
+        is_all = not (self.present or self.met or self.here or self.message.mismatched)
+        load = self.survey.load.expression
+        line = (
+            f"model.load_state_dict({load}, strict=False)"
+            if is_all and load is not None and len(self.survey.candidates) == 1
+            else None
+        )
+        belongs = (
+            "By its name the missing key belongs"
+            if len(self.absent) == 1
+            else f"By their names the {len(self.absent):,} missing keys belong"
+        )
+        yield Statement(
+            f"{belongs} to the loss or the metrics of the training, as weights of "
+            "classes that a newer version of a library keeps as buffers, or a loss "
+            "with other options. The model predicts the same without them, and the "
+            "loss keeps what it is built with"
+            f"{'. strict=False loads all else:' if line is not None else '.'}",
+            (),
+            line,
+        )
+        self.is_told = is_all
+        self.absent = []
+
     def told_absent(self) -> Iterator[Statement]:
         """Say why the file lacks what is left of the missing keys."""
         # Statistics that a quantizer or a metric gathers are no weights, so they come
@@ -736,6 +763,10 @@ class KeyLists:
         yield from self._told_computed()
         if self.is_told:
             return
+        if self.absent and all(_OF_LOSS.match(name) for name in self.absent):
+            yield from self._told_loss()
+            if self.is_told:
+                return
         # The steps that read this need a message in which the whole file has its place.
         self.is_alone = not (
             self.present or self.met or self.unexpected or self.message.mismatched
@@ -1127,7 +1158,9 @@ class KeyLists:
             and not self.forms
             and not self.is_other_size
         ):
-            apart = apart_statement(self.absent, self.rest, self.shapes, self.met)
+            apart = of_speakers(self.absent, self.shapes, self.case) or apart_statement(
+                self.absent, self.rest, self.shapes, self.met
+            )
         if apart is not None:
             yield apart
         # Half of a list that was cut off would say the same, so most of the file must

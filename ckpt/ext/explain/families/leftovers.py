@@ -272,7 +272,8 @@ def parts_statement(
         f"{and_more([show(part, 40) for part in parts], 4)}: the whole part is not in "
         f"it. It has {and_more(held, 6)}. Exports leave out what only the training "
         "needs, and some runs save nothing but what they train, without a part that is "
-        "frozen; else the file is of a model without it."
+        "frozen; else the model that saved was built without it, by an option of its "
+        "class or by its version: build it so."
     )
     # strict=False returns _IncompatibleKeys, so the load went on.
     if "_IncompatibleKeys" in message.text and not message.unexpected:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.evidence.loading import string_literal
 from ckpt.ext.explain.case import Case, Statement, load_statements
 from ckpt.model.text import and_more, show
 
@@ -53,7 +52,7 @@ def of_no_maps(found: re.Match[str], case: Case) -> Iterator[Statement]:
     )
     # load_file of safetensors maps always, and load takes the bytes.
     if (case.survey.load.expression or "").startswith("safetensors."):
-        path = string_literal(case.survey.path)
+        path = case.path_literal
         yield Statement(
             "Without a map it loads so, and takes its size in memory twice:",
             (),

@@ -35,6 +35,7 @@ from ckpt.ext.explain.families.recurrent import (
     dimensions_statement,
     gates_statement,
     of_recurrent,
+    projection_statement,
 )
 from ckpt.ext.explain.families.replaced import (
     anchors_statement,
@@ -119,6 +120,10 @@ def mismatch_statements(
         row.name for row in rows if row.file is not None and row.file != said[row.name]
     ]
     lost = [row.name for row in rows if row.file is None]
+    turned = _turned_by_loader(message, rows)
+    if turned and len(turned) == len(other):
+        yield load_into_statement(case.survey, _turned_text(turned))
+        return
     if other:
         yield Statement(
             f"{counted_noun(len(other), 'tensor')} "
@@ -147,6 +152,41 @@ def mismatch_statements(
         yield load_into_statement(
             case.survey, "Load what fits, and keep the model's own values elsewhere:"
         )
+
+
+def _turned_by_loader(message: Message, rows: Sequence[Shapes]) -> list[Mismatch]:
+    """The tensors that have in the file the shape that the model asks for, and whose
+    sizes the program put into another order while it loaded.
+    """
+    held = {row.name: row.file for row in rows}
+    return [
+        row
+        for row in message.mismatched
+        if held.get(row.name) == row.model
+        and row.checkpoint != row.model
+        and sorted(row.checkpoint) == sorted(row.model)
+    ]
+
+
+_AXES_OF_KERNELS = 5
+
+
+def _turned_text(turned: Sequence[Mismatch]) -> str:
+    """The sentence on tensors that a program turned while it loaded them."""
+    kernels = (
+        " mmdetection3d and its kin do so to kernels of spconv 1 for spconv 2, and "
+        "take a file for an older one where its state dict records no version of the "
+        "layers, as one that was converted or written again."
+        if all(len(row.model) == _AXES_OF_KERNELS for row in turned)
+        else " Some layers do so to files of an older version of their library."
+    )
+    has, those = ("has", "it") if len(turned) == 1 else ("have", "them")
+    return (
+        f"{counted_noun(len(turned), 'tensor')} {has} in this file the shape that the "
+        "model asks for, and the message has the same sizes in another order: the "
+        f"program turned {those} while it loaded.{kernels} The file fits as it is. So "
+        "it is copied without a turn:"
+    )
 
 
 def _step_of_bitsandbytes(left: Sequence[Mismatch], asked: _Asked) -> _Told:
@@ -239,7 +279,9 @@ def _step_of_what_is_no_weight(left: Sequence[Mismatch], asked: _Asked) -> _Told
 
 def _step_of_gates(left: Sequence[Mismatch], asked: _Asked) -> _Told:
     """Explain a recurrent layer of another kind, and its own tensors alone."""
-    gates = gates_statement(left)
+    gates = gates_statement(left) or projection_statement(
+        left, asked.message.missing, asked.shapes
+    )
     if gates is None:
         return _Told((), left)
     left = [row for row in left if not of_recurrent(row.name)]
@@ -405,6 +447,7 @@ def _recorded_settings(message: Message, case: Case) -> Iterator[Statement]:
     layers of it and has other sizes.
     """
     if not message.unexpected:
+        yield from _recorded_variant(message, case)
         return
     places = [show(place, 80) for place in settings_places(case)]
     if places:
@@ -413,6 +456,38 @@ def _recorded_settings(message: Message, case: Case) -> Iterator[Statement]:
             "or config of it. The settings of the run that saved are in this "
             f"checkpoint, at {and_more(places, 3)}: build the model from them, with a "
             "version of its code that knows them."
+        )
+
+
+_VARIANTS = ("version", "variant", "arch", "model_name", "model_size", "model_type")
+"""The last keys of settings that name a variant of a model."""
+_LEAST_SIZES = 2
+
+
+def _recorded_variant(message: Message, case: Case) -> Iterator[Statement]:
+    """Name the variant that the settings of a file record, where sizes of several kinds
+    differ.
+    """
+    sizes = {
+        (ours, theirs)
+        for row in message.mismatched
+        for ours, theirs in zip(row.checkpoint, row.model, strict=False)
+        if ours != theirs
+    }
+    if len(sizes) < _LEAST_SIZES:
+        return
+    places = settings_places(case)
+    named = [
+        f"{show(name, 80)} = {show(str(node), 60)}"
+        for name, node in case.finds_value(_VARIANTS)
+        if isinstance(node, str)
+        and "\n" not in node
+        and any(name.startswith(f"{place}.") for place in places)
+    ]
+    if 0 < len(named) <= _LEAST_SIZES:
+        yield Statement(
+            f"Among the settings of this checkpoint stands {and_more(named, 2)}: build "
+            "the model of that variant, for several of its sizes differ."
         )
 
 

@@ -776,7 +776,7 @@ def _of_contacts(name: str, case: Case) -> Iterator[Statement]:
         (),
         "model, alphabet = esm.pretrained.load_model_and_alphabet_core("
         f"{string_literal(own.removesuffix('.pt'))}, "
-        f"torch.load({string_literal(case.survey.path)}, "
+        f"torch.load({case.path_literal}, "
         'map_location="cpu", weights_only=False), None)',
     )
 

@@ -139,7 +139,7 @@ def _answer_agent(message: Message, case: Case) -> Iterator[Statement]:
                 "class of the algorithm that saved (here PPO):"
             ),
             (),
-            f"PPO.load({string_literal(case.survey.path)}, "
+            f"PPO.load({case.path_literal}, "
             f'custom_objects={{"learning_rate": 0.0, "lr_schedule": lambda _: 0.0,'
             ' "clip_range": lambda _: 0.0})',
         )
@@ -231,7 +231,7 @@ def lost_spaces(case: Case) -> Iterator[Statement]:
         "Hand over the spaces of your own environment, by the class of the algorithm "
         "that saved (here PPO):",
         (),
-        f"PPO.load({string_literal(case.survey.path)}, env=env, "
+        f"PPO.load({case.path_literal}, env=env, "
         'custom_objects={"observation_space": env.observation_space, '
         '"action_space": env.action_space})',
     )
@@ -351,7 +351,7 @@ def _loaded_twice(message: Message, case: Case) -> Iterator[Statement]:
                 "and returns it, so the instance would stay as it was:"
             ),
             (),
-            f"model = {name}.load_from_checkpoint({string_literal(case.survey.path)})",
+            f"model = {name}.load_from_checkpoint({case.path_literal})",
         )
         yield from load_statements(case, "Or, for load_state_dict of the instance:")
         return
@@ -425,7 +425,7 @@ def _answer_compiled(message: Message, case: Case) -> Iterator[Statement]:
         "load_package take what AOTInductor has compiled. Compile it on a machine with "
         "the device and the libraries of the target:",
         (),
-        f"torch._inductor.aoti_compile_and_package(torch.export.load({string_literal(case.survey.path)}))",
+        f"torch._inductor.aoti_compile_and_package(torch.export.load({case.path_literal}))",
     )
     yield from load_statements(case, "In Python it loads without that:")
 

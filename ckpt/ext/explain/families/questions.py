@@ -13,10 +13,17 @@ from ckpt.evidence.loading import path_subscripts, string_literal
 from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import wrapped_names
-from ckpt.ext.explain.case import Case, Statement, command_statements
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    command_statements,
+    keys_text,
+    trust_text,
+)
 from ckpt.ext.explain.families.averages import asks_of_averages, of_averages
 from ckpt.ext.explain.families.beginnings import load_into_statement
 from ckpt.ext.explain.families.content import of_finished
+from ckpt.ext.explain.families.labels import asks_of_classes, of_classes
 from ckpt.ext.explain.families.merging import (
     asks_of_adapter,
     asks_of_means,
@@ -25,6 +32,8 @@ from ckpt.ext.explain.families.merging import (
     of_means,
     of_merging,
 )
+from ckpt.ext.explain.families.normalizers import of_normalizers
+from ckpt.ext.explain.families.parts import asks_of_part, of_asked_part
 from ckpt.ext.explain.families.runs import (
     asks_of_count,
     asks_of_frozen,
@@ -40,6 +49,7 @@ from ckpt.ext.explain.families.runs import (
 from ckpt.ext.explain.families.sizes import of_sizes
 from ckpt.ext.explain.families.tied import of_tied_head
 from ckpt.ext.explain.families.types import not_finite_statements
+from ckpt.ext.explain.families.uses import asks_of_use, of_use
 from ckpt.model.text import and_more, counted_noun, pasted_path, shell_word, show
 
 _RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")
@@ -53,6 +63,14 @@ _LONGEST = 2_000
 
 
 _MINUS_ONE = re.compile(r"(?i)\bepochs?\b[^\n]{0,60}?(?<![\w.])-1\b")
+_MORE_EPOCHS = re.compile(
+    r"(?i)\b(?:more|additional|extra|further|adding|add)\b[^\n.?]{0,30}\bepochs?\b"
+    r"|\bepochs?\b[^\n.?]{0,30}\b(?:more|additional|further)\b"
+    r"|\b(?:complet\w{1,4}|finish\w{0,3}|ended)\b[^\n]{0,200}?\bresum\w{1,4}"
+    r"|\bresum\w{1,4}[^\n]{0,200}?\b(?:complet\w{1,4}|finish\w{0,3}|ended)\b"
+)
+"""Words that ask for a longer run than the one that ended."""
+_HOW_TO_GO_ON = "how to continue"
 _OF_OPTIMIZER = re.compile(
     r"(?i)\boptimi[sz]ers?\b[^\n.]{0,80}?\b(?:sav(?:e|ed|ing)|restor\w{1,4}|reset\w{0,4}"
     r"|lost|stored?)\b(?=[\s\S]{0,400}?\bresum)"
@@ -80,6 +98,10 @@ def is_question(text: str) -> bool:
         or asks_of_frozen(text)
         or asks_of_means(text)
         or asks_of_adapter(text)
+        or asks_of_part(text)
+        or asks_of_classes(text)
+        or _MORE_EPOCHS.search(text) is not None
+        or asks_of_use(text)
         or (_RESULTS.search(text) is not None and _LOADED.search(text) is not None)
         or (_RATE.search(text) is not None and _RESUMES.search(text) is not None)
         or (_OF_FORMATS.search(text) is not None and _ASKS_HOW.search(text) is not None)
@@ -100,6 +122,9 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     rows = list(_of_formats(text, case)) or list(of_merging(text, case))
     if not rows and _MINUS_ONE.search(text) is not None:
         rows = list(of_finished(case))
+    if not rows and _MORE_EPOCHS.search(text) is not None:
+        rows = list(of_finished(case)) or list(_of_longer_run(case))
+    rows = rows or list(of_classes(text, case))
     rows = rows or list(of_means(text, case)) or list(of_tied_head(text, case))
     rows = rows or list(of_new_starts(text, case)) or list(_of_rates(text, case))
     rows = rows or list(of_worse_averages(text, case)) or list(of_frozen(text, case))
@@ -110,7 +135,7 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
         rows = [of_resumed_state(case)]
     if not rows and _OF_SCHEDULE.search(text) and _GOES_ON.search(text):
         rows = list(_of_schedules(case))
-    rows = rows or list(_of_results(text, case))
+    rows = rows or list(of_asked_part(text, case)) or list(_of_results(text, case))
     if not rows and _RESUMES.search(text) is not None:
         rows = list(of_finished(case))
     if rows and _RESUMES.search(text) is not None:
@@ -119,8 +144,8 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
             yield from _of_trainer(case)
     if not rows and asks_to_load_adapter(text):
         rows = list(of_adapter_alone(case))
-    rows = rows or list(_of_settings(text, case))
-    yield from rows or of_sizes(text, case)
+    rows = rows or list(_of_settings(text, case)) or list(of_sizes(text, case))
+    yield from rows or of_use(text, case)
 
 
 _SETTING = re.compile(r"\b[a-z]{1,40}(?:_[a-z0-9]{1,40}){1,8}\b")
@@ -129,6 +154,21 @@ _ASKS_FOR = re.compile(
     r"|hyper-?param\w{0,6})\b"
 )
 _MOST_SETTINGS = 12
+
+
+def _of_longer_run(case: Case) -> Iterator[Statement]:
+    """Say whether a run that has ended can go on from a file, with more epochs."""
+    rows = list(of_counts(_HOW_TO_GO_ON, case))
+    yield from rows
+    if not rows or not case.optimizers:
+        return
+    yield Statement(
+        "So a program that resumes from it can go on for longer: give it a total of "
+        "epochs above the one that this file records, and not the epochs to add. Its "
+        "learning rate is that of the end of the run, and a schedule that was made for "
+        "the old total is at its end too: with a new total most programs compute it "
+        "anew, so the rate may jump."
+    )
 
 
 def _of_settings(text: str, case: Case) -> Iterator[Statement]:
@@ -302,6 +342,16 @@ def _of_trainer(case: Case) -> Iterator[Statement]:
     """Say which file of an optimizer the Trainer of transformers looks for."""
     files = set(case.survey.checkpoint.parts)
     is_of_trainer = not files.isdisjoint(("trainer_state.json", "training_args.bin"))
+    path = pasted_path(case.survey.path)
+    if is_of_trainer and path is not None:
+        yield Statement(
+            "The Trainer of transformers goes on with a run only where train() gets "
+            "this folder. A path for the model or for the adapter (model_name_or_path, "
+            "adapter_name_or_path, checkpoint_dir) takes the weights alone, and the "
+            "learning rate, its warm-up and the moments begin anew:",
+            (),
+            f"trainer.train(resume_from_checkpoint={case.path_literal})",
+        )
     if is_of_trainer and "optimizer.bin" in files and "optimizer.pt" not in files:
         yield Statement(
             "The state of the optimizer is in optimizer.bin, as accelerate names it "
@@ -318,9 +368,12 @@ _RESULTS = re.compile(
     r"|(?:not )?(?:the )?same|not work\w{0,4}|not match\w{0,4}|jump\w{0,3}"
     r"|increas\w{1,4}|rises?|rising|higher|spik\w{1,4}|explod\w{1,4}|nan"
     r"|(?:not |un)(?:human[- ])?readable|gibberish|garbled?|nonsense|meaningless)\b"
+    r"|(?:loss|损失|精度|准确率|效果|结果|指标|性能|奖励|输出)[^\n]{0,80}?(?:变[差高大低]"
+    r"|[升降]高?低?|下降|上升|很[差高大]|不一[致样]|不同|异常|突增|随机|会高|高出|nan)"
 )
 _LOADED = re.compile(
-    r"(?i)\b(?:re-?)?load(?:s|ed|ing)?\b|load_(?:state_dict|from_checkpoint|model)"
+    r"(?i)加载|载入|恢复|续训|断点|中断后|继续训|"
+    r"\b(?:re-?)?load(?:s|ed|ing)?\b|load_(?:state_dict|from_checkpoint|model)"
     r"|\bresum\w{1,4}|\bconver(?:t|ted|ting|sion)\b"
 )
 _CONVERTED = re.compile(r"(?i)\bconver(?:t|ted|ting|sion)\b")
@@ -329,10 +382,14 @@ _ROTARY = re.compile(
 )
 """Layers whose rows Meta and transformers keep in two orders."""
 _RESUMES = re.compile(
-    r"(?i)\bresum\w{1,4}|\bcontinu\w{1,4} (?:the |to |my )?train"
+    r"(?i)恢复训|续训|断点|中断后|继续训|重新加载|"
+    r"\bresum\w{1,4}|\bcontinu\w{1,4} (?:the |to |my )?train"
     r"|\btrain (?:it |my model )?further\b"
 )
 _CLASS_METHOD = "load_from_checkpoint"
+_OF_CLASS = re.compile(
+    r"=\s{0,4}(?:\w{1,60}\.){0,4}[A-Z]\w{0,60}\.load_from_checkpoint"
+)
 
 
 def of_resumed_state(case: Case) -> Statement:
@@ -352,6 +409,45 @@ def of_resumed_state(case: Case) -> Statement:
     )
 
 
+_GIVEN = re.compile(
+    r"\b(?P<name>[A-Za-z_]\w{0,60})[ \t]{0,4}=[ \t]{0,4}torch\.load\("
+    r"[^\n]{0,300}\)[ \t]{0,4}(?:\n|;|$)"
+)
+"""A line of a question that loads a file, without going down to a part of it."""
+_TAKES = re.compile(r"load_state_dict\(\s{0,4}(?P<name>[A-Za-z_]\w{0,60})\s{0,4}[,)]")
+_TAKES_LOAD = re.compile(
+    r"load_state_dict\(torch\.load\([^()\n]{0,300}\)[ \t]{0,4}[,)]"
+)
+"""A call that takes what torch.load gives, without going down to a part of it."""
+
+
+def _whole_in_code(text: str, case: Case) -> Statement | None:
+    """Say that the code of a question gives load_state_dict all of a file, of which the
+    weights are a part, or return None.
+    """
+    loaded = {found["name"] for found in _GIVEN.finditer(text)}
+    taken = {found["name"] for found in _TAKES.finditer(text)}
+    is_whole = bool(loaded & taken) or _TAKES_LOAD.search(text) is not None
+    chosen = case.survey.candidates[0]
+    load = case.survey.load
+    # A file with several models has no line, and one without a key is the weights.
+    if not is_whole or not chosen.path or load.expression is None:
+        return None
+    silent = (
+        " strict=False hides it: no name fits, so nothing was loaded, and each start "
+        "of the program has other random weights."
+        if "strict" in text and "False" in text
+        else ""
+    )
+    return Statement(
+        "The code gives load_state_dict the whole file, a dict of "
+        f"{keys_text(case)}, and the weights are in {show(chosen.name, 80)}.{silent} "
+        f"So they load{trust_text(load)}:",
+        (),
+        f"model.load_state_dict({load.expression})",
+    )
+
+
 def _of_results(text: str, case: Case) -> Iterator[Statement]:
     """Say what of a file can make a model worse after a load that raised nothing."""
     if _RESULTS.search(text) is None or _LOADED.search(text) is None:
@@ -359,12 +455,19 @@ def _of_results(text: str, case: Case) -> Iterator[Statement]:
     if not case.survey.candidates:
         return
     yield from case.damage
-    if _CLASS_METHOD in text:
+    whole = _whole_in_code(text, case)
+    if whole is not None:
+        yield whole
+        return
+    # The class itself is called so: `model = Net.load_from_checkpoint(path)`.
+    if _CLASS_METHOD in text and _OF_CLASS.search(text) is None:
         yield Statement(
             "load_from_checkpoint of Lightning is a method of the class. It builds a "
             "new model with the weights and returns it, and the object on which it is "
             "called keeps its own: model = Net.load_from_checkpoint(path)."
         )
+    scaled = list(of_normalizers(case))
+    yield from scaled
     if _RESUMES.search(text) is not None:
         yield from of_place(case)
         yield of_resumed_state(case)
@@ -390,7 +493,7 @@ def _of_results(text: str, case: Case) -> Iterator[Statement]:
             "that was loaded. In train() the results follow from the batch, and each "
             "batch changes the statistics."
         )
-    else:
+    elif not scaled:
         yield Statement(
             "This file has no running statistics of norms. Dropout has no weights, so "
             "no file shows it: call model.eval() after the load, on the very model "

@@ -44,6 +44,47 @@ def gates_statement(rows: Sequence[Mismatch]) -> Statement | None:
     )
 
 
+def projection_statement(
+    rows: Sequence[Mismatch], absent: Sequence[str], shapes: Mapping[str, object]
+) -> Statement | None:
+    """Say that an LSTM has a projection of its state on one side alone, or return
+    None.
+    """
+    lost = {found[1] for name in absent if (found := _projected(name)) is not None}
+    held = {found[1] for name in shapes if (found := _projected(name)) is not None}
+    for row in rows:
+        found = _WEIGHT.match(row.name)
+        if found is None or found[2] != "weight" or found[3] != "hh":
+            continue
+        place = found[1]
+        if (place in lost) == (place in held) or len(row.checkpoint) != 2:
+            continue
+        # nn.LSTM has four blocks of rows, and its columns take the state.
+        sides = [
+            f"{shape[0] // 4:,} units"
+            + (f" and a projection to {shape[1]:,}" if is_projected else "")
+            for shape, is_projected in (
+                (row.checkpoint, place in held),
+                (row.model, place in lost),
+            )
+        ]
+        size = row.checkpoint[1] if place in held else 0
+        return Statement(
+            f"{show(place.rstrip('.'), 80) or 'The layer'} is an nn.LSTM of {sides[0]} "
+            f"in the checkpoint and of {sides[1]} in the model: weight_hr is that "
+            "projection. Build the model as the run that saved did, with "
+            f"hidden_size={row.checkpoint[0] // 4} and proj_size={size} (in NeMo a "
+            "rnn_hidden_size above 0 adds the projection)."
+        )
+    return None
+
+
+def _projected(name: str) -> re.Match[str] | None:
+    """The match of a name of a projection, or None."""
+    found = _WEIGHT.match(name)
+    return found if found is not None and found[3] == "hr" else None
+
+
 def of_recurrent(name: str) -> bool:
     """Tell whether a tensor is a weight of a recurrent layer, by its name."""
     return _WEIGHT.match(name) is not None

@@ -164,6 +164,10 @@ def shape_reasons(
     if anchors is not None:
         yield anchors
         rows = [row for row in rows if not is_of_anchors(row)]
+    counted = _counted_statement(rows)
+    if counted is not None:
+        yield counted
+        return
     yield from _reasons_of_rows(rows, shapes, message, case, is_wide=bool(wide))
     yield from _window_statements(rows)
     yield from _query_statements(rows)
@@ -293,6 +297,42 @@ def _reasons_of_rows(
     yield from _table_statements(tabled, tables, others)
 
 
+_OF_LAYERS = frozenset(
+    ("weight", "bias", "weight_g", "weight_v", "running_mean", "running_var")
+)
+"""The last words of the names that the layers of torch give."""
+
+
+def _counted_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say that parameters without a layer have another number of rows, which the data
+    or the settings of a run count, or return None: poses, points, queries.
+    """
+    counts = set(map(_row_counts, rows))
+    is_counted = all(
+        row.name.rpartition(".")[2] not in _OF_LAYERS
+        and len(row.checkpoint) == len(row.model) > 1
+        and row.checkpoint[1:] == row.model[1:]
+        and not POSITIONS.search(row.name)
+        and not BIAS_TABLE.search(row.name)
+        and not ADDED.search(row.name)
+        and not HEAD_WORDS.search(row.name)
+        for row in rows
+    )
+    if not is_counted or len(counts) != 1:
+        return None
+    ((here,), (there,)) = next(iter(counts))
+    names = and_more([show(row.name, 100) for row in rows], 3)
+    has = "has" if len(rows) == 1 else "have"
+    are = "is a parameter" if len(rows) == 1 else "are parameters"
+    return Statement(
+        f"{names} {has} {here:,} rows in the checkpoint and {there:,} in the model, "
+        f"and {are} of the program itself, with a row for each of something that the "
+        "data or the settings of a run count: pictures, frames, poses, points, objects "
+        f"or queries. Build the model for {here:,} of them, with the data that the run "
+        "had: the rows of other data mean other things."
+    )
+
+
 def _words_statement(
     words: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]], case: Case
 ) -> Statement:
@@ -365,7 +405,9 @@ def _head_statements(
     if is_alone:
         end = (
             f": another number of {_outputs_noun(heads, case)}. {which} cannot be "
-            "loaded, and the others can."
+            "loaded, and the others can. To use what the file learned, and not to "
+            f"train anew from it, build the model with its {row.checkpoint[0]:,}"
+            f"{_classes_text(heads)}."
         )
     elif is_deeper or replaced:
         end = ": another number of classes, too."
@@ -374,6 +416,20 @@ def _head_statements(
         _bins_text(row)
         or f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
         f"{row.model[0]:,}{end}"
+    )
+
+
+_OF_DETECTRON = re.compile(r"(?:^|\.)roi_heads\.box_predictor(?:\.\d)?\.cls_score\.")
+
+
+def _classes_text(heads: Sequence[Mismatch]) -> str:
+    """The setting of detectron2 for its classes, or an empty text."""
+    rows = [row.checkpoint[0] for row in heads if _OF_DETECTRON.search(row.name)]
+    if not rows:
+        return ""
+    return (
+        f" (detectron2: MODEL.ROI_HEADS.NUM_CLASSES {rows[0] - 1:,}, for one more is "
+        "no class)"
     )
 
 

@@ -20,8 +20,6 @@ from ckpt.model.text import and_more, counted_noun, show
 
 _MOST_COMPARED = 20_000
 """Pairs of words that are compared letter by letter."""
-_MOST_LOOKED_AT = 10_000_000
-"""Pairs of a key and a name of a file beyond which no module is looked for."""
 _LEAST_LETTERS = 6
 _AVERAGED = "ema_"
 """The prefix that mmdet and mmcv give to averages, whose names have underscores in
@@ -255,28 +253,41 @@ def with_leaves(missing: Sequence[str], names: Collection[str]) -> list[str]:
     """The keys of an error, with the keys below a module in the place of its name,
     where the file has them behind one beginning.
     """
-    # Each missing key is held against each name, so the time grows with both lists.
-    if len(missing) * len(names) > _MOST_LOOKED_AT:
-        return list(missing)
+    modules, whole = _parts_named(frozenset(missing), names)
     found: list[str] = []
     for name in missing:
-        middle = f".{name}."
-        below = [
-            other
-            for other in (names if "." in name else ())
-            if middle in f".{other}" and not f".{other}".endswith(middle[:-1])
-        ]
-        begins = {f".{other}".partition(middle)[0] for other in below}
+        below = modules.get(name, {})
+        begins = {begin for begin, _ in below.values()}
         # Several beginnings are several modules, and none is the one that is meant.
-        is_module = len(begins) == 1 and not any(
-            f".{other}".endswith(f".{name}") for other in names
-        )
-        if is_module:
-            leaves = [f".{other}".partition(middle)[2] for other in below]
-            found += [f"{name}.{leaf}" for leaf in leaves]
+        if len(begins) == 1 and name not in whole:
+            found += [f"{name}.{leaf}" for _, leaf in below.values()]
         else:
             found.append(name)
     return found
+
+
+def _parts_named(
+    wanted: Collection[str], names: Collection[str]
+) -> tuple[dict[str, dict[str, tuple[str, str]]], set[str]]:
+    """The wanted names that are modules -> the names of a file below each, with what
+    stands before and behind the module; and the wanted names that end a name.
+    """
+    modules: dict[str, dict[str, tuple[str, str]]] = {}
+    whole: set[str] = set()
+    for other in names:
+        stops = [place for place, letter in enumerate(other) if letter == "."]
+        # Look each part of a name up: the time grows with the names alone.
+        for start in (0, *(stop + 1 for stop in stops)):
+            if other[start:] in wanted:
+                whole.add(other[start:])
+            for stop in stops:
+                part = other[start:stop]
+                # A module with one word in its name may be any.
+                if "." not in part or part not in wanted:
+                    continue
+                place = (other[:start], other[stop + 1 :])
+                modules.setdefault(part, {}).setdefault(other, place)
+    return modules, whole
 
 
 def adapter_rank(message: Message, case: Case) -> Iterator[Statement]:
@@ -511,9 +522,8 @@ def _beside_adapter(base: Sequence[str], case: Case) -> Statement | None:
             continue
         names = case.names_in(os.path.join(path, file))
         # PEFT puts two words before the names of the model.
-        if names and all(
-            any(f".{name}".endswith(f".{key}") for name in names) for key in base
-        ):
+        ends = {end for name in names for end in _ends_of(name)}
+        if names and ends.issuperset(base):
             return Statement(
                 f"{and_more([show(key, 80) for key in base], 4)} {be_verb(base)} in "
                 f"{show(file, 80)} of this folder: parts that the training trained "
@@ -526,6 +536,13 @@ def _beside_adapter(base: Sequence[str], case: Case) -> Statement | None:
                 _line_of_parts(os.path.join(path, file), base, names),
             )
     return None
+
+
+def _ends_of(name: str) -> Iterator[str]:
+    """Yield a name, and what is left of it behind each of its dots."""
+    while name:
+        yield name
+        name = name.partition(".")[2]
 
 
 def _line_of_parts(path: str, base: Sequence[str], names: Collection[str]) -> str:

@@ -1,0 +1,79 @@
+"""Normalizers of inputs that a file keeps beside its weights: the mean and the spread
+of what a run had seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.model.text import and_more, show
+
+_OF_NORMALIZER = re.compile(
+    r"(?i)(?:^|[._])(?:\w*norm\w*|\w*rms|running_mean_std|\w*scaler|standardi[sz]er)"
+    r"(?:$|[._])"
+)
+_OF_LAYER = re.compile(r"(?i)(?:^|[._])(?:bn|\w*batch_?norm|layer_?norm|norm)\d*$")
+"""The names of norms that are layers of a network, and have a weight."""
+_MEAN = ("_mean", "mean", "running_mean")
+_SPREAD = ("_var", "var", "running_var", "_std", "std")
+_COUNT = (
+    "count",
+    "_count",
+    "n",
+    "num_samples",
+    "num_batches_tracked",
+    "steps",
+)
+_SHOWN = 3
+
+
+def normalizers_of(case: Case) -> dict[str, list[str]]:
+    """The places of normalizers in a file, with the last words of what each holds."""
+    held: dict[str, list[str]] = {}
+    names = [entry.name for entry in case.survey.tensors]
+    names += [value.name for value in case.survey.checkpoint.values]
+    for name in names:
+        place, _, last = name.rpartition(".")
+        held.setdefault(place, []).append(last)
+    return {
+        place: words
+        for place, words in held.items()
+        if any(word in _MEAN for word in words)
+        and any(word in _SPREAD for word in words)
+        # A norm with a weight is a layer, and has its own answer.
+        and not {"weight", "bias"}.intersection(words)
+        and not _OF_LAYER.search(place)
+        and _OF_NORMALIZER.search(place)
+    }
+
+
+def of_normalizers(case: Case) -> Iterator[Statement]:
+    """Say that a file has the statistics of its inputs, which a run that goes on needs,
+    and whether it has their count.
+    """
+    found = normalizers_of(case)
+    if not found:
+        return
+    places = list(found)
+    words = and_more(sorted(set(found[places[0]])), 4)
+    lacking = [
+        place for place in places if not any(word in _COUNT for word in found[place])
+    ]
+    text = (
+        f"{and_more([show(place, 80) for place in places], _SHOWN)} "
+        f"{'has' if len(places) == 1 else 'have'} the statistics of the inputs that "
+        f"the run had seen ({words}): they scale what the model gets. A program that "
+        "loads the model alone scales its inputs otherwise, and its results are much "
+        "worse: load them into the normalizer too."
+    )
+    if lacking:
+        text += (
+            " They have no count of what was seen. Where the normalizer keeps such a "
+            "count, it begins at 0 after a load, and the first batches of the new run "
+            "replace these statistics: the results drop, as with the empirical "
+            "normalization of rsl_rl. Set its count to the number of inputs seen, or "
+            "stop its updates after the load."
+        )
+    yield Statement(text)

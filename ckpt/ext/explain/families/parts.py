@@ -1,0 +1,231 @@
+"""Parts of the weights of a file that a question or a program asks for by a word: a
+backbone, a teacher, the actor of an agent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ckpt.evidence.loading import load_of, string_literal
+from ckpt.evidence.sections import Section
+from ckpt.ext.explain.case import Case, Statement, trust_text
+from ckpt.ext.explain.families.beginnings import taken_part
+from ckpt.model.text import and_more, counted_noun, show
+
+_PART = (
+    r"(?:backbone|encoder|decoder|teacher|student|ema|generator|discriminator|actor"
+    r"|critic|policy|trunk|head|classifier|projector|predictor|text[ _]?encoder"
+    r"|image[ _]?encoder|vision[ _]?(?:tower|encoder|model)|language[ _]?model|unet|vae"
+    r"|target[ _]?(?:encoder|network)|momentum[ _]?encoder|online[ _]?(?:encoder"
+    r"|network)|feature[ _]?extractor)"
+)
+"""The words for a part of a model that people take out of a file."""
+_TAKES = (
+    r"(?:load(?:s|ed|ing)?|us(?:e|es|ed|ing)|extract(?:s|ed|ing)?|tak(?:e|en|ing)"
+    r"|initiali[sz]\w{1,5}|get(?:ting)?|sav(?:e|ed|ing)|export\w{0,3}|fine-?tun\w{1,4}"
+    r"|transfer\w{0,4}|keep(?:ing)?|separat\w{1,4})"
+)
+_ASKS_FOR_PART = re.compile(
+    rf"(?i)\b{_TAKES}\b[^\n]{{0,160}}?\b{_PART}s?\b"
+    rf"|\b{_PART}s?\b[^\n]{{0,160}}?\b{_TAKES}\b"
+)
+_ASKS_HOW = re.compile(
+    r"(?i)\bhow\b|\bcan (?:i|you|we|one)\b|\b(?:is|are) (?:there|it)\b|\bwork-?around\b"
+    r"|\b(?:want|need|would like|wish|try|trying|possible|way) to\b|\bpossible\b"
+    r"|\bonly\b|\balone\b|\bwhich\b|\bwhat\b"
+)
+_WORD = re.compile(r"[a-z][a-z0-9_]{2,60}")
+_KIN = {"encoder": "backbone", "backbone": "encoder", "trunk": "backbone"}
+"""A word for a part -> the word that other programs have for the same part."""
+_DEEPEST = 3
+"""Parts of a name among which the word of a part is looked for."""
+_LEAST = 2
+"""Tensors below a beginning that are a part of a model, and no single layer."""
+_SHOWN = 6
+
+
+def asks_of_part(text: str) -> bool:
+    """Tell whether a text asks how to take a part out of a file."""
+    return "?" in text and bool(_ASKS_FOR_PART.search(text) and _ASKS_HOW.search(text))
+
+
+def of_asked_part(text: str, case: Case) -> Iterator[Statement]:
+    """Print the line that loads the part of a file that a question names."""
+    if not asks_of_part(text):
+        return
+    words = _asked_words(text)
+    sections = [
+        section
+        for section in case.survey.sections
+        if section.kind in ("model", "ema", "other")
+        and section.path
+        and str(section.path[-1]).lower() in words
+    ]
+    if sections:
+        yield from _of_sections(sections[:_SHOWN], words, case)
+        return
+    for section in case.survey.candidates[:1]:
+        for word in words:
+            rows = list(_below_word(word, section, case))
+            if rows:
+                yield from rows
+                return
+
+
+def _asked_words(text: str) -> list[str]:
+    """Words of a question that may name a part of a file, and their synonyms."""
+    found: dict[str, None] = {}
+    for match in re.finditer(rf"(?i)\b{_PART}", text):
+        word = re.sub(r"[ _]", "_", match[0].lower())
+        found[word] = None
+    # A program may call its part by a word that is no English one: `net_g`.
+    for word in _WORD.findall(text.lower()):
+        if "_" in word:
+            found[word] = None
+    for word in list(found):
+        if word in _KIN:
+            found[_KIN[word]] = None
+    return list(found)
+
+
+def _of_sections(
+    sections: Sequence[Section], words: Sequence[str], case: Case
+) -> Iterator[Statement]:
+    """Print the line of each part that has a key of its own."""
+    for section in sections:
+        load = load_of(case.survey.checkpoint, [section])
+        held = counted_noun(len(section.entries), "tensor")
+        begins = beginnings_of(section)
+        text = f"{show(section.name, 80)} of this file is that part, with {held}."
+        if len(begins) > 1:
+            shown = [f"{show(word, 40)} ({count:,})" for word, count in begins.items()]
+            text += f" Its names begin with {and_more(shown, _SHOWN)}."
+        if load.expression is None:
+            yield Statement(text)
+            continue
+        yield Statement(f"{text} It loads so{trust_text(load)}:", (), load.expression)
+        # A word of the question may name a part of the part: the teacher's backbone.
+        for word in words:
+            begin = _beginning_with(word, section)
+            if begin is not None:
+                yield Statement(
+                    f"Those of its {show(begin, 60)} alone, without this beginning, "
+                    "into the module that is this part (model here):",
+                    (),
+                    taken_part(load.expression, begin),
+                )
+                break
+
+
+def _below_word(word: str, section: Section, case: Case) -> Iterator[Statement]:
+    """Print the line that takes the tensors below the beginning that has a word."""
+    begin = _beginning_with(word, section)
+    if begin is None:
+        return
+    names = section.names()
+    count = sum(name.startswith(begin) for name in names)
+    others = [
+        f"{show(other, 40)} ({held:,})"
+        for other, held in beginnings_of(section).items()
+        if not begin.startswith(other)
+    ]
+    beside = f", beside {and_more(others, _SHOWN)}" if others else ""
+    label = show(section.name, 60) or "this file"
+    text = (
+        f"{count:,} of the {len(names):,} tensors of {label} are below "
+        f"{show(begin, 80)}{beside}."
+    )
+    load = case.survey.load
+    if load.expression is None or len(case.survey.candidates) > 1:
+        yield Statement(text)
+        return
+    yield Statement(
+        f"{text} They load without this beginning so, where model is the module that "
+        f"is this part, as model.encoder of a larger one{trust_text(load)}:",
+        (),
+        taken_part(load.expression, begin),
+    )
+
+
+def _beginning_with(word: str, section: Section) -> str | None:
+    """The beginning of names that ends with a word, as `module.backbone.`, where at
+    least two tensors and not all of them have it, or all do.
+    """
+    found: Counter[str] = Counter()
+    for name in section.names():
+        parts = name.split(".")
+        for count in range(1, min(len(parts), _DEEPEST + 1)):
+            if parts[count - 1].lower() in (word, f"{word}s"):
+                found[".".join(parts[:count]) + "."] += 1
+                break
+    # With several such beginnings it is not known which was meant.
+    if len(found) != 1:
+        return None
+    ((begin, count),) = found.items()
+    return begin if count >= _LEAST else None
+
+
+def beginnings_of(section: Section) -> dict[str, int]:
+    """The first words of the names of a section, with the counts of their tensors."""
+    words = (name.partition(".")[0] + "." for name in section.names() if "." in name)
+    return dict(Counter(words))
+
+
+_OF_DICT = re.compile(
+    r"_?(?:model_)?(?:state_?dict|state|weights|params|model|dict)$|^(?:state_?dict"
+    r"|model)_"
+)
+"""The ends of a key that say what it holds, and not of which part."""
+
+
+def of_part_under_key(name: str, case: Case) -> Statement | None:
+    """Say that a file has the weights of a part among others in one dict, where a
+    program asks for a key of that part alone, or return None: `actor_state_dict`.
+    """
+    word = _OF_DICT.sub("", name)
+    if word == name or len(word) < _SHORTEST or len(case.survey.candidates) != 1:
+        return None
+    section = case.survey.candidates[0]
+    begin = f"{word}."
+    names = [other for other in section.names() if other.startswith(begin)]
+    if len(names) < _LEAST or len(names) == len(section.entries):
+        return None
+    others = [
+        f"{show(other, 40)} ({held:,})"
+        for other, held in beginnings_of(section).items()
+        if other != begin
+    ]
+    label = show(section.name, 60) or "its root"
+    beside = f" beside {and_more(others, _SHOWN)}" if others else ""
+    text = (
+        f"The weights of {show(word, 60)} are in this file, in {label}, where "
+        f"{counted_noun(len(names), 'name')} begin with {show(begin, 60)}{beside}: it "
+        "keeps the parts in one dict, and the program looks for a dict of each, as "
+        "another version of it saves them. Take the version of the program that saved, "
+        "or a conversion of the program."
+    )
+    if word in ("actor", "critic"):
+        text += (
+            " rsl_rl saves one dict before version 5, and newer ones of Isaac Lab "
+            "convert it."
+        )
+    load = case.survey.load.expression
+    if load is None:
+        return Statement(text)
+    return Statement(
+        f"{text} That part by itself, which may need the new names of its layers too:",
+        (),
+        f"state = {load}; {_variable(word)} = "
+        f"{{name.removeprefix({string_literal(begin)}): value for name, value in "
+        f"state.items() if name.startswith({string_literal(begin)})}}",
+    )
+
+
+_SHORTEST = 3
+
+
+def _variable(word: str) -> str:
+    """A name of Python for a part."""
+    return word if word.isidentifier() else "part"
