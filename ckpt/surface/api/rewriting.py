@@ -375,6 +375,27 @@ def can_stay(checkpoint: Checkpoint) -> bool:
     return checkpoint.source is not None and save.can_keep_format(checkpoint)
 
 
+def _refuse_same_file(path: str, out: str | None, options: WriteOptions) -> None:
+    """Raise UsageError where OUT is the file that is read, before a target asks for
+    --force, which would not replace it either.
+    """
+    if out is None or is_url(path) or is_url(out) or options.in_place:
+        return
+    try:
+        is_same = os.path.isfile(path) and os.path.samefile(path, out)
+    except (OSError, ValueError):
+        return
+    if is_same:
+        raise UsageError(
+            _SOURCE_STAYS,
+            path=out,
+            hint="--in-place" if options.command.in_place else "-o another file",
+        )
+
+
+_SOURCE_STAYS = "OUT is the source, which --force does not replace"
+
+
 def _refuse_source(
     report: RewriteReport, to: target.Target | None, options: WriteOptions
 ) -> None:
@@ -391,9 +412,7 @@ def _refuse_source(
         hint = "-o another file"
         if can and (source.traits.in_place or not report.left_out):
             hint = "--in-place"
-        raise UsageError(
-            "OUT is the source, which --force does not replace", path=to.path, hint=hint
-        )
+        raise UsageError(_SOURCE_STAYS, path=to.path, hint=hint)
     # `average` and `warmstart` read several checkpoints.
     is_input = any(
         os.path.lexists(row.path) and os.path.samefile(row.path, to.real)
@@ -596,6 +615,8 @@ def _rewrite_given(
         raise UsageError(
             "has no name for a result in a folder", path=path, hint="-o OUT"
         )
+    if not isinstance(given, Opened):
+        _refuse_same_file(path, out, options)
     to = target_of(path, out, options)
     # A run that was killed left its temporary file, which may be large.
     for other, size in _left_over(to, options):

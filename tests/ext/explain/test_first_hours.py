@@ -12,6 +12,7 @@ import oracle
 import pytest
 import torch
 from answered import Answered, raised
+from inside import inside
 from process import ROOT
 from safetensors.torch import save_file
 from torch import nn
@@ -324,3 +325,24 @@ def test_target_modules_that_are_there_mean_another_model(tmp_path: Path) -> Non
 
     assert "layers of that name: q_proj ×1" in found.said
     assert "another class or version" in found.said
+
+
+def test_a_class_that_the_file_lacks_means_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt"
+    torch.save(net(), path)
+    text = "AttributeError: Can't get attribute 'Net' on <module '__main__' (built-in)>"
+
+    found = Answered(text, path)
+
+    assert "The file does not name __main__.Net." in found.said
+    assert "So another file was loaded" in found.said
+    assert "Import it into the script" not in found.said
+
+
+def test_a_page_says_where_another_one_is() -> None:
+    """A terminal shows the words of a link, and not where it leads."""
+    text = "RuntimeError: Missing key in checkpoint state_dict: model.fc.weight."
+
+    done = inside("explain", text, "dcp", cwd=ROOT / "sample_checkpoints")
+
+    assert "docs/distributed.md says" in " ".join(done.out.decode().split())

@@ -173,6 +173,7 @@ def test_refusals_of_what_writes(two: Path, tmp_path: Path) -> None:
         ('verify="no": not a check', lambda: ckpt.average([two, two], verify="no", dry_run=True)),  # type: ignore[arg-type]
         ("has 3 numbers for 2 checkpoints", lambda: ckpt.average(["none", "nowhere"], ratios=[1, 2, 3], dry_run=True)),
         ("OUT is the source", lambda: ckpt.slim(two, section="model", out=two, force=True)),
+        ("OUT is the source", lambda: ckpt.slim(two, section="model", out=two)),
     ):  # fmt: skip
         with pytest.raises(ckpt.UsageError, match=match):
             call()
