@@ -57,7 +57,7 @@ _SAMPLE = 1 << 16
 
 
 _UNSEEN = "It was not compared."
-"""What is said of a tensor that was not read, or that is damaged."""
+"""The verdict on a tensor that was not read, or that is damaged."""
 
 
 class Verdict(NamedTuple):
