@@ -211,6 +211,12 @@ def check(options: WriteOptions, *inputs: object) -> None:
                 path=options.out,
                 hint="--verify crc",
             )
+    # Said before a target asks for --force, which would not replace a source either.
+    for given in inputs:
+        if not options.force and target.is_same_file(given, options.out):
+            hint = "--in-place" if options.command.in_place else "-o another file"
+            what = _SOURCE_STAYS if len(inputs) == 1 else _INPUT_STAYS
+            raise UsageError(what, path=options.out, hint=hint)
     url = next(
         (text for text in inputs if isinstance(text, str) and is_url(text)), None
     )
@@ -375,25 +381,8 @@ def can_stay(checkpoint: Checkpoint) -> bool:
     return checkpoint.source is not None and save.can_keep_format(checkpoint)
 
 
-def _refuse_same_file(path: str, out: str | None, options: WriteOptions) -> None:
-    """Raise UsageError where OUT is the file that is read, before a target asks for
-    --force, which would not replace it either.
-    """
-    if out is None or is_url(path) or is_url(out) or options.in_place:
-        return
-    try:
-        is_same = os.path.isfile(path) and os.path.samefile(path, out)
-    except (OSError, ValueError):
-        return
-    if is_same:
-        raise UsageError(
-            _SOURCE_STAYS,
-            path=out,
-            hint="--in-place" if options.command.in_place else "-o another file",
-        )
-
-
 _SOURCE_STAYS = "OUT is the source, which --force does not replace"
+_INPUT_STAYS = "OUT is one of the checkpoints, which --force does not replace"
 
 
 def _refuse_source(
@@ -615,8 +604,9 @@ def _rewrite_given(
         raise UsageError(
             "has no name for a result in a folder", path=path, hint="-o OUT"
         )
-    if not isinstance(given, Opened):
-        _refuse_same_file(path, out, options)
+    if out != options.out:
+        # The place of the result in a folder may be the file that is read.
+        check(options._replace(out=out), path)
     to = target_of(path, out, options)
     # A run that was killed left its temporary file, which may be large.
     for other, size in _left_over(to, options):
