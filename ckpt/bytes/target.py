@@ -99,6 +99,30 @@ class Target(NamedTuple):
         return None
 
 
+def is_same_file(given: object, out: str | None) -> bool:
+    """Tell whether what is read is the file of a path to write to, by any name."""
+    if out is None or not isinstance(given, (str, os.PathLike)):
+        return False
+    path = os.fsdecode(given)
+    try:
+        return os.path.isfile(path) and os.path.samefile(path, out)
+    except (OSError, ValueError):
+        return False
+
+
+def refuse_inputs(out: str, inputs: Iterable[object]) -> None:
+    """Raise UsageError where a path to write to is a file that is read.
+
+    `target` would ask for --force there, which must not take the file either.
+    """
+    if any(is_same_file(given, out) for given in inputs):
+        raise UsageError(
+            "OUT is a file that is read, which --force does not replace",
+            path=out,
+            hint="-o another file",
+        )
+
+
 def target(path: str, *, force: bool, parents: bool = False) -> Target:
     """A path to write to, checked before anything is read. Raises UsageError,
     WriteError.

@@ -247,6 +247,9 @@ def _strange_reason(checkpoint: Checkpoint) -> str | None:
         if row.group in ("known", "odd") or row.is_script:
             continue
         if _top_package(row.module) not in PACKAGES:
+            # torch has layers that ckpt does not list, so not all are of an author.
+            if is_own(row.module):
+                return f"needs {row.module}.{row.name}, which ckpt does not know"
             return f"needs {row.module}.{row.name} from the author's code"
     odd = next((row for row in checkpoint.imports if row.group == "odd"), None)
     if odd is not None:

@@ -51,8 +51,10 @@ def unseen_parts(checkpoint: Checkpoint) -> UnseenParts:
         twice += model.twice
         for place, view in model.modules.values():
             hooks += _unknown_hooks(place, view)
-            if view.type.startswith("torch.nn."):
-                continue  # its lists are torch's own: the flat weights of an LSTM
+            if view.type.startswith(("torch.nn.", "torch.ao.nn.")):
+                # Its lists are of torch itself: the flat weights of an LSTM, and the
+                # packed ones of a quantized layer, which its state dict has.
+                continue
             for attribute, child in _plain_attributes(view):
                 child_place = f"{place}.{attribute}" if place else attribute
                 if tensor_of(child) is not None:

@@ -276,6 +276,7 @@ def numbered_by_change(
     stepped: Set[str] = frozenset(),
     *,
     all_seen: bool = False,
+    small_steps: bool = False,
 ) -> Numbering | None:
     """The parameters of these numbers among those that are `unchanged` since an older
     save, or None if they do not fit.
@@ -286,7 +287,8 @@ def numbered_by_change(
     counts it, and it is none of the numbers. Of the unchanged ones DDP counts those
     that are not frozen, and each of these is a number. So the first number is the count
     of changed parameters before it, the second is one more than that, and so on: this
-    says between which changed ones each lies.
+    says between which changed ones each lies. With `small_steps` an unchanged one may
+    also be counted and be no number, which leaves more candidates.
 
     Raises UsageError where the file keeps no order.
     """
@@ -308,30 +310,29 @@ def numbered_by_change(
     wanted: dict[int, list[int]] = {}
     for before, number in enumerate(sorted(asked.all)):
         wanted.setdefault(number - before, []).append(number)
-    candidates: dict[int, tuple[int, ...]] = {}
-    for gap, numbers in wanted.items():
-        inside = gaps.get(gap, [])
-        if len(inside) < len(numbers):
-            return None
-        # With more unchanged ones than numbers some are frozen, and nobody knows which.
-        # The numbers keep the order: before the second one at least one stands.
-        frozen = len(inside) - len(numbers)
-        for position, number in enumerate(numbers):
-            candidates[number] = tuple(inside[position : position + frozen + 1])
+    candidates = _candidates_in_gaps(gaps, wanted)
     doubts: list[str] = []
+    least = most = changed + len(asked.all)
+    if candidates is not None:
+        # A bias in front of BatchNorm has a gradient of nearly zero: DDP counts it, and
+        # it is no number.
+        if not all_seen and sum(map(len, gaps.values())) > len(asked.all):
+            doubts.append(_ALL_CHANGED)
+    elif small_steps and not all_seen:
+        is_same = [survey.tensors[index].name in unchanged for index in order]
+        candidates, least, most = _candidates_with_small_steps(
+            order, is_same, asked.all
+        )
+    if not candidates:
+        return None
     if not _is_module(model) and may_be_sorted(_names_by_dtype(model)):
-        doubts.append(_NOT_SORTED)
-    # A bias in front of BatchNorm has a gradient of nearly zero: DDP counts it, and it
-    # is no number.
-    if not all_seen and sum(map(len, gaps.values())) > len(asked.all):
-        doubts.append(_ALL_CHANGED)
+        doubts.insert(0, _NOT_SORTED)
     assumes = ", and ".join(doubts) or None
     is_sure = assumes is None and not doubt
     rows = [
         _numbered_row(survey, asked, number, candidates[number], {})
         for number in asked.all
     ]
-    counted = changed + len(asked.all)
     same = sum(survey.tensors[index].name in stepped for index in order)
     why = f"{counted_noun(changed - same, 'parameter')} changed since the older save, "
     if same:
@@ -343,12 +344,72 @@ def numbered_by_change(
     return Numbering(
         tuple(rows),
         model,
-        counted,
+        least,
         "strong" if is_sure else "likely",
         why,
         assumes,
-        counted,
+        most,
     )
+
+
+def _candidates_in_gaps(
+    gaps: dict[int, list[int]], wanted: dict[int, list[int]]
+) -> dict[int, tuple[int, ...]] | None:
+    """Return the parameters that each number may be, where each unchanged one that DDP
+    counts is a number, or None if they do not fit.
+    """
+    candidates: dict[int, tuple[int, ...]] = {}
+    for gap, numbers in wanted.items():
+        inside = gaps.get(gap, [])
+        if len(inside) < len(numbers):
+            return None
+        # With more unchanged ones than numbers some are frozen, and nobody knows which.
+        # The numbers keep the order: before the second one at least one stands.
+        frozen = len(inside) - len(numbers)
+        for position, number in enumerate(numbers):
+            candidates[number] = tuple(inside[position : position + frozen + 1])
+    return candidates
+
+
+def _candidates_with_small_steps(
+    order: Sequence[int], same: Sequence[bool], numbers: Sequence[int]
+) -> tuple[dict[int, tuple[int, ...]], int, int]:
+    """Return the parameters that each number may be, where an unchanged one may also be
+    frozen or have had a step that was too small to see, and the least and the largest
+    count of parameters. Where none fit, no number has any.
+
+    DDP counts a changed one, and it is no number. It leaves a frozen one out. Bit N of
+    `reached[position]` says that N parameters may be counted before that position, and
+    of `ends[position]` that the numbers behind it fit from there.
+    """
+    asked = sum(1 << number for number in set(numbers))
+    most = max(numbers)
+    reached = [1]
+    for is_same in same:
+        counts = reached[-1]
+        moved = (counts if is_same else counts & ~asked) << 1
+        reached.append(moved | counts if is_same else moved)
+    # All numbers are counted where more than the last one are.
+    counted = reached[-1] >> (most + 1) << (most + 1)
+    if not counted:
+        return {}, 0, 0
+    ends = [counted]
+    for is_same in reversed(same):
+        counts = ends[-1]
+        moved = counts >> 1
+        ends.append(moved | counts if is_same else moved & ~asked)
+    ends.reverse()
+    candidates: dict[int, tuple[int, ...]] = {}
+    for number in numbers:
+        candidates[number] = tuple(
+            index
+            for position, index in enumerate(order)
+            if same[position]
+            and reached[position] >> number & 1
+            and ends[position + 1] >> (number + 1) & 1
+        )
+    least = (counted & -counted).bit_length() - 1
+    return candidates, least, counted.bit_length() - 1
 
 
 def _ordered_parameters(

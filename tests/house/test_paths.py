@@ -31,6 +31,7 @@ LIMITS = [
     "ext.adapters.verdicts._CLOSE",
     "ext.layouts.comparing._BYTES",
     "ext.layouts.comparing._LEAST",
+    "ext.layouts.comparing._PARTS",
     "ext.layouts.fibres.LEAST",
     "ext.layouts.fibres.LEAST_OF_PAIRS",
     "ext.layouts.leftovers._PADDING",

@@ -72,7 +72,7 @@ def command(
         raise UsageError(
             "--html - writes to stdout, as --json, --tsv and --name-only do"
         )
-    page = None if html is None else _report_page(html, force)
+    page = None if html is None else _report_page(html, (before, after), force)
 
     def side(path: str) -> Checkpoint:
         with (
@@ -137,7 +137,11 @@ def command(
     return report.exit_code
 
 
-def _report_page(out: str, force: bool) -> Any:
+def _report_page(out: str, sources: tuple[str, str], force: bool) -> Any:
     """The page of `ckpt report` that the comparison is drawn on."""
     # Here: only --html pays for what writes.
+    from ckpt.bytes.target import refuse_inputs
+
+    if out != "-" and not force:
+        refuse_inputs(out, sources)
     return load_hook("page").Page(out, force=force)

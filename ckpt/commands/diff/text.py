@@ -75,6 +75,8 @@ LETTERS = {
 """git's letters."""
 _COLOURS = {"M": "changed", "A": "added", "D": "removed", "R": "renamed"}
 _ROWS = 20
+_NOTE = 3000
+"""The letters of a note, of which each name in it has at most 200."""
 _STANDS_FOR = "… stands for "
 _LEAST_NAME = 16
 """The fewest cells that a name is shortened to, so that its row is one line."""
@@ -147,7 +149,7 @@ def diff_lines(
     notes = [
         *_tied_notes(report),
         *_apart_notes(report),
-        *(show(note, 200) for note in report.notes[:_ROWS]),
+        *(show(note, _NOTE) for note in report.notes[:_ROWS]),
     ]
     if len(report.notes) > _ROWS:
         notes.append(f"… {len(report.notes) - _ROWS:,} more (--json)")

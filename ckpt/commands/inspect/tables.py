@@ -271,8 +271,12 @@ def tensor_lines(
             opened = opened[: room - 1]
         for line in opened:
             label = "  " * line.level + line.fold.label
-            if line.fold.times > 1 and line.fold.children:
-                label += f"  ×{line.fold.times}"
+            count = line.fold.times if line.fold.children else 1
+            # Braces that say `693 more` are what a narrow column cuts off first.
+            if not line.fold.children and " more}" in label:
+                count = line.fold.tensors
+            if count > 1:
+                label += f"  ×{count}"
             table.add(label, line.fold, shut=line.shut)
     out = table.lines(tree.optimizers, width)
     if rest:

@@ -14,6 +14,7 @@ from ckpt.model.text import (
     merge_alike_rows,
     percent_text,
     show,
+    show_folded_names,
     show_name,
 )
 from ckpt.surface.text.lines import (
@@ -185,7 +186,9 @@ def _row_cells(
     ]
     summary = row.found
     if summary is None:
-        return [*texts, *[""] * (len(heads) - 3), show(row.why, 60)]
+        # The reason stands on stderr, for here it would take the room of the numbers.
+        word = "unreadable" if row.unread else row.why
+        return [*texts, *[""] * (len(heads) - 3), show(word, 60)]
     texts += [
         _number_text(value)
         for value in (summary.low, summary.high, row.mean, row.std, row.rms)
@@ -253,9 +256,25 @@ def stats_table(report: StatsReport) -> list[list[str]]:
     return rows
 
 
+def _unread_lines(report: StatsReport, width: int | None) -> list[Line]:
+    """The reasons why tensors could not be read, for a notebook, which has no
+    stderr.
+    """
+    names: dict[str, list[str]] = {}
+    for row in report.rows:
+        if row.unread:
+            names.setdefault(row.why, []).append(row.label)
+    out: list[Line] = []
+    for why, labels in names.items():
+        text = f"{show_folded_names(labels)}: {show(why, 200)}"
+        out += hanging_lines([], text, width, 2)
+    return out
+
+
 def html_stats(report: StatsReport) -> str:
     """Return the table of `ckpt stats`."""
     # Here: only a notebook pays for it.
     from ckpt.surface.text.notebook import WIDTH, html_of
 
-    return html_of(stats_lines(report, width=WIDTH, modules=False))
+    lines = stats_lines(report, width=WIDTH, modules=False)
+    return html_of([*lines, *_unread_lines(report, WIDTH)])

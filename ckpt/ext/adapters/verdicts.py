@@ -273,5 +273,9 @@ def _text_of(pair: PairCheck, *, is_free: bool) -> str:
 
 
 def _format_scale(value: float) -> str:
-    """A scale that was measured, without digits that nobody can know."""
-    return f"{value:.3g}"
+    """A scale that was measured, without digits that nobody can know: those that the
+    rounding of a narrow dtype makes would tell layers of one scale apart.
+    """
+    short = f"{value:.2g}"
+    is_close = abs(float(short) - value) <= _CLOSE / 2 * abs(value)
+    return short if is_close else f"{value:.3g}"

@@ -56,6 +56,10 @@ _SAMPLE = 1 << 16
 """Elements that are compared to see what a tensor is."""
 
 
+_UNSEEN = "It was not compared."
+"""The verdict on a tensor that was not read, or that is damaged."""
+
+
 class Verdict(NamedTuple):
     """The judgement of a tensor: its names in both files, its type, the relative error,
     and what it is instead, if known.
@@ -198,6 +202,11 @@ def _range_text(errors: Sequence[float]) -> str:
 
 
 def _wrong_text(row: Verdict) -> str:
+    if row.what == _UNSEEN:
+        return f"{show_name(row.stored)} was not compared with {show_name(row.name)}"
+    # A reason stands in the place of an error that was not measured.
+    if row.error is None and row.what is not None:
+        return f"{show_name(row.stored)} is not {show_name(row.name)}. {row.what}"
     error = f"relative error {(row.error or 0) * 100:.3g} %"
     if row.error is None:
         error = "no relative error (one side is zero, or has NaN)"
@@ -313,7 +322,7 @@ def _judged(
             "Its shape is another one.",
         )
     if row.unread is not None or row.damaged or row.status == "unchecked":
-        return Verdict(name, stored, types[0], by, None, False, "It was not compared.")
+        return Verdict(name, stored, types[0], by, None, False, _UNSEEN)
     change = row.change
     error = 0.0 if change is None or not change.differing else change.rel_l2
     # NaN has no distance: a tensor with some is wrong unless the base has the same.

@@ -30,6 +30,8 @@ _TARGETS, _SOURCES = 16, 256
 """The tensors of either side that are looked at to see whether values meet."""
 _BYTES = 64 << 20
 """The bytes of either side that are read for that."""
+_PARTS = 6
+"""The parts of a wrong tensor that a line names, of each side."""
 _EXPLAINED = 16
 """The wrong tensors of which it is said what they are."""
 
@@ -138,8 +140,11 @@ def _rule_text(rule: Rule) -> str:
     texts = []
     for part in rule.parts:
         words = part_words(part, rule)
-        source = "" if part.source is None else show(part.source.text, 80)
+        source = "" if part.source is None else show(part.source.text, 200)
         texts.append(" ".join(filter(None, (source, f"({words})" if words else ""))))
+    # A layer of many experts has as many parts, and the line says what is wrong.
+    if len(texts) > _PARTS:
+        texts[_PARTS:] = [f"{len(texts) - _PARTS:,} more"]
     return " and ".join(texts)
 
 

@@ -10,7 +10,13 @@ from contextlib import ExitStack, contextmanager
 
 from ckpt.bytes.executor import current_executor
 from ckpt.bytes.location import with_home
-from ckpt.bytes.target import make_parents, target, writing_file
+from ckpt.bytes.target import (
+    Target,
+    make_parents,
+    refuse_inputs,
+    target,
+    writing_file,
+)
 from ckpt.commands.rewriting.edited import with_ties
 from ckpt.ext.layouts.checking import check_recipe
 from ckpt.ext.layouts.document import parsed_mapping, read_recipe, recipe_text
@@ -26,7 +32,7 @@ from ckpt.model.text import show
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.handle import Handle
 from ckpt.surface.api.keywords import Path, Texts, keyword_texts, limits_only, text_only
-from ckpt.surface.api.opening import Input, at_hand
+from ckpt.surface.api.opening import Input, at_hand, path_of
 from ckpt.surface.api.progress import Progress, metered_reading
 
 
@@ -58,9 +64,11 @@ def recipe(
     if check is not None and (out is not None or assumed):
         raise UsageError("--check proves a recipe: it goes without -o and --assume")
     # Before anything is read: a path that cannot be written is said at once.
-    place = (
-        None if out is None else target(os.fsdecode(out), force=force, parents=parents)
-    )
+    place = None
+    if out is not None:
+        if not force:
+            refuse_inputs(os.fsdecode(out), (path_of(before), path_of(after)))
+        place = target(os.fsdecode(out), force=force, parents=parents)
     given = (
         None if check is None else read_recipe(os.fsdecode(check), limits or Limits())
     )
@@ -69,6 +77,9 @@ def recipe(
             stack.enter_context(opened_side(side, limits, plugins=plugins))
             for side in (before, after)
         ]
+        if place is not None:
+            for side in opened:
+                _refuse_part(side, place)
         sides = [
             side_of(with_ties(side.survey, side.limits), section) for side in opened
         ]
@@ -118,6 +129,18 @@ def recipe(
     with writing_file(place, len(data)) as sink:
         sink.write(data)
     return report._replace(path=place.path)
+
+
+def _refuse_part(side: Checkpoint, place: Target) -> None:
+    """Raise UsageError where the recipe would replace a file of a side, as a shard."""
+    from ckpt.formats import save  # here: only who writes a recipe pays for it
+
+    if place.is_replacing and save.is_source(side.survey.checkpoint, place.real):
+        raise UsageError(
+            "OUT is a file that is read, which --force does not replace",
+            path=place.path,
+            hint="-o another file",
+        )
 
 
 def open_pattern(

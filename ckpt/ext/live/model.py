@@ -269,7 +269,7 @@ def loose_modules(model: Any) -> Iterator[LooseModule]:
     parameters = {id(parameter) for _, parameter in model.named_parameters()}
     seen: set[int] = set()
     for name, module in list(model.named_modules()):
-        if type(module).__module__.startswith("torch.nn"):
+        if _is_of_torch(module):
             continue  # its lists are torch's own: the flat weights of an LSTM
         for attribute, value in vars(module).items():
             if attribute in REGISTERED or not isinstance(value, _CONTAINERS):
@@ -290,6 +290,13 @@ def loose_modules(model: Any) -> Iterator[LooseModule]:
                     yield LooseModule(place, "parameter", _class_name(item), 1, None)
 
 
+def _is_of_torch(module: Any) -> bool:
+    """Tell whether a module is a layer of torch, quantized ones among them, which keeps
+    tensors and lists of its own.
+    """
+    return type(module).__module__.startswith(("torch.nn", "torch.ao.nn"))
+
+
 def _plain_tensors(model: Any) -> Iterator[str]:
     """The tensors that are plain attributes of a model's modules. state_dict() and
     .to() do not see them.
@@ -297,7 +304,7 @@ def _plain_tensors(model: Any) -> Iterator[str]:
     torch = require_torch()
     for name, module in model.named_modules():
         # Modules of torch keep tensors of their own as attributes.
-        if not type(module).__module__.startswith("torch.nn"):
+        if not _is_of_torch(module):
             for attribute, value in vars(module).items():
                 if isinstance(value, torch.Tensor):
                     yield f"{name}.{attribute}" if name else attribute

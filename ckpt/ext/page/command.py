@@ -84,6 +84,8 @@ def command(
     """
     names = named_paths(paths, files_from)
     # The place of the page is checked first: reading may take hours.
+    if keywords["output"] not in (None, "-") and not force:
+        target.refuse_inputs(keywords["output"], names)
     page = Page(keywords["output"], force=force)
     documents = _Documents(page, limits, section)
     if documents.read(names, measured=keywords["stats"], quick=quick):

@@ -95,6 +95,9 @@ def command(
     hint = None
     if report.may_go and not delete and is_table:
         hint = "--delete removes them"
+    # A pipe has no table that gives the reasons.
+    if not report.may_go and report.rows and not is_table and not json:
+        hint = "--why says why"
     output.write_conclusion(summary(report), hint)
     return report.exit_code
 

@@ -28,6 +28,12 @@ _LEAST = 30
 """Cells of the reasons that other columns are given up for."""
 
 
+_ENDS, _FEW = 3, 6
+"""Rows that are shown at both ends of a run of alike ones, and the fewest between that
+one line stands for.
+"""
+
+
 def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
     """The rows as a table of at most `width` cells; the reasons are broken at
     blanks.
@@ -53,7 +59,13 @@ def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
     )
     first, *lines = column_lines(shown, texts, width=room)
     out: list[Line] = [[*first, ("  WHY", "head")]]
-    for line, why, row in zip(lines, whys, rows, strict=True):
+    folded = _folded_runs(rows, whys)
+    for index, (line, why, row) in enumerate(zip(lines, whys, rows, strict=True)):
+        if index in folded:
+            if folded[index]:
+                text = f"… {folded[index]:,} more stay for the same reason (--json)"
+                out.append([(text, "dim")])
+            continue
         text, _ = line[-1]
         line[-1] = (text, "" if row.stays else "removed")
         # Further lines of the reasons begin below the first.
@@ -64,6 +76,31 @@ def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
         out.append([*line, (f"  {begin}", "")])
         out += [[(" " * indent + part, "")] for part in more]
     return out + given_up_lines(heads, shown, width, "--json")
+
+
+def _folded_runs(rows: Sequence[PruneRow], whys: Sequence[str]) -> dict[int, int]:
+    """Return the indices of the rows that are not shown, each with the number of rows
+    that the line in its place stands for, or 0.
+
+    Only neighbours that stay for one reason are folded: what may go is always named.
+    """
+    folded: dict[int, int] = {}
+    begin = 0
+    for index in range(1, len(rows) + 1):
+        is_alike = (
+            index < len(rows)
+            and rows[index].stays
+            and rows[begin].stays
+            and whys[index] == whys[begin]
+        )
+        if is_alike:
+            continue
+        hidden = range(begin + _ENDS, index - _ENDS)
+        if len(hidden) >= _FEW:
+            folded |= dict.fromkeys(hidden, 0)
+            folded[hidden[0]] = len(hidden)
+        begin = index
+    return folded
 
 
 def _cells(row: PruneRow) -> list[str]:

@@ -256,6 +256,7 @@ def _plan_coverage(
         *_shared_memory_notes(rows),
         *_adapter_strength_notes(rows),
         *(rename.note for rename in names.renames if rename.note),
+        *_idle_option_notes(options, has_joins=bool(joins), has_cuts=bool(cuts)),
     ]
     head = head_of([row for row in rows if row.target is not None])
     # A class of the new task that gets a row of the old one knows nothing.
@@ -293,6 +294,25 @@ def _plan_coverage(
     )
     # Further ways are planned last, for each pairs all names once more.
     return coverage._replace(ways=tuple(_better_ways(coverage, names, sides, options)))
+
+
+def _idle_option_notes(
+    options: Options, *, has_joins: bool, has_cuts: bool
+) -> Iterator[str]:
+    """Say that --fuse or --split had nothing to do, for query, key and value are put
+    together where names are known alone.
+    """
+    other = "a layout of other names is learnt from a pair by ckpt recipe."
+    if options.fuse and not has_joins:
+        yield (
+            "--fuse joined nothing: ckpt knows no tensor of TARGET that holds query, "
+            f"key and value of PRETRAINED; {other}"
+        )
+    if options.split and not has_cuts:
+        yield (
+            "--split cut nothing: ckpt knows no tensor of PRETRAINED that holds query, "
+            f"key and value of TARGET; {other}"
+        )
 
 
 def _outputs(row: Pairing) -> tuple[int, ...]:

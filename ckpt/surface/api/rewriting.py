@@ -211,6 +211,12 @@ def check(options: WriteOptions, *inputs: object) -> None:
                 path=options.out,
                 hint="--verify crc",
             )
+    # Said before a target asks for --force, which would not replace a source either.
+    for given in inputs:
+        if not options.force and target.is_same_file(given, options.out):
+            hint = "--in-place" if options.command.in_place else "-o another file"
+            what = _SOURCE_STAYS if len(inputs) == 1 else _INPUT_STAYS
+            raise UsageError(what, path=options.out, hint=hint)
     url = next(
         (text for text in inputs if isinstance(text, str) and is_url(text)), None
     )
@@ -375,6 +381,10 @@ def can_stay(checkpoint: Checkpoint) -> bool:
     return checkpoint.source is not None and save.can_keep_format(checkpoint)
 
 
+_SOURCE_STAYS = "OUT is the source, which --force does not replace"
+_INPUT_STAYS = "OUT is one of the checkpoints, which --force does not replace"
+
+
 def _refuse_source(
     report: RewriteReport, to: target.Target | None, options: WriteOptions
 ) -> None:
@@ -391,9 +401,7 @@ def _refuse_source(
         hint = "-o another file"
         if can and (source.traits.in_place or not report.left_out):
             hint = "--in-place"
-        raise UsageError(
-            "OUT is the source, which --force does not replace", path=to.path, hint=hint
-        )
+        raise UsageError(_SOURCE_STAYS, path=to.path, hint=hint)
     # `average` and `warmstart` read several checkpoints.
     is_input = any(
         os.path.lexists(row.path) and os.path.samefile(row.path, to.real)
@@ -596,6 +604,9 @@ def _rewrite_given(
         raise UsageError(
             "has no name for a result in a folder", path=path, hint="-o OUT"
         )
+    if out != options.out:
+        # The place of the result in a folder may be the file that is read.
+        check(options._replace(out=out), path)
     to = target_of(path, out, options)
     # A run that was killed left its temporary file, which may be large.
     for other, size in _left_over(to, options):

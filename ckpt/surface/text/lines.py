@@ -221,16 +221,32 @@ def _with_first_difference(names: Sequence[str], width: int) -> dict[str, str]:
     behind = first + 1
     while behind < shortest and differs[behind]:
         behind += 1
+    # A long word may differ in its number alone: `block_number_0007`.
+    begin = _words_alike([row[first] for row in rows])
     forms: dict[str, str] = {}
     for name, row in zip(names, rows, strict=True):
         indent = " " * (len(name) - len(name.lstrip(" ")))
-        for end in (behind, first + 1):
-            start = indent + ("…" if first else "") + ".".join(row[first:end])
+        for end, skipped in ((behind, 0), (first + 1, 0), (first + 1, begin)):
+            words = ".".join(row[first:end])[skipped:]
+            start = indent + ("…" if first or skipped else "") + words
             form = _with_end(start, row[end:], width)
             if form is not None:
                 forms[name] = form
                 break
     return forms
+
+
+def _words_alike(parts: Sequence[str]) -> int:
+    """Return how many letters of some parts of names are the words with which all of
+    them begin, up to an underscore.
+    """
+    shared = 0
+    first = parts[0]
+    while shared < len(first) and all(
+        part[shared:][:1] == first[shared] for part in parts
+    ):
+        shared += 1
+    return first.rfind("_", 0, shared) + 1
 
 
 def _with_end(start: str, rest: Sequence[str], width: int) -> str | None:

@@ -135,3 +135,16 @@ def test_names_of_python_2_and_3_of_one_thing_are_one_row(
         "also stored as"
         not in inside("inspect", path, "--imports", "--all", cwd=tmp_path).out.decode()
     )
+
+
+def test_a_row_of_many_siblings_says_how_many(tmp_path: Path) -> None:
+    """Their numbers are in the middle of a name, which a column of names cuts off."""
+    word = "cross_attention_block_of_the_perceiver_with_a_very_long_name_number"
+    torch.save(
+        {f"{word}_{i:04}.latent_layer.weight": torch.ones(4) for i in range(700)},
+        tmp_path / "a.pth",
+    )
+
+    (row,) = below_header([*inside("inspect", "a.pth", cwd=tmp_path).lines, ""])
+
+    assert "×700" in row.split()

@@ -95,3 +95,36 @@ def test_a_histogram_shrinks_before_a_column_goes(tmp_path: Path) -> None:
     wide, narrow = head(200), head(74)
     assert wide[-1] == "HISTOGRAM" and narrow[-1] == "HIST"
     assert narrow[:-1] == wide[:-1]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_tensor_that_is_damaged_leaves_the_numbers_of_the_others(
+    columns: int, tmp_path: Path
+) -> None:
+    state = {f"layers.{number}.weight": torch.randn(64, 32) for number in range(3)}
+    torch.save(state, tmp_path / "a.pth")
+    content = bytearray((tmp_path / "a.pth").read_bytes())
+    place = content.find(state["layers.1.weight"].numpy().tobytes())
+    content[place] ^= 1
+    (tmp_path / "a.pth").write_bytes(content)
+
+    lines = terminal(
+        "stats", "a.pth", columns=columns, cwd=tmp_path, code=2, NO_COLOR="1"
+    ).splitlines()
+
+    (head,) = (line for line in lines if line.startswith("NAME"))
+    assert head.split()[1:] == ["SHAPE", "MIN", "MAX", "MEAN", "STD", "RMS", "ZEROS"]
+    (row,) = (line for line in lines if line.startswith("1.weight"))
+    assert row.split()[-1] == "unreadable" and len(row) <= len(head)
+
+
+def test_names_of_one_long_word_keep_their_number(tmp_path: Path) -> None:
+    word = "cross_attention_block_of_the_perceiver_number"
+    end = "latent_processing_sub_layer.weight_of_the_projection"
+    torch.save(
+        {f"{word}_{i:04}.{end}": torch.randn(4) for i in range(20)}, tmp_path / "a.pth"
+    )
+    for columns in (80, 100):
+        text = terminal("stats", "a.pth", columns=columns, cwd=tmp_path, NO_COLOR="1")
+        names = [line.split()[0] for line in text.splitlines() if "projection" in line]
+        assert [f"{i:04}" in name for i, name in enumerate(names)] == [True] * 20

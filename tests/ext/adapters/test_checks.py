@@ -537,3 +537,15 @@ def test_a_base_with_infinite_numbers_and_nan_is_merged_as_well(
     found = ckpt.diff(path, other, adapter=folder)
     assert isinstance(found.account, MergeCheck)
     assert verdicts(found.account) == {"merged": len(weights) - 2, "other": 2}
+
+
+def test_layers_of_one_scale_are_one_group(tmp_path: Path) -> None:
+    """Rounding to bfloat16 moves the scale that is measured by less than a percent."""
+    state = wide_base(torch.bfloat16)
+    adapter = loras.pairs(loras.linear(state))
+    wrong = with_scales(state, adapter, lambda number, _: 1 + 0.002 * (number % 3 - 1))
+
+    check = checked(tmp_path, state, wrong, adapter)
+
+    said = ["".join(part for part, _ in line) for line in check.lines(None)]
+    assert sum("instead of 2" in line for line in said) == 1

@@ -12,6 +12,7 @@ import oracle
 import pytest
 import torch
 from answered import Answered, raised
+from inside import inside
 from process import ROOT
 from safetensors.torch import save_file
 from torch import nn
@@ -239,3 +240,109 @@ def test_a_save_before_the_first_step_asks_for_a_later_one(
     asks = [line for line in found.commands if line.startswith("ckpt explain MESSAGE")]
     later, older = "MESSAGE step.pth LATER", "MESSAGE OLDER step.pth"
     assert asks == [f"ckpt explain {older if steps else later}"]
+
+
+NEW_LAYERS = (
+    "Some weights of PhiForSequenceClassification were not initialized from the model "
+    "checkpoint at phi and are newly initialized: ['score.weight']"
+)
+
+
+@pytest.mark.parametrize("name", ["score", "iou", "accuracy", "map", "loss_head"])
+def test_a_head_that_scores_is_no_metric(name: str, tmp_path: Path) -> None:
+    """transformers calls the classifier of a decoder `score`, and it must be trained."""
+    path = tmp_path / "model.safetensors"
+    save_file({"model.layers.0.fc.weight": torch.ones(2, 3)}, path)
+
+    found = Answered(NEW_LAYERS.replace("score.", f"{name}."), path)
+
+    assert "metric" not in found.said and "nothing is lost" not in found.said
+
+
+def test_weights_of_a_loss_are_no_weights_of_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "model.pth"
+    torch.save(net().state_dict(), path)
+    model = net()
+    model.add_module("criterion", nn.CrossEntropyLoss(torch.ones(2)))
+    state = torch.load(path)
+
+    found = Answered(raised(lambda: model.load_state_dict(state)), path)
+
+    assert "by the name of a metric or a loss" in found.said
+
+
+class Blocks(nn.Module):
+    """An encoder whose last layers may be registered, or lie in a plain list."""
+
+    def __init__(self, registered: bool) -> None:
+        super().__init__()
+        self.online = nn.ModuleDict({"stem": net(), "proj": net()})
+        if registered:
+            self.online["blocks"] = nn.ModuleList([nn.Linear(4, 4)])
+
+
+def test_only_the_modules_that_lack_are_the_models_own(tmp_path: Path) -> None:
+    path = tmp_path / "run.pth"
+    torch.save(nn.DataParallel(Blocks(False)).state_dict(), path)
+    state = {
+        name.removeprefix("module."): tensor
+        for name, tensor in torch.load(path).items()
+    }
+
+    found = Answered(raised(lambda: Blocks(True).load_state_dict(state)), path)
+
+    assert "The model alone has online.blocks." in found.said
+
+
+UNTARGETED = (
+    "ValueError: Target modules {'q_proj', 'v_proj'} not found in the base model. "
+    "Please check the target modules and try again."
+)
+
+
+def test_the_target_modules_of_peft_are_those_of_the_base(tmp_path: Path) -> None:
+    """PEFT was given a model, and no adapter."""
+    path = tmp_path / "model.safetensors"
+    names = [
+        f"transformer.h.{number}.self_attention.{name}.weight"
+        for number in range(2)
+        for name in ("query_key_value", "dense")
+    ]
+    save_file({name: torch.ones(4, 4) for name in names}, path)
+
+    found = Answered(UNTARGETED, path)
+
+    assert "No layer of this file is called q_proj, v_proj." in found.said
+    assert "dense ×2, query_key_value ×2" in found.said
+    assert "another file" not in found.said
+
+
+def test_target_modules_that_are_there_mean_another_model(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"model.layers.0.self_attn.q_proj.weight": torch.ones(4, 4)}, path)
+
+    found = Answered(UNTARGETED, path)
+
+    assert "layers of that name: q_proj ×1" in found.said
+    assert "another class or version" in found.said
+
+
+def test_a_class_that_the_file_lacks_means_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt"
+    torch.save(net(), path)
+    text = "AttributeError: Can't get attribute 'Net' on <module '__main__' (built-in)>"
+
+    found = Answered(text, path)
+
+    assert "The file does not name __main__.Net." in found.said
+    assert "So another file was loaded" in found.said
+    assert "Import it into the script" not in found.said
+
+
+def test_a_page_says_where_another_one_is() -> None:
+    """A terminal shows the words of a link, and not where it leads."""
+    text = "RuntimeError: Missing key in checkpoint state_dict: model.fc.weight."
+
+    done = inside("explain", text, "dcp", cwd=ROOT / "sample_checkpoints")
+
+    assert "docs/distributed.md says" in " ".join(done.out.decode().split())

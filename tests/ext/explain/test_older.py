@@ -194,6 +194,35 @@ def test_saves_that_do_not_fit_are_said(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("hidden", [{1}, {3}, {3, 4}])
+def test_a_frozen_layer_and_a_step_too_small_to_see_fit_together(
+    hidden: set[int], tmp_path: Path
+) -> None:
+    """Plain SGD does not tell them apart, but what changed had a gradient all the
+    same.
+    """
+    counted = run(tmp_path, 8, {0, 6}, {2, 7})
+    old, new = (torch.load(tmp_path / name) for name in ("old.pt", "new.pt"))
+    # A bias in front of BatchNorm moves by less than float32 has digits.
+    for number in hidden:
+        name = f"layers.{number}.{'weight' if number % 3 == 0 else 'bias'}"
+        new["model"][name] = old["model"][name]
+    torch.save(new, tmp_path / "new.pt")
+    truth = {
+        index: f"model.{name}"
+        for index, name in enumerate(counted)
+        if name.startswith(("layers.2.", "layers.7."))
+    }
+
+    index = answered(tmp_path, list(truth), "old.pt", "new.pt")["index"]
+
+    still = {f"model.{name}" for name in unchanged_in(tmp_path)}
+    for row in index["names"]:
+        assert truth[row["index"]] in row["candidates"]
+        assert set(row["candidates"]) <= still
+    assert index["parameters"] >= len(counted)
+
+
 @pytest.mark.parametrize("lack", ["all", "reshaped", "retyped", "absent"])
 def test_an_older_save_of_another_model_says_nothing_of_gradients(
     lack: str, tmp_path: Path

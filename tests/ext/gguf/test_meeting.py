@@ -805,7 +805,9 @@ def test_another_shape_is_said(ckpt: Run, tmp_path: Path) -> None:
     base, quantised = written(tmp_path, state, convert(other, "llama"))
     done = ckpt("diff", base, quantised)
     assert done.returncode == 1
-    assert "Its shape is another one." in " ".join(done.stdout.split())
+    said = " ".join(done.stdout.split())
+    assert "is not model.norm.weight. Its shape is another one." in said
+    assert "zero" not in said
 
 
 def test_tensors_of_one_side_are_listed(ckpt: Run, tmp_path: Path) -> None:

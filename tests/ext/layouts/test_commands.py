@@ -384,3 +384,28 @@ def test_what_is_no_recipe_is_answered_by_what_there_is(
         done = inside(*command.split(), "--recipe", word, "-o", "b.pth", cwd=tmp_path)
         assert done.code == 2
         assert done.complaints == [f"ckpt: {word}: no such file ({hint})"]
+
+
+def test_a_fault_of_many_long_names_is_said_in_full(tmp_path: Path) -> None:
+    """Query, key and value in one tensor, in another order than the recipe's."""
+    begin = "model.language_model.decoder.layers.0.self_attention_of_the_decoder"
+    parts = {
+        f"{begin}.{name}_proj.weight": torch.randn(16, 16) for name in ("q", "k", "v")
+    }
+    q, k, v = parts.values()
+    safetensors.torch.save_file(parts, tmp_path / "a.safetensors")
+    torch.save({"h.0.mixer.Wqkv.weight": torch.cat([q, k, v])}, tmp_path / "b.pth")
+    torch.save({"h.0.mixer.Wqkv.weight": torch.cat([k, q, v])}, tmp_path / "bad.pth")
+    made = inside("recipe", "a.safetensors", "b.pth", "-o", "r.json", cwd=tmp_path)
+    assert made.code == 0
+
+    done = inside(
+        "diff", "a.safetensors", "bad.pth", "--recipe", "r.json", cwd=tmp_path
+    )
+
+    (line,) = (row for row in done.lines if "right would be" in row)
+    right = line.partition("right would be ")[2]
+    assert [right.find(f"{name}_proj.weight") for name in "qkv"] == sorted(
+        right.find(f"{name}_proj.weight") for name in "qkv"
+    )
+    assert right.endswith("v_proj.weight") and "…" not in line

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from inside import inside
 from quantized import MODELS, contents, static
 from torch import nn
 
@@ -44,6 +45,25 @@ def test_quantized_values_come_back(name: str, tmp_path: Path) -> None:
         assert contents(list(again.state_dict().values())) == contents(
             list(expected.values())
         )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_weights_are_no_list_that_torch_misses(
+    name: str, tmp_path: Path
+) -> None:
+    """The state dict of a quantized layer has what its packed parameters hold."""
+    model = MODELS[name]()
+    torch.save(model, tmp_path / "whole.pth")
+    ckpt.snapshot(model, tmp_path / "snapshot.pth")
+
+    for path in ("whole.pth", "snapshot.pth"):
+        codes = {finding.code for finding in ckpt.inspect(tmp_path / path).findings}
+        assert not codes & {"list-modules", "plain-tensor"}
+    # Without a class of an author the file needs torch alone.
+    if name in ("float16", "embedding"):
+        done = inside("inspect", "whole.pth", cwd=tmp_path)
+        assert b"author's code" not in done.out
+        assert b"which ckpt does not know" in done.out
 
 
 def test_views_of_quantized_tensors_keep_their_place(tmp_path: Path) -> None:

@@ -986,3 +986,25 @@ def test_names_are_taken_apart(
     parsed = parse_name(name)
 
     assert (parsed.series, parsed.place) == (series, place)
+
+
+def test_many_that_stay_for_one_reason_are_a_few_rows_and_a_pipe_has_a_hint(
+    tmp_path: Path,
+) -> None:
+    for number in range(1, 31):
+        torch.save({"update": number}, tmp_path / f"ppo_{number:06}.pt")
+
+    text = on_terminal("prune", tmp_path, columns=100, NO_COLOR="1")
+    done = ckpt("prune", tmp_path)
+
+    assert "… 24 more stay for the same reason (--json)" in text
+    assert "ppo_000003.pt" in text and "ppo_000004.pt" not in text
+    assert "none of 30 checkpoints may go (--why says why)" in done.err.decode()
+
+
+def test_what_may_go_is_always_named(tmp_path: Path) -> None:
+    epochs(tmp_path, 30)
+
+    text = on_terminal("prune", tmp_path, columns=100, NO_COLOR="1")
+
+    assert all(f"epoch_{number}.pth" in text for number in range(30))

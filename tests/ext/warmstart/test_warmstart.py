@@ -921,3 +921,23 @@ def test_no_option_is_named_that_is_refused_in_its_turn(tmp_path: Path) -> None:
     assert done.complaints == [
         "ckpt: model.pth: no pretrained tensor fits: nothing was written"
     ]
+
+
+@pytest.mark.parametrize("option", ["--fuse", "--split"])
+def test_an_option_that_joins_and_cuts_nothing_says_so(
+    option: str, tmp_path: Path
+) -> None:
+    """No table knows `qkv_proj`, so a user would take the attention for loaded."""
+    parts = {f"attn.{name}_proj.weight": torch.randn(4, 4) for name in "qkv"}
+    whole = {"attn.qkv_proj.weight": torch.zeros(12, 4)}
+    rest = {"embed.weight": torch.randn(40, 4)}
+    one, two = (parts, whole) if option == "--fuse" else (whole, parts)
+    torch.save(rest | one, tmp_path / "one.pth")
+    torch.save(rest | two, tmp_path / "two.pth")
+
+    done = inside(
+        "warmstart", "one.pth", "--into", "two.pth", option, "--dry-run", cwd=tmp_path
+    )
+
+    assert f"! {option} " in "\n".join(done.lines)
+    assert "ckpt recipe" in "\n".join(done.lines)

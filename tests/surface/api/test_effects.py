@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import rewriting
 import torch
-from inside import folder_of
+from inside import folder_of, inside
 from process import SAMPLES
 
 import ckpt
@@ -173,6 +174,7 @@ def test_refusals_of_what_writes(two: Path, tmp_path: Path) -> None:
         ('verify="no": not a check', lambda: ckpt.average([two, two], verify="no", dry_run=True)),  # type: ignore[arg-type]
         ("has 3 numbers for 2 checkpoints", lambda: ckpt.average(["none", "nowhere"], ratios=[1, 2, 3], dry_run=True)),
         ("OUT is the source", lambda: ckpt.slim(two, section="model", out=two, force=True)),
+        ("OUT is the source", lambda: ckpt.slim(two, section="model", out=two)),
     ):  # fmt: skip
         with pytest.raises(ckpt.UsageError, match=match):
             call()
@@ -325,3 +327,44 @@ def test_a_record_of_a_file_that_changes(
         pytest.raises(ckpt.NotOpenedError, match="changed while it was read"),
     ):
         ckpt.sum(given, recorded=True)
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("recipe", "a.pth", "b.pth", "-o", "a.pth"),
+        ("recipe", "a.pth", "b.pth", "-o", "b.pth"),
+        (
+            "recipe",
+            "sharded",
+            "b.pth",
+            "-o",
+            "sharded/model-00001-of-00002.safetensors",
+        ),
+        ("average", "a.pth", "b.pth", "-o", "a.pth"),
+        ("warmstart", "a.pth", "--into", "b.pth", "-o", "a.pth"),
+        ("report", "a.pth", "-o", "a.pth"),
+        ("diff", "a.pth", "b.pth", "--html", "b.pth"),
+        ("slim", "a.pth", "-o", "."),
+        ("rehome", "a.pth", "-o", "a.pth"),
+    ],
+)
+def test_no_out_replaces_what_is_read(
+    words: tuple[str, ...], force: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Neither is --force the way out, nor does it take the file."""
+    for name in ("a.pth", "b.pth"):
+        shutil.copy(SAMPLES / "compiled.pth", tmp_path / name)
+    shutil.copytree(SAMPLES / "sharded", tmp_path / "sharded")
+    before = {
+        path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()
+    }
+
+    done = inside(*words, *force, cwd=tmp_path)
+
+    assert done.code == 2
+    # Which files a folder holds is known when it was read.
+    if force or words[1] != "sharded":
+        assert b"--force does not replace" in done.err
+    assert {path: path.read_bytes() for path in before} == before

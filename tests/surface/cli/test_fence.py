@@ -382,6 +382,17 @@ def test_a_url_leaves_the_network(command: str, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("command", FENCED)
+def test_a_url_of_a_server_without_ranges_is_read(command: str) -> None:
+    """The server sends the whole file, which cannot lie in a temporary one here."""
+    with served() as web:
+        web.ranges = False
+        url = web.put("/a.pth", (SAMPLES / "ddp_after.pth").read_bytes())
+        done = ckpt(command, url, cwd=SAMPLES)
+        assert b"unreadable" not in done.out + done.err
+        assert done == ckpt(command, url, cwd=SAMPLES, CKPT_FENCE="0")
+
+
 def test_a_program_that_calls_a_command_is_not_fenced(files: Path) -> None:
     before = _status()
     for command in FENCED:

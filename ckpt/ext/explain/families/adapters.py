@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ckpt.bytes.far import is_url
@@ -96,6 +97,9 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
             "other loader can know them, and no command can rename them from this "
             "file alone.",
         )
+        return
+    if found is None and (asked := _TARGETS.search(message.text)):
+        yield from _modules_of_base(asked[1], case)
         return
     if found is None:
         yield Statement(
@@ -268,6 +272,46 @@ def _base_of(names: list[str], case: Case) -> Iterator[Statement]:
             f"adapter_config.json names {show(str(node), 120)} as the base model. Load "
             "that one, of the class that the adapter was trained on."
         )
+
+
+# Read PEFT's `Target modules {'q_proj', 'v_proj'} not found in the base model.`
+_TARGETS = re.compile(r"Target modules? (.{1,200}?) not found in the base model")
+
+
+def _modules_of_base(asked: str, case: Case) -> Iterator[Statement]:
+    """Say which modules of a base have the names that PEFT looks for, and which names
+    it has.
+    """
+    words = dict.fromkeys(re.findall(r"[\w.-]{1,100}", asked))
+    layers = Counter[str]()
+    for entry in case.survey.tensors:
+        module, _, leaf = entry.name.rpartition(".")
+        if leaf in ("weight", "qweight") and len(entry.tensor.shape) >= 2:
+            layers[module.rpartition(".")[2]] += 1
+    named = {word: layers[word.rpartition(".")[2]] for word in words}
+    here = [f"{show(word, 60)} ×{count:,}" for word, count in named.items() if count]
+    if here:
+        yield Statement(
+            f"This file has layers of that name: {and_more(here, 8)}. So the model "
+            "that PEFT got is built otherwise than this file: another class or "
+            "version, fused layers, or an adapter around it already. print(model) "
+            "shows its names."
+        )
+        return
+    lost = and_more([show(word, 60) for word in words], 8)
+    text = f"No layer of this file is called {lost}."
+    # A number names a place in a list, and no kind of layer.
+    rows = [
+        f"{show(name, 60)} ×{count:,}"
+        for name, count in layers.most_common()
+        if name and not name.isdigit()
+    ]
+    if rows:
+        text += (
+            f" Its matrices are in {and_more(rows, 12)}: target_modules of LoraConfig "
+            'takes such names, and target_modules="all-linear" takes all linear layers.'
+        )
+    yield Statement(text)
 
 
 def _value_head(message: Message, case: Case) -> Iterator[Statement]:

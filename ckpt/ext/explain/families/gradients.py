@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from ckpt.commands.inspect.unused import UNUSED
 from ckpt.evidence.numbering import (
@@ -86,14 +87,7 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
     # An older save tells which parameters did not change, if it tells of all of them.
     by_change = None
     if certain is None and case.older is not None and not case.older.untold:
-        by_change = numbered_by_change(
-            survey,
-            numbers,
-            set(case.older.unchanged),
-            case.section,
-            set(case.older.stepped),
-            all_seen=case.older.is_sure,
-        )
+        by_change = _numbered_by_older(numbers, case, case.older)
     found_numbers = (
         certain or by_change or numbered_parameters(survey, numbers, case.section)
     )
@@ -112,6 +106,28 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
             numbers, case, is_guess=is_guess, has_older=case.older is not None
         )
     return Answer(survey.path, tuple(rows), numbering=found_numbers)
+
+
+def _numbered_by_older(numbers: Numbers, case: Case, older: Older) -> Numbering | None:
+    """Return the parameters of the numbers by what an older save says of gradients, or
+    None where it says nothing of them.
+    """
+    by_change = partial(
+        numbered_by_change,
+        case.survey,
+        numbers,
+        set(older.unchanged),
+        case.section,
+        set(older.stepped),
+        all_seen=older.is_sure,
+    )
+    found = by_change()
+    if found is not None or not older.changed:
+        return found
+    alone = numbered_parameters(case.survey, numbers, case.section)
+    named = {entry.name for row in alone.rows for entry in row.entries}
+    # What the file alone names may be wrong: a parameter that changed had a gradient.
+    return by_change(small_steps=True) if named - set(older.unchanged) else None
 
 
 def _state_statements(names: Sequence[str], survey: Survey) -> Iterator[Statement]:

@@ -333,7 +333,13 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
             not rows_of(case.survey.checkpoint, name) and _of_namesake(name, case)
             for name in message.names
         )
-        if found is not None and not named_elsewhere:
+        is_here = any(rows_of(case.survey.checkpoint, name) for name in message.names)
+        if found is not None and not named_elsewhere and not is_here:
+            yield Statement(
+                "So another file was loaded: look at the path that the program opens. "
+                "A class of __main__ lay in the script that saved."
+            )
+        elif found is not None and not named_elsewhere:
             yield Statement(
                 "The class lay in the script that saved the file. Import it into the "
                 "script that loads before torch.load, by the same name."

@@ -290,9 +290,9 @@ def apart_statement(
     if not absent or len(placed) < len(absent) or 2 * len(placed) < len(names):
         return None
     moved = {old: new for new, old in met.items()}
-    new = _own_modules(
-        absent, modules_around(moved.get(name, name) for name in placed) | {""}
-    )
+    around = modules_around(moved.get(name, name) for name in placed)
+    around |= modules_around(_without_beginning(placed, absent))
+    new = _own_modules(absent, around | {""})
     old = _own_modules(rest, modules_around(placed) | {""})
     text = (
         f"The other {counted_noun(len(placed), 'tensor')} of the file have their "
@@ -320,6 +320,23 @@ def apart_statement(
         "adapter, or for a part with weights of its own. Else build the model as the "
         "run that saved did."
     )
+
+
+def _without_beginning(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return the names without the first words that they share, and no other name has.
+
+    A program may take the prefix of a wrapper off before it loads, so the modules that
+    its message names are the ones below it.
+    """
+    left = list(names)
+    while left and all("." in name for name in left):
+        first = f"{left[0].partition('.')[0]}."
+        if not all(name.startswith(first) for name in left):
+            break
+        if any(name.startswith(first) for name in others):
+            break
+        left = [name.removeprefix(first) for name in left]
+    return left
 
 
 def is_inside_blocks(modules: Sequence[str], placed: Collection[str]) -> bool:
@@ -381,9 +398,16 @@ _OF_MEASURES = re.compile(
     r"(?:^|[._])(?:metrics?|reports?|acc|accuracy|wer|cer|bleu|perplexity|f1|auroc|auc"
     r"|confmat|confusion|recall|precision|map|iou|miou|loss|losses|criterion|score)"
     r"(?:[._]\w{1,60})?\.(?:tp|fp|tn|fn|total|correct|count|sum|scores|words|confmat"
-    r"|measure|sum_\w{1,40}|num_\w{1,40}|total_\w{1,40}|weight|pos_weight)$"
+    r"|measure|sum_\w{1,40}|num_\w{1,40}|total_\w{1,40})$"
+    r"|(?:^|[._])(?:loss|losses|criterion)"
+    r"(?:[._](?!\w{0,60}(?:head|proj|fc|linear|classifier))\w{1,60})?"
+    r"\.(?:weight|pos_weight)$"
 )
-"""Names of what the metrics and the losses of a training count."""
+"""Names of what the metrics and the losses of a training count.
+
+Only a loss has a `weight` that is none of the model: `score.weight` is a classifier of
+transformers, and `iou.weight` a head that predicts it.
+"""
 
 
 def measures_statement(absent: Sequence[str]) -> Statement | None:
