@@ -24,7 +24,7 @@ from process import ROOT, check_error, ckpt
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 
 class Net(nn.Module):

@@ -21,7 +21,7 @@ from webs import served
 
 import ckpt
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 
 def tensors(**shapes: tuple[int, ...]) -> dict[str, torch.Tensor]:

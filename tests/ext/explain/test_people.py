@@ -19,7 +19,7 @@ from inside import folder_of
 from safetensors.torch import save_file
 from torch import nn
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 
 def weights(*names: str, shape: tuple[int, ...] = (4, 4)) -> dict[str, torch.Tensor]:

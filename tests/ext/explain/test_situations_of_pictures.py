@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from shapes import classes
 from torch import nn
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 Sizes = Mapping[str, tuple[int, ...]]
 

@@ -23,7 +23,7 @@ from answered import Answered, raised, write_folder
 from inside import folder_of
 from torch import nn
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 
 def network() -> nn.Sequential:

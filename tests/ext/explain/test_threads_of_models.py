@@ -21,7 +21,7 @@ from inside import folder_of
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 
 def saved_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
