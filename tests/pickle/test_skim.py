@@ -444,10 +444,10 @@ def on_devices(data: bytes) -> bytes:
     opcodes = [*genops(data)]
     ends = [position for _, _, position in opcodes[1:]] + [len(data)]
     number = 0
-    for (op, value, position), end in zip(opcodes, ends, strict=True):
+    for (opcode, value, position), end in zip(opcodes, ends, strict=True):
         part = data[position:end]
         assert position is not None
-        if op.name == "BINGET" and value == data[at + 9]:
+        if opcode.name == "BINGET" and value == data[at + 9]:
             number += 1
             tag = (b"cuda:0", b"cuda:11", b"")[number % 3]
             if tag:
@@ -459,11 +459,11 @@ def on_devices(data: bytes) -> bytes:
                     + slot.to_bytes(4, "little")
                 )
                 slot += 1
-        elif op.name in ("BINPUT", "LONG_BINPUT") and position > at + 10:
+        elif opcode.name in ("BINPUT", "LONG_BINPUT") and position > at + 10:
             moved[value] = slot
             part = b"r" + slot.to_bytes(4, "little")
             slot += 1
-        elif op.name in ("BINGET", "LONG_BINGET") and value in moved:
+        elif opcode.name in ("BINGET", "LONG_BINGET") and value in moved:
             part = b"j" + moved[value].to_bytes(4, "little")
         out += part
     return bytes(out)
