@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from inside import inside
-from opcodes import call, glob, pickled
+from opcodes import binary, build, call, glob, mapping, newobj, none, pickled, value
 from process import check_error, ckpt
 from torch import nn
 
@@ -365,6 +365,38 @@ def test_a_function_of_the_file_takes_no_state_and_no_items(tmp_path: Path) -> N
         assert (notice_of(tmp_path / "ppo.zip", made + end) or [""])[
             0
         ] == "code-inside", end
+
+
+def test_a_function_that_is_not_of_the_file_is_not_changed(tmp_path: Path) -> None:
+    """cloudpickle sets the code of any function that it is given."""
+    honest = cloudpickle.dumps(lambda state: state)
+    assert (notice_of(tmp_path / "ppo.zip", honest) or [""])[0] == "pickles-inside"
+    state = ({}, {"__globals__": {}, "__closure__": none(), "__doc__": "x"})
+    for function in (
+        glob("torch.serialization", "_get_layout"),
+        glob("cloudpickle.cloudpickle", "_make_function"),
+        call(glob("cloudpickle.cloudpickle", "_make_empty_cell")),
+    ):
+        change = call(
+            glob("cloudpickle.cloudpickle", "_function_setstate"), function, state
+        )
+        assert (notice_of(tmp_path / "ppo.zip", pickled(change)) or [""])[
+            0
+        ] == "code-inside"
+
+
+def test_an_object_of_the_library_with_a_raw_state_is_an_import(
+    tmp_path: Path,
+) -> None:
+    """The state of this class is unpickled."""
+    path = tmp_path / "ppo.zip"
+    name = "stable_baselines3.common.vec_env.base_vec_env"
+    for state, count in ((mapping([("var", 1)]), 0), (binary(b"x"), 1)):
+        made = glob(name, "CloudpickleWrapper") + value(()) + newobj() + state + build()
+        notice_of(path, pickled(made))
+        with formats.open(str(path)) as checkpoint:
+            names = [row.name for row in checkpoint.imports]
+        assert names.count("CloudpickleWrapper") == count
 
 
 def test_calls_of_other_packages_in_json_are_findings(tmp_path: Path) -> None:
