@@ -5,6 +5,7 @@ members lie.
 from __future__ import annotations
 
 import collections
+import contextlib
 import io
 import json
 import pickle
@@ -415,3 +416,27 @@ def test_pickles_in_json_that_are_no_base64(tmp_path: Path) -> None:
         archive.writestr("policy.pth", packed({}))
     with pytest.raises(CkptError, match="no base64"):
         formats.open(str(tmp_path / "a.zip"))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_weights_beside_a_member_that_torch_unpickles_are_refused(
+    is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.load takes the tar for one of torch 0.1, and unpickles this member before
+    it asks for the others.
+    """
+    monkeypatch.chdir(tmp_path)
+    members = [
+        ("model_weights.ckpt", packed({"w": torch.ones(2)})),
+        ("storages", pickled(call(glob("os", "mkdir"), "rung"))),
+    ]
+    path = tmp_path / "a.nemo"
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, data in members[::-1] if is_first else members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    with contextlib.suppress(Exception):
+        torch.load(path, weights_only=False)
+    assert (tmp_path / "rung").exists()
+    assert ckpt("lint", "--level", "error", path).code == 2
