@@ -73,25 +73,25 @@ def needs_data(call: Opaque) -> str | None:
 
 _PACKED = "packed parameters of a quantized module"
 _SCALED = "a quantized tensor whose scales are copied"
-_SCALES = {
-    "per_channel_affine": ("float64", "int64"),
-    "per_channel_symmetric": ("float64", "int64"),
-    "per_channel_affine_float_qparams": ("float32", "float32"),
-}
-"""The types of scales and zero points that torch keeps as they are, by the scheme
-(aten/src/ATen/quantized/Quantizer.cpp). It copies any others.
-"""
 
 
 def _has_copied_scales(tensor: Composite) -> bool:
-    """Tell whether torch makes other scales or zero points of those in tensors."""
-    kept = _SCALES.get((tensor.detail or "").partition(",")[0], ("", ""))
+    """Tell whether torch makes other scales or zero points of those in tensors: it
+    keeps float64 with int64, and float32 with float32.
+
+    Source: aten/src/ATen/quantized/Quantizer.cpp. The scheme does not count, and one
+    for the whole tensor has numbers.
+    """
     parts = dict(tensor.parts)
-    for label, dtype in zip(("scales", "zero_points"), kept, strict=True):
-        part = parts.get(label)
-        if part is not None and (part.dtype.name != dtype or part.stride != (1,)):
-            return True
-    return False
+    scales, zeros = parts.get("scales"), parts.get("zero_points")
+    if scales is None and zeros is None:
+        return False
+    is_one = not (tensor.detail or "").startswith("per_channel")
+    if is_one or scales is None or zeros is None:
+        return True
+    kinds = scales.dtype.name, zeros.dtype.name
+    is_kept = kinds in (("float64", "int64"), ("float32", "float32"))
+    return not is_kept or scales.stride != (1,) or zeros.stride != (1,)
 
 
 def unreadable_kind(pickles: Iterable[Pickle]) -> str | None:

@@ -55,6 +55,7 @@ AFFINE, FLOATS = "per_channel_affine", "per_channel_affine_float_qparams"
 @pytest.mark.parametrize(
     ("scheme", "scales", "zeros"),
     [
+        (AFFINE, "FloatStorage", "FloatStorage"),
         (AFFINE, "DoubleStorage", "LongStorage"),
         (FLOATS, "FloatStorage", "FloatStorage"),
     ],
