@@ -8,6 +8,7 @@ first, so any name may mean code in the file.
 
 from __future__ import annotations
 
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Sequence
 from itertools import chain
 
@@ -341,11 +342,9 @@ class _Reader:
 
 
 def _modules_of(name: Global) -> set[str]:
-    """The modules that an importer may look up for a name: the importer takes names of
-    Python 2 for those of Python 3, in pickles of their protocols.
+    """The modules of a name in Python 2 and 3. An importer translates the first in
+    pickles of its protocols.
     """
-    from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING  # here: packages are few
-
     module, _ = NAME_MAPPING.get((name.module, name.name), (name.module, ""))
     return {name.module, module, IMPORT_MAPPING.get(name.module, module)}
 
