@@ -627,12 +627,12 @@ def _run_opcodes(
                 items = stack
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
-                _set_items(out, offset, stack[-1], items)
+                set_items(out, offset, stack[-1], items)
                 memory -= DICT_COST
             elif op == SETITEM:
                 value = pop()
                 key = pop()
-                _set_items(out, offset, stack[-1], [key, value])
+                set_items(out, offset, stack[-1], [key, value])
                 memory -= DICT_COST
             elif op == APPENDS:
                 items = stack
@@ -758,7 +758,7 @@ def _run_opcodes(
                         push(cast("list[Node]", items))  # no other node holds this list
                     elif op == DICT:
                         mapping = Dict()
-                        _set_items(out, offset, mapping, items)
+                        set_items(out, offset, mapping, items)
                         push(mapping)
                     elif op == FROZENSET:
                         frozen = Set([], frozen=True)
@@ -965,7 +965,8 @@ def _add_items(
         raise error(f"cannot append items to {_kind_text(target)}", offset)
 
 
-def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) -> None:
+def set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) -> None:
+    """Set keys and values, which stand in turn. Raises MachineError."""
     if len(items) % 2:
         raise MachineError("a key has no value", offset)
     if type(target) is not Dict and type(target) is not Opaque:

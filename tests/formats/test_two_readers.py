@@ -28,13 +28,14 @@ import opcodes as op
 import oracle
 import pytest
 import torch
-from exported import pt2
+from exported import package, pt2, pt2_of_2_5
 from gadgets import write
 from needs import skip_without
 from opcodes import call, glob, pickled
 from paths import many
 from process import TIMEOUT, ckpt
 from safetensors.numpy import load_file, save_file
+from torch._export.serde.schema import SCHEMA_VERSION
 
 import ckpt as api
 from ckpt.bytes.source import Memory
@@ -614,6 +615,72 @@ def test_a_program_with_an_older_one_beside_it_is_refused(tmp_path: Path) -> Non
     (path := tmp_path / "a.pt").write_bytes(put(program(), "model.json", b"{}"))
     with pytest.raises(CkptError, match=r"two files in one: .*model\.json"):
         open(str(path))
+
+
+def records_of(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def below_one_root(data: bytes) -> dict[str, bytes]:
+    return {
+        f"archive/{name.partition('/')[2]}": content
+        for name, content in records_of(data).items()
+    }
+
+
+LOADERS: dict[str, Callable[[], dict[str, bytes]]] = {
+    "torch": lambda: below_one_root(of_torch()),
+    "a program": lambda: below_one_root(program()),
+    "an exported program": lambda: below_one_root(pt2()),
+    "a package": lambda: below_one_root(package()),
+    # zipfile finds their records, wherever they lie.
+    "an exported program of 2.5": lambda: records_of(pt2_of_2_5()),
+    "Stable-Baselines3": lambda: records_of(of_stable_baselines()),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pair
+        for pair in itertools.combinations(LOADERS, 2)
+        # torch.load reads a program as torch.jit.load does, and both kinds of exported
+        # programs have one loader.
+        if {*pair} != {"torch", "a program"}
+        and not all("exported" in name for name in pair)
+    ],
+)
+def test_an_archive_in_which_two_loaders_find_a_file_is_refused(
+    first: str, second: str, tmp_path: Path
+) -> None:
+    for ending in (".pt", ".pt2"):
+        path = tmp_path / f"both{ending}"
+        path.write_bytes(op.zip_file({**LOADERS[first](), **LOADERS[second]()}))
+        with pytest.raises(CkptError, match="two files in one"):
+            open(str(path))
+        assert ckpt("lint", "--level", "error", path).code == 2
+
+
+def test_a_program_beside_a_state_dict_does_not_hide_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.export.load evaluates the expressions of the program."""
+    monkeypatch.chdir(tmp_path)
+    program = records_of(pt2_of_2_5())
+    graph = json.loads(program["serialized_exported_program.json"])
+    tensors = graph["graph_module"]["graph"]["tensor_values"]
+    call = "__import__('pathlib').Path('rung').touch() or 1"
+    for tensor in tensors.values():
+        tensor["sizes"] = [{"as_expr": {"expr_str": call, "hint": {"as_int": 1}}}]
+    program["serialized_exported_program.json"] = json.dumps(graph).encode()
+    program["version"] = ".".join(map(str, SCHEMA_VERSION)).encode()
+    path = tmp_path / "a.pt2"
+    path.write_bytes(op.zip_file({**below_one_root(of_torch()), **program}))
+    with contextlib.suppress(Exception):
+        torch.export.load(str(path))
+    assert Path("rung").exists()
+    assert ckpt("lint", "--level", "error", path).code == 2
 
 
 PLACES: dict[str, tuple[Callable[[], bytes], str]] = {

@@ -11,6 +11,7 @@ from pathlib import Path
 from pickletools import genops
 from typing import Any
 
+import opcodes as op
 import pytest
 import torch
 from process import SAMPLES
@@ -443,10 +444,10 @@ def on_devices(data: bytes) -> bytes:
     opcodes = [*genops(data)]
     ends = [position for _, _, position in opcodes[1:]] + [len(data)]
     number = 0
-    for (op, value, position), end in zip(opcodes, ends, strict=True):
+    for (opcode, value, position), end in zip(opcodes, ends, strict=True):
         part = data[position:end]
         assert position is not None
-        if op.name == "BINGET" and value == data[at + 9]:
+        if opcode.name == "BINGET" and value == data[at + 9]:
             number += 1
             tag = (b"cuda:0", b"cuda:11", b"")[number % 3]
             if tag:
@@ -458,11 +459,11 @@ def on_devices(data: bytes) -> bytes:
                     + slot.to_bytes(4, "little")
                 )
                 slot += 1
-        elif op.name in ("BINPUT", "LONG_BINPUT") and position > at + 10:
+        elif opcode.name in ("BINPUT", "LONG_BINPUT") and position > at + 10:
             moved[value] = slot
             part = b"r" + slot.to_bytes(4, "little")
             slot += 1
-        elif op.name in ("BINGET", "LONG_BINGET") and value in moved:
+        elif opcode.name in ("BINGET", "LONG_BINGET") and value in moved:
             part = b"j" + moved[value].to_bytes(4, "little")
         out += part
     return bytes(out)
@@ -668,3 +669,142 @@ def test_far_slots_are_refused_in_columns_too(
 
     path = with_pickle(small(tmp_path), far, tmp_path / "far.pt")
     assert "memo slot is too large" in str(read(path, monkeypatch, least))
+
+
+class Saved:
+    """A pickle as torch.save writes it, opcode by opcode, so that tensors come in
+    columns behind whatever a test puts before them.
+    """
+
+    def __init__(self, tensors: int = 80) -> None:
+        self.data = bytearray(b"\x80\2}")
+        self.slots = 0
+        self.names: dict[str, int] = {}
+        self.numbers = 0
+        self.put()
+        self.add(b"(").text("m").dict()
+        for number in range(tensors):
+            self.tensor(f"w{number}")
+        self.add(b"u")
+
+    def add(self, opcodes: bytes) -> Saved:
+        self.data += opcodes
+        return self
+
+    def put(self) -> int:
+        slot, self.slots = self.slots, self.slots + 1
+        self.data += b"q%c" % slot if slot < 256 else b"r" + slot.to_bytes(4, "little")
+        return slot
+
+    def get(self, slot: int) -> Saved:
+        self.data += b"h%c" % slot if slot < 256 else b"j" + slot.to_bytes(4, "little")
+        return self
+
+    def text(self, text: str) -> Saved:
+        self.data += op.text(text)
+        self.put()
+        return self
+
+    def dict(self) -> Saved:
+        self.add(b"}").put()
+        return self.add(b"(")
+
+    def name(self, name: str, opcodes: bytes) -> None:
+        """Get a node, or make it the first time."""
+        if name in self.names:
+            self.get(self.names[name])
+        else:
+            self.names[name] = self.add(opcodes).put()
+
+    def tensor(self, key: str, kind: str = "FloatStorage") -> None:
+        self.text(key).name("v2", op.glob("torch._utils", "_rebuild_tensor_v2"))
+        self.add(b"((").name("storage", op.text("storage"))
+        self.name(kind, op.glob("torch", kind))
+        self.text(str(self.numbers)).name("cpu", op.text("cpu"))
+        self.numbers += 1
+        for opcodes in (b"K\2t", b"QK\0K\2\x85", b"K\1\x85"):
+            self.add(opcodes).put()
+        self.add(b"\x89").name("dict", op.glob("collections", "OrderedDict"))
+        for opcodes in (b")R", b"t", b"R"):
+            self.add(opcodes).put()
+
+    def dicts(self, before: bytes = b"") -> None:
+        """The state of an optimizer: dicts by their numbers. `before` are pairs of the
+        first one, which is on the stack.
+        """
+        self.add(before)
+        for number in range(4):
+            for key in "abc":
+                self.tensor(key)
+            if number < 3:
+                self.add(b"uK%c}" % (number + 1)).put()
+                self.add(b"(")
+        self.add(b"uu")
+
+    def file(self, path: Path) -> Path:
+        records = {
+            "archive/data.pkl": bytes(self.data) + b"u.",
+            "archive/version": b"3\n",
+        }
+        records |= {f"archive/data/{n}": bytes(8) for n in range(self.numbers)}
+        path.write_bytes(op.zip_file(records))
+        return path
+
+
+@pytest.mark.parametrize("least", [0, NEVER])
+def test_a_dict_that_a_call_has_seen_is_judged_in_columns_too(
+    least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch copies an empty dict, whatever is put into it afterwards."""
+    saved = Saved()
+    saved.text("D").add(b"}")
+    seen = saved.put()
+    saved.text("copy").get(saved.names["dict"]).get(seen).add(b"\x85R").put()
+    saved.text("state").dict().add(b"K\0").get(seen).add(b"(").dicts()
+    path = saved.file(tmp_path / "seen.pth")
+    loaded = torch.load(path, weights_only=True)
+    assert len(loaded["copy"]) == 0 and len(loaded["D"]) == 3
+    opened = read(path, monkeypatch, least)
+    assert isinstance(opened, Checkpoint)
+    assert [row.name for row in opened.imports if row.group == "called"] == [
+        "OrderedDict"
+    ]
+
+
+@pytest.mark.parametrize("least", [0, NEVER])
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        # All of these have the hash 0: each is compared with all before.
+        (
+            b"".join(op.integer(k * (2**61 - 1)) + b"N" for k in range(1, 2_000)),
+            "too many keys of a dict have one hash",
+        ),
+        (
+            b"".join(op.glob("torch", name) + b"N" for name in ("half", "float16")),
+            "two keys of a dict may be equal",
+        ),
+    ],
+    ids=["one hash", "equal"],
+)
+def test_keys_before_columns_are_judged(
+    keys: bytes, why: str, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = Saved()
+    saved.text("state").dict().add(b"K\0").dict().dicts(keys)
+    path = saved.file(tmp_path / "keys.pth")
+    assert why in str(read(path, monkeypatch, least))
+
+
+@pytest.mark.parametrize("least", [0, NEVER])
+def test_codes_without_a_scale_are_refused_in_columns_too(
+    least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = Saved()
+    # The class comes from the memo, as it does for each tensor but the first.
+    saved.text("class").name("QInt8Storage", op.glob("torch", "QInt8Storage"))
+    saved.text("codes").dict()
+    for number in range(80):
+        saved.tensor(f"w{number}", "FloatStorage" if number < 40 else "QInt8Storage")
+    path = saved.add(b"u").file(tmp_path / "codes.pth")
+    assert "its qint8 tensor has no scale" in str(read(path, monkeypatch, least))

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from inside import inside
-from opcodes import call, glob, pickled
+from opcodes import call, glob, mapping, pickled
 from process import check_error
 from safetensors.torch import load_file, save_file
 
@@ -422,6 +422,22 @@ HIDDEN = {
         tar("sys_info", "pickle", "storages", "tensors")
     ),
     "a tar archive with a long name in gzip": gzip.compress(tar("d/" * 90 + "evil.pt")),
+    "a tar archive of a member of torch": tar("notes.md", "storages"),
+    "a tar archive of a member of torch with a link": tar("storages", link=True),
+    "an array of objects in a file of joblib": pickled(
+        glob("joblib.numpy_pickle", "NumpyArrayWrapper"),
+        (),
+        b"\x81",
+        mapping(
+            [
+                ("dtype", call(glob("numpy", "dtype"), "O8", False, True)),
+                ("shape", (1,)),
+                ("order", "C"),
+            ]
+        ),
+        b"b",
+    )[:-1]
+    + EVIL,
     "a tar archive of many files": tar(
         *[f"{number}.md" for number in range(1_100)], "evil.pt"
     ),
@@ -468,10 +484,13 @@ HIDDEN = {
 
 
 @pytest.mark.needs("pickles")
+@pytest.mark.parametrize("name", ["x.dat", "x.bin"])
 @pytest.mark.parametrize("kind", HIDDEN)
-def test_what_cannot_be_looked_into_is_unreadable(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "x.dat").write_bytes(HIDDEN[kind])
-    for words in (("lint", "."), ("lint", "--skip-others", "--", "x.dat")):
+def test_what_cannot_be_looked_into_is_unreadable(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(HIDDEN[kind])
+    for words in (("lint", "."), ("lint", "--skip-others", "--", name)):
         assert inside(*words, cwd=tmp_path).code == 2, kind
 
 
@@ -491,11 +510,14 @@ OTHERS = {
 }
 
 
+@pytest.mark.parametrize("name", ["x.dat", "x.bin"])
 @pytest.mark.parametrize("kind", OTHERS)
-def test_archives_of_other_things_are_not_looked_at(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "x.dat").write_bytes(OTHERS[kind])
+def test_archives_of_other_things_are_not_looked_at(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(OTHERS[kind])
     save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
-    assert inside("lint", "--skip-others", "--", "x.dat", cwd=tmp_path).code == 0, kind
+    assert inside("lint", "--skip-others", "--", name, cwd=tmp_path).code == 0, kind
     assert inside("lint", ".", cwd=tmp_path).code == 0, kind
 
 

@@ -8,12 +8,17 @@ first, so any name may mean code in the file.
 
 from __future__ import annotations
 
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
+from collections.abc import Sequence
+from itertools import chain
+
 from ckpt.ext.archives.torch_package import FORMAT
 from ckpt.ext.torchscript.code import code_of, notices_of
 from ckpt.ext.torchscript.packs import judge_packs
 from ckpt.ext.torchscript.script_types import Types, check_doubling
 from ckpt.formats.common.archive import Archive, check_paths
 from ckpt.formats.common.directory import Record
+from ckpt.formats.common.following import is_array, judge_records
 from ckpt.formats.common.heads import is_pickle
 from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import (
@@ -47,6 +52,8 @@ from ckpt.pickle.machine import MachineError, Pickle
 _OTHERS = ("version", "byteorder")
 """Records of the archive itself."""
 _SCRIPTS = ".data/ts_code/"
+_STORAGE = ".storage"
+"""The ending of a storage."""
 _ROW = 500
 _TEXT = 1 << 16
 
@@ -67,7 +74,7 @@ class _Reader:
             archive.notices, read_nested, probe.mark, probe.budget
         )
         self._storages = StorageFolder(
-            archive, ".data", self._contents, suffix=".storage"
+            archive, ".data", self._contents, suffix=_STORAGE
         )
 
     def read(self) -> Checkpoint:
@@ -112,6 +119,7 @@ class _Reader:
         self._contents.notices += self._storages.notices()
         self._contents.notices += self._code_inside([str(name) for name in code.keys])
         self._read_scripts()
+        self._judge_others(parts)
         result = make_checkpoint(
             self._probe.path,
             FORMAT.name,
@@ -173,6 +181,26 @@ class _Reader:
         if call is not None and type(call.func) is Global:
             return call.func
         return self._storages.resolve(persistent)
+
+    def _judge_others(self, parts: Sequence[str]) -> None:
+        """Judge the records that are read as no pickle here, and that another loader,
+        or `load_pickle` by another name, would unpickle.
+        """
+        archive = self._archive
+        root = f"{archive.root}/"
+        read = {root + name for name in parts}
+        folder = f"{root}.data/"
+        others: list[str] = []
+        for name, record in archive.records.items():
+            key = name.removeprefix(folder).removesuffix(_STORAGE)
+            is_storage = name == f"{folder}{key}{_STORAGE}" and key in self._storages
+            # C++ reads the pickles of a program, and numpy any record as an array.
+            is_script = name.startswith(root + _SCRIPTS)
+            if name in read or is_storage or name.endswith("/"):
+                continue
+            if not is_script or is_array(archive, record):
+                others.append(name)
+        judge_records(archive, others, self._contents, self._limits, self._budget)
 
     def _read_scripts(self) -> None:
         """Judge the programs of TorchScript in the package: their pickles, and the code
@@ -268,9 +296,8 @@ class _Reader:
         # Importing `a.b.c` runs `a` and `a.b` first.
         for pickle in self._contents.pickles:
             for name in pickle.globals.values():
-                steps = name.module.split(".")
-                parents = [".".join(steps[:end]) for end in range(1, len(steps) + 1)]
-                if any(parent in modules for parent in parents):
+                asked = chain.from_iterable(map(_with_parents, _modules_of(name)))
+                if not modules.isdisjoint(asked):
                     runs[name.qualified] = None
         if not runs:
             return []
@@ -312,6 +339,19 @@ class _Reader:
             except UnicodeDecodeError:
                 pass
         return size_text(record.size)
+
+
+def _modules_of(name: Global) -> set[str]:
+    """The modules of a name in Python 2 and 3. An importer translates the first in
+    pickles of its protocols.
+    """
+    module, _ = NAME_MAPPING.get((name.module, name.name), (name.module, ""))
+    return {name.module, module, IMPORT_MAPPING.get(name.module, module)}
+
+
+def _with_parents(module: str) -> list[str]:
+    steps = module.split(".")
+    return [".".join(steps[:end]) for end in range(1, len(steps) + 1)]
 
 
 def _reduced_call(persistent: PersistentId) -> Opaque | None:

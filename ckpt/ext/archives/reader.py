@@ -256,19 +256,47 @@ def _is_usual(row: Import) -> bool:
     return row.group == "unknown" and row.module.partition(".")[0] in _PACKAGES
 
 
-def _fills_a_maker(data: bytes, limits: Limits) -> bool:
-    """Tell whether what cloudpickle makes gets a state or items by opcodes: these call
-    its attributes.
+def _misuse_of_makers(calls: Sequence[Opaque]) -> str | None:
+    """Return how calls of cloudpickle do more than make functions of the file, or
+    None.
     """
-    for call in run_machine(data, limits).calls:
+    for call in calls:
         is_filled = bool(call.states or call.items or call.keys)
         # The result of a call, or an object of cloudpickle itself.
-        is_made = isinstance(call.func, Opaque) or (
-            isinstance(call.func, Global) and call.func.module == _CLOUD
-        )
+        is_made = isinstance(call.func, Opaque) or _maker(call) is not None
         if is_filled and is_made:
-            return True
-    return False
+            # Opcodes call the attributes of what they fill.
+            return "gives a state or items to a function that it makes, which calls it"
+        # Any function has a code that can be replaced.
+        if _maker(call) == "_function_setstate" and not _is_of_file(call):
+            return "changes a function that is not its own"
+    return None
+
+
+def _maker(call: Node) -> str | None:
+    """The function of cloudpickle that a call calls, or None."""
+    func = call.func if isinstance(call, Opaque) else None
+    is_cloud = isinstance(func, Global) and func.module == _CLOUD
+    return func.name if is_cloud else None  # type: ignore[union-attr]
+
+
+def _is_of_file(call: Opaque) -> bool:
+    """Tell whether a call gives its state to a function that the file makes."""
+    return bool(call.args) and _maker(call.args[0]) == "_make_function"
+
+
+def _with_raw_states(calls: Sequence[Opaque]) -> set[tuple[str, str]]:
+    """The classes that get bytes or a text as their state, which many unpickle. The
+    library writes no such object.
+    """
+    names: set[tuple[str, str]] = set()
+    for call in calls:
+        if any(isinstance(state, (bytes, bytearray, str)) for state in call.states):
+            # copyreg is given the class.
+            for name in (call.func, *call.args[:1]):
+                if isinstance(name, Global):
+                    names.add((name.module, name.name))
+    return names
 
 
 def pickles_inside(
@@ -280,8 +308,8 @@ def pickles_inside(
     Calls of Python, torch and numpy are one notice; all others are imports of the file.
     """
     strange: list[Import] = []
+    raw: set[tuple[str, str]] = set()
     for number, data in enumerate(pickles):
-        name = f"pickle {number + 1:,} in {what}"
         name = f"pickle {number + 1:,} in {what}"
         member = Member(Memory(data), name, 0, len(data))
         try:
@@ -291,12 +319,13 @@ def pickles_inside(
                     text = f"DANGER: {show(name, 80)} is none."
                     return [Notice("code-inside", text)], []
                 strange += [row for row in opened.imports if row.group != "known"]
-            if _fills_a_maker(data, probe.limits):
-                text = (
-                    f"DANGER: {show(name, 80)} gives a state or items to a function "
-                    "that it makes, which calls it."
-                )
-                return [Notice("code-inside", text)], []
+            made = run_machine(data, probe.limits).calls
+            misuse = _misuse_of_makers(made)
+            if misuse is not None:
+                return [
+                    Notice("code-inside", f"DANGER: {show(name, 80)} {misuse}.")
+                ], []
+            raw |= _with_raw_states(made)
         except CkptError as error:
             # A pickle that breaks may have called something before.
             text = f"DANGER: {show(name, 80)} cannot be judged: {error.problem}."
@@ -322,5 +351,9 @@ def pickles_inside(
         f"library unpickles; they name {names}."
     )
     # The classes of the library stand in every archive: they are no imports to judge.
-    rest = [row._replace(where=(), file=what) for row in strange if not _is_usual(row)]
+    rest = [
+        row._replace(where=(), file=what)
+        for row in strange
+        if not _is_usual(row) or (row.module, row.name) in raw
+    ]
     return [Notice("pickles-inside", text)], rest

@@ -15,8 +15,9 @@ MEMBERS = ("storages", "tensors", "pickle")
 
 
 def is_known(probe: Probe) -> bool:
-    """Tell whether a tar archive holds two of torch's three members. `read` finds what
-    is wrong with them.
+    """Tell whether a tar archive holds two of torch's three members, or the one that
+    torch.load unpickles before it asks for the others. `read` finds what is wrong with
+    them.
     """
     members: set[str] = set()
     # The members before a fault count.
@@ -27,7 +28,7 @@ def is_known(probe: Probe) -> bool:
             members.add(name)
     except CkptError:
         pass
-    return len(members.intersection(MEMBERS)) > 1
+    return MEMBERS[0] in members or len(members.intersection(MEMBERS)) > 1
 
 
 def other_kind(probe: Probe) -> str | None:

@@ -11,7 +11,12 @@ from struct import pack
 
 from ckpt.bytes.source import Memory, Source, underlying_file
 from ckpt.ext.pickles import FORMAT
-from ckpt.formats.common.early import LOOKED, is_early, runs_before_it_breaks
+from ckpt.formats.common.early import (
+    LOOKED,
+    is_early,
+    runs_before_it_breaks,
+    runs_on,
+)
 from ckpt.formats.common.following import refuse_archive
 from ckpt.formats.common.heads import MAGIC, is_pickle
 from ckpt.formats.common.packed import is_packed, packing, unpack_all
@@ -87,6 +92,10 @@ class _Reader:
         # memory.
         self._cutter = Cutter(self._source, limits, probe.budget)
         self._wrapped: dict[int, Node] = {}
+        self._first: tuple[int, int] | None = None
+        """The length of the pickle before the first array of joblib, and the place of
+        its bytes in the file.
+        """
         self._arrays = 0
 
     def read(self) -> Checkpoint:
@@ -240,12 +249,33 @@ class _Reader:
         if cutter.fault is not None:
             cutter.fault.hint = unknown_names(pickle.globals.values())
             raise cutter.fault
+        self._refuse_other_readings(pickle)
         for call in pickle.calls:
             call.offset = cutter.original(call.offset)
         pickle.fillings.move(cutter.original)
         for name in pickle.globals.values():
             name.offset = cutter.original(name.offset)
         return pickle
+
+    def _refuse_other_readings(self, pickle: Pickle) -> None:
+        """Raise UnreadableError where joblib finds an array that is none here, or where
+        another loader takes the bytes of an array for opcodes.
+        """
+        for call in pickle.calls:
+            # joblib asks for the class of an object, however that is made.
+            is_array = any(map(_is_name_of_wrapper, (call.func, *call.args[:1])))
+            if is_array and call.states and id(call) not in self._wrapped:
+                raise UnreadableError(_HIDDEN)
+        if self._first is None:
+            return
+        kept, position = self._first
+        if runs_on(
+            bytes(self._cutter.out[:kept]), self._source, position, self._limits
+        ):
+            raise UnreadableError(
+                "two files in one: pickle.load runs the bytes of an array, which "
+                "joblib.load takes for its numbers"
+            )
 
     def _take_array(self, call: Opaque, position: int) -> None:
         """After BUILD: take the bytes of joblib's array, and cut on. The cutter stops
@@ -256,10 +286,7 @@ class _Reader:
         # this BUILD come the raw bytes of an array, taken for opcodes.
         if position < len(cutter.out):
             if is_wrapper(call):
-                raise UnreadableError(
-                    "damaged pickle: joblib's name is spelled so that its arrays "
-                    "cannot be found"
-                )
+                raise UnreadableError(_HIDDEN)
             return
         if is_wrapper(call):
             array, is_padded = describe_wrapper(call)
@@ -268,6 +295,8 @@ class _Reader:
                 # One byte has the number of bytes of padding, so that arrays are
                 # aligned.
                 begin += 1 + self._source.read(begin, 1)[0]
+            if self._first is None and begin + array.nbytes > cutter.position:
+                self._first = len(cutter.out), cutter.position
             cutter.skip_to(begin + array.nbytes)
             place = Range(*underlying_file(self._source, begin), array.nbytes)
             tensor = self._tensor(array, place)
@@ -312,6 +341,7 @@ class _Reader:
         return place.source.read(place.offset, place.size)
 
 
+_HIDDEN = "damaged pickle: joblib's name is spelled so that its arrays cannot be found"
 WRAPPER = ("joblib.numpy_pickle", "NumpyArrayWrapper")
 # dtypes of numpy by their codes. Others (texts, dates) are no tensors.
 _DTYPES = {
@@ -426,6 +456,11 @@ def is_wrapper(call: Opaque) -> bool:
     the file.
     """
     return type(call.func) is Global and (call.func.module, call.func.name) == WRAPPER
+
+
+def _is_name_of_wrapper(node: Node) -> bool:
+    """Tell whether a node is the name of joblib's class, also behind a package."""
+    return type(node) is Global and node.qualified == ".".join(WRAPPER)
 
 
 def describe_wrapper(call: Opaque) -> tuple[Description, bool]:

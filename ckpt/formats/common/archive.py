@@ -191,7 +191,44 @@ def read_archive(source: Source, limits: Limits) -> Archive:
             "refuses the archive"
         )
         notices.append(Notice("container", text))
-    return Archive(source, root, records, tuple(notices), outside, end.size, trailing)
+    archive = Archive(
+        source, root, records, tuple(notices), outside, end.size, trailing
+    )
+    _refuse_two_loaders(archive)
+    return archive
+
+
+_OLD_PROGRAM = "serialized_exported_program.json"
+"""The program of torch.export of torch 2.1 to 2.7, which it finds by zipfile."""
+
+
+def _refuse_two_loaders(archive: Archive) -> None:
+    """Raise UnreadableError where two loaders find a file of their own in one archive:
+    ckpt would show and judge one of them.
+
+    Each loader asks for one record, and no writer writes the records of two.
+    """
+    records = archive.records
+    if not records.names:
+        return
+    # torch takes the folder of the first record for that of all.
+    first = archive._replace(root=records.names[0].partition("/")[0])
+
+    def has(name: str) -> bool:
+        return archive.find(name) is not None or first.find(name) is not None
+
+    found = {
+        "torch.load": has("data.pkl"),
+        "torch.export.load": has("archive_format") or _OLD_PROGRAM in records,
+        "torch.package": has(".data/extern_modules"),
+        "Stable-Baselines": "data" in records,
+    }
+    loaders = [loader for loader, is_found in found.items() if is_found]
+    if len(loaders) > 1:
+        raise UnreadableError(
+            f"two files in one: {loaders[0]} and {loaders[1]} each find a file of "
+            "their own in the archive"
+        )
 
 
 def _check_directory(end: End, limits: Limits) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ckpt.bytes.source import Source
 from ckpt.model.errors import LimitError
 from ckpt.model.limits import Budget, Limits
+from ckpt.model.nodes import Opaque
 from ckpt.model.rows import NamedTuple
 from ckpt.pickle.judge.known import is_own
 from ckpt.pickle.machine import (
@@ -87,10 +88,7 @@ def _goes_on(source: Source, limits: Limits) -> bool:
         if opcode == b"S" and data[offset + 1 : offset + 2] not in (b"'", b'"'):
             # Python refuses a string without quotes, however long its line is.
             return False
-        if opcode in _LINES:
-            length = _line_at(source, end)
-        else:
-            length = skipped_bytes(data, offset)
+        length = _length_at(data, offset, source, end)
         if length is None and position + LOOKED >= source.size:
             # Nothing comes behind what was read, so the opcode never ends.
             return False
@@ -131,6 +129,66 @@ def skipped_bytes(data: bytes, offset: int) -> int | None:
     if width is None or offset + 1 + width > len(data) or data[offset] == 0x95:
         return None
     return 1 + width + int.from_bytes(data[offset + 1 : offset + 1 + width], "little")
+
+
+def runs_on(before: bytes, source: Source, position: int, limits: Limits) -> bool:
+    """Tell whether Python's unpickler, which has read `before`, goes on in the bytes of
+    a file: whether it makes a call or an import of them, sets a state, or finds an end
+    before it breaks.
+    """
+    calls, names = _counts_of(before, limits)
+    kept = before
+    for _ in range(_HOPS):
+        data = kept + source.read(position, min(source.size - position, LOOKED))
+        states: list[int] = []
+
+        def note_state(call: Opaque, at: int, states: list[int] = states) -> None:
+            if at > len(before):
+                states.append(at)
+
+        try:
+            budget = Budget(limits, len(data))
+            run_machine(data, limits, 0, budget, note_state, far_slots=True)
+        except LimitError:
+            return True
+        except MachineError as error:
+            acts = states or error.calls > calls or len(error.seen) > names
+            if acts or isinstance(error, OddPickleError):
+                return True
+            if not isinstance(error, (TruncatedPickleError, LongLineError)):
+                return False
+            offset = error.offset
+        else:
+            return True
+        end = position + offset - len(kept)
+        length = _length_at(data, offset, source, end)
+        if length is None and position + LOOKED >= source.size:
+            return False
+        if length is None:
+            kept, position = data[:offset], end
+        elif end + length > source.size:
+            return False
+        else:
+            kept, position = data[:offset] + _SHORT, end + length
+    return True
+
+
+def _counts_of(data: bytes, limits: Limits) -> tuple[int, int]:
+    """The numbers of calls and of names in the beginning of a pickle."""
+    try:
+        pickle = run_machine(data, limits, 0, Budget(limits, len(data)), far_slots=True)
+    except MachineError as error:
+        return error.calls, len(error.seen)
+    return len(pickle.calls), len(pickle.globals)
+
+
+def _length_at(data: bytes, offset: int, source: Source, end: int) -> int | None:
+    """The bytes of an opcode that goes on behind `data`, which lies at `end` of the
+    file, or None for one without a length.
+    """
+    if data[offset : offset + 1] in _LINES:
+        return _line_at(source, end)
+    return skipped_bytes(data, offset)
 
 
 def runs_before_it_breaks(data: bytes, limits: Limits) -> bool:

@@ -7,7 +7,8 @@ Layout: torch/serialization.py `_legacy_save`, `_legacy_load`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from ckpt.bytes.source import Memory, Source, Window, underlying_file
 from ckpt.formats.common.heads import MAGIC, PROTOCOL, is_legacy
@@ -24,10 +25,10 @@ from ckpt.model.limits import Limits
 from ckpt.model.nodes import Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.model.places import Place, Range
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Storage
+from ckpt.model.tensors import Composite, Storage
 from ckpt.model.text import show
 from ckpt.pickle.machine import Pickle, TruncatedPickleError
-from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
+from ckpt.pickle.rebuild import UNTYPED, make_storage, storage_bytes, storage_type
 from ckpt.tree.quantized import convolution_attributes, packed_parameters
 from ckpt.tree.scalars import class_of
 
@@ -58,7 +59,10 @@ def needs_data(call: Opaque) -> str | None:
     kind = _NEEDS_DATA.get(func.qualified) if type(func) is Global else None
     if kind is not None and (call.states or call.meaning is not None):
         return kind
-    if tensor_of(call) is not None:
+    tensor = tensor_of(call)
+    if isinstance(tensor, Composite) and tensor.layout == "quantized":
+        return _SCALED if _has_copied_scales(tensor) else None
+    if tensor is not None:
         return None
     if packed_parameters(call) is not None:
         return _PACKED
@@ -68,6 +72,38 @@ def needs_data(call: Opaque) -> str | None:
 
 
 _PACKED = "packed parameters of a quantized module"
+_SCALED = "a quantized tensor whose scales are copied"
+
+
+def _has_copied_scales(tensor: Composite) -> bool:
+    """Tell whether torch makes other scales or zero points of those in tensors: it
+    keeps float64 with int64, and float32 with float32.
+
+    Source: aten/src/ATen/quantized/Quantizer.cpp. The scheme does not count, and one
+    for the whole tensor has numbers.
+    """
+    parts = dict(tensor.parts)
+    scales, zeros = parts.get("scales"), parts.get("zero_points")
+    if scales is None and zeros is None:
+        return False
+    is_one = not (tensor.detail or "").startswith("per_channel")
+    if is_one or scales is None or zeros is None:
+        return True
+    kinds = scales.dtype.name, zeros.dtype.name
+    is_kept = kinds in (("float64", "int64"), ("float32", "float32"))
+    return not is_kept or scales.stride != (1,) or zeros.stride != (1,)
+
+
+def unreadable_kind(pickles: Iterable[Pickle]) -> str | None:
+    """Return the kind of an object that torch writes in this format and cannot read, or
+    None.
+    """
+    pickles = tuple(pickles)
+    for pickle in pickles:
+        if any(name.name in UNTYPED for name in pickle.globals.values()):
+            return "UntypedStorage"
+    calls = chain.from_iterable(pickle.calls for pickle in pickles)
+    return next((kind for kind in map(needs_data, calls) if kind is not None), None)
 
 
 def read_nested(
@@ -84,7 +120,16 @@ def read_nested(
         raise UnreadableError("a nested checkpoint does not have the legacy format")
     prefix = f"nested-{contents.streams}:"
     contents.streams += 1
-    return Stream(source, contents, limits, prefix, depth).read()
+    before = len(contents.pickles)
+    root = Stream(source, contents, limits, prefix, depth).read()
+    kind = unreadable_kind(contents.pickles[before:])
+    if kind is not None and contents.not_loadable is None:
+        contents.not_loadable = unreadable_text(kind)
+    return root
+
+
+def unreadable_text(kind: str) -> str:
+    return f"torch cannot load {kind} from the legacy format"
 
 
 class _Data(NamedTuple):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ckpt.formats.common.heads import is_legacy
 from ckpt.formats.common.pickled import Contents, make_checkpoint
-from ckpt.formats.common.stream import Stream, needs_data, read_nested
+from ckpt.formats.common.stream import (
+    Stream,
+    read_nested,
+    unreadable_kind,
+    unreadable_text,
+)
 from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import Probe, no_checksums
 from ckpt.formats.torch_legacy import FORMAT
 from ckpt.model.account import Notice
 from ckpt.model.checkpoint import Checkpoint, Refusal
 from ckpt.model.limits import Limits
-from ckpt.pickle.machine import Pickle
-from ckpt.pickle.rebuild import UNTYPED
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -35,11 +36,11 @@ def _read_stream(probe: Probe, limits: Limits, *, is_cut: bool) -> Checkpoint:
         from ckpt.formats.common.following import judge
 
         judge(probe.file, stream.end, contents, limits, probe.budget)
-    kind = _unreadable_kind(contents.pickles)
+    kind = unreadable_kind(contents.pickles)
     not_loadable = None
     refusals = None
     if kind is not None:
-        not_loadable = f"torch cannot load {kind} from the legacy format"
+        not_loadable = unreadable_text(kind)
         refusals = (Refusal(f"{kind} in the legacy format", ()),)
     return make_checkpoint(
         probe.path,
@@ -52,21 +53,6 @@ def _read_stream(probe: Probe, limits: Limits, *, is_cut: bool) -> Checkpoint:
         not_loadable=not_loadable,
         refusals=refusals,
     )
-
-
-def _unreadable_kind(pickles: Sequence[Pickle]) -> str | None:
-    """Return the kind of an object that torch writes in this format and cannot read, or
-    None.
-    """
-    for pickle in pickles:
-        if any(name.name in UNTYPED for name in pickle.globals.values()):
-            return "UntypedStorage"
-    for pickle in pickles:
-        for call in pickle.calls:
-            kind = needs_data(call)
-            if kind is not None:
-                return kind
-    return None
 
 
 checksums = no_checksums

@@ -24,7 +24,7 @@ from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage, TensorRef
 from ckpt.pickle.calls import storage_class
-from ckpt.pickle.machine import FREE_SLOTS, MachineError, Made, Pickle
+from ckpt.pickle.machine import FREE_SLOTS, MachineError, Made, Pickle, set_items
 from ckpt.pickle.rebuild import (
     BadCallError,
     storage_bytes,
@@ -310,6 +310,7 @@ class TensorSkimmer:
             self._take(
                 cut,
                 _Chunk(len(self._lasts), position, position + cut.size, idiom),
+                out,
                 stack,
                 outer,
                 slot,
@@ -358,6 +359,7 @@ class TensorSkimmer:
         self,
         cut: Cut,
         chunk: _Chunk,
+        out: Pickle,
         stack: list[Made],
         outer: list[list[Made]],
         slot: int,
@@ -377,25 +379,22 @@ class TensorSkimmer:
         self._budget.charge(_COST * len(cut.tensors), "a pickle")
         tensors = Tensors(self._make(digits, [look.storage for look in looks]), looks)
         if opened:
-            self._open_dicts(cut, opened, keys, tensors.rows(), stack, outer)
+            self._open_dicts(cut, opened, keys, tensors.rows(), out, stack, outer)
             return
         self._nodes.extend(tensors)
         done = max(cut.between, default=0)
         if cut.between:
-            target = self._set_pending(stack, outer[-1])
+            target = self._set_pending(out, stack, outer[-1])
             target.set(keys[:done], tensors.cut(0, done))
         self._pending.append((keys[done:], tensors.cut(done, len(keys))))
 
-    def _set_pending(self, stack: list[Made], below: list[Made]) -> Dict | Opaque:
+    def _set_pending(
+        self, out: Pickle, stack: list[Made], below: list[Made]
+    ) -> Dict | Opaque:
         """Set the pairs on the stack and those that wait, as SETITEMS does; the
         dict.
         """
-        target, keys = below[-1], stack[::2]
-        if type(target) not in (Dict, Opaque) or not set(map(type, keys)) <= {str, int}:
-            raise MachineError("a dict is unusual", 0)
-        assert isinstance(target, (Dict, Opaque))
-        target.set(keys, stack[1::2])
-        stack.clear()
+        target = _set_stack(out, stack, below)
         for names, tensors in self._pending:
             target.set(names, tensors)
         self._pending.clear()
@@ -413,6 +412,7 @@ class TensorSkimmer:
         opened: list[int],
         keys: Sequence[str],
         tensors: list[TensorRef],
+        out: Pickle,
         stack: list[Made],
         outer: list[list[Made]],
     ) -> None:
@@ -426,7 +426,7 @@ class TensorSkimmer:
             stack += _interleave_pairs(keys[begin:index], tensors[begin:index])
             nodes += (
                 *tensors[begin:index],
-                _next_dict(stack, outer[-1], number_of(cut.between[index][1:-7])),
+                _next_dict(out, stack, outer[-1], number_of(cut.between[index][1:-7])),
             )
             begin = index
         stack += _interleave_pairs(keys[begin:], tensors[begin:])
@@ -487,6 +487,8 @@ class TensorSkimmer:
         usual = storage_class(Storage("", None, dtype, 0, None))
         if dtype is None or (node.module, node.name) != (usual.module, usual.name):
             raise MachineError("a storage is unusual", 0)
+        if dtype.kind == "quantized":
+            raise MachineError("a tensor of codes has no scale", 0)
         try:
             storage = Storage(
                 "", tag, dtype, storage_bytes(dtype, number_of(count)), None
@@ -554,13 +556,27 @@ def _interleave_pairs(
     return cast("Iterator[Made]", chain.from_iterable(zip(keys, tensors, strict=True)))
 
 
-def _next_dict(stack: list[Made], below: list[Made], key: int) -> Dict:
-    """Close the dict whose pairs are on the stack, and open one for the next key."""
+def _set_stack(out: Pickle, stack: list[Made], below: list[Made]) -> Dict | Opaque:
+    """Set the pairs on the stack; the dict. Raises MachineError for an unusual one.
+
+    The machine counts what a call has seen before, what hashing its keys costs, and
+    which of them may be equal.
+    """
     target = below[-1]
-    if len(below) % 2 or type(target) not in (Dict, Opaque):
+    is_usual = type(target) is Dict or (type(target) is Opaque and not target.states)
+    if not is_usual or id(target) in out.again:
         raise MachineError("a dict is unusual", 0)
-    target.set(stack[::2], stack[1::2])  # type: ignore[union-attr]
+    assert isinstance(target, (Dict, Opaque))
+    set_items(out, 0, target, stack)
     stack.clear()
+    return target
+
+
+def _next_dict(out: Pickle, stack: list[Made], below: list[Made], key: int) -> Dict:
+    """Close the dict whose pairs are on the stack, and open one for the next key."""
+    if len(below) % 2:
+        raise MachineError("a dict is unusual", 0)
+    _set_stack(out, stack, below)
     entry = Dict()
     below += (key, entry)
     return entry

@@ -71,9 +71,15 @@ def is_concern(item: Found, code: str) -> bool:
     """Tell whether a path is an error that cannot be read, by the code of its error.
 
     A `.bin` in a folder that never was a checkpoint is none: many are something else.
+    One that holds checkpoints, or that a loader would unpickle, is one.
     """
     is_foreign = code in (UnsupportedError.code, FolderError.code)
-    return item.named or not is_foreign or not item.path.lower().endswith(".bin")
+    if item.named or not is_foreign or not item.path.lower().endswith(".bin"):
+        return True
+    try:
+        return formats.is_checkpoint_file(item.path, Limits())
+    except NotOpenedError:
+        return True
 
 
 def found(

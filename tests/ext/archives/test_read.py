@@ -5,6 +5,7 @@ members lie.
 from __future__ import annotations
 
 import collections
+import contextlib
 import io
 import json
 import pickle
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 from inside import inside
-from opcodes import call, glob, pickled
+from opcodes import binary, build, call, glob, mapping, newobj, none, pickled, value
 from process import check_error, ckpt
 from torch import nn
 
@@ -367,6 +368,38 @@ def test_a_function_of_the_file_takes_no_state_and_no_items(tmp_path: Path) -> N
         ] == "code-inside", end
 
 
+def test_a_function_that_is_not_of_the_file_is_not_changed(tmp_path: Path) -> None:
+    """cloudpickle sets the code of any function that it is given."""
+    honest = cloudpickle.dumps(lambda state: state)
+    assert (notice_of(tmp_path / "ppo.zip", honest) or [""])[0] == "pickles-inside"
+    state = ({}, {"__globals__": {}, "__closure__": none(), "__doc__": "x"})
+    for function in (
+        glob("torch.serialization", "_get_layout"),
+        glob("cloudpickle.cloudpickle", "_make_function"),
+        call(glob("cloudpickle.cloudpickle", "_make_empty_cell")),
+    ):
+        change = call(
+            glob("cloudpickle.cloudpickle", "_function_setstate"), function, state
+        )
+        assert (notice_of(tmp_path / "ppo.zip", pickled(change)) or [""])[
+            0
+        ] == "code-inside"
+
+
+def test_an_object_of_the_library_with_a_raw_state_is_an_import(
+    tmp_path: Path,
+) -> None:
+    """The state of this class is unpickled."""
+    path = tmp_path / "ppo.zip"
+    name = "stable_baselines3.common.vec_env.base_vec_env"
+    for state, count in ((mapping([("var", 1)]), 0), (binary(b"x"), 1)):
+        made = glob(name, "CloudpickleWrapper") + value(()) + newobj() + state + build()
+        notice_of(path, pickled(made))
+        with formats.open(str(path)) as checkpoint:
+            names = [row.name for row in checkpoint.imports]
+        assert names.count("CloudpickleWrapper") == count
+
+
 def test_calls_of_other_packages_in_json_are_findings(tmp_path: Path) -> None:
     path = tmp_path / "ppo.zip"
     for thing, code in (
@@ -383,3 +416,27 @@ def test_pickles_in_json_that_are_no_base64(tmp_path: Path) -> None:
         archive.writestr("policy.pth", packed({}))
     with pytest.raises(CkptError, match="no base64"):
         formats.open(str(tmp_path / "a.zip"))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_weights_beside_a_member_that_torch_unpickles_are_refused(
+    is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.load takes the tar for one of torch 0.1, and unpickles this member before
+    it asks for the others.
+    """
+    monkeypatch.chdir(tmp_path)
+    members = [
+        ("model_weights.ckpt", packed({"w": torch.ones(2)})),
+        ("storages", pickled(call(glob("os", "mkdir"), "rung"))),
+    ]
+    path = tmp_path / "a.nemo"
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, data in members[::-1] if is_first else members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    with contextlib.suppress(Exception):
+        torch.load(path, weights_only=False)
+    assert (tmp_path / "rung").exists()
+    assert ckpt("lint", "--level", "error", path).code == 2

@@ -30,11 +30,13 @@ OTHER = UnsupportedError("not a checkpoint")
     ],
 )
 def test_a_file_in_a_folder_that_never_was_a_checkpoint_is_no_error(
-    item: Found, is_one: bool
+    item: Found, is_one: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many files of that ending are something else. A damaged one, or one that stands
     in for another, is not.
     """
+    monkeypatch.chdir(tmp_path)
+    Path(item.path).write_bytes(b"\x01firmware")
     assert is_concern(item, OTHER.code) is is_one
     assert is_concern(item, CutOffError.code) and is_concern(item, StandInError.code)
 

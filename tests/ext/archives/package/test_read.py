@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import zipfile
 from pathlib import Path
 
 import exported
+import numpy as np
 import opcodes as op
 import pytest
 import torch
@@ -120,6 +123,54 @@ def test_code_that_a_pickle_imports_is_a_danger(
             f"{module}.OrderedDict"
         ) in text
         assert "runs the code that it holds" in str(Survey(checkpoint).load.reason)
+
+
+@pytest.mark.parametrize(
+    ("named", "record"),
+    [
+        (("__builtin__", "set"), "builtins.py"),
+        (("copy_reg", "_reconstructor"), "copyreg.py"),
+        (("UserDict", "IterableUserDict"), "collections/__init__.py"),
+        (("__builtin__", "reduce"), "functools.py"),
+    ],
+)
+def test_code_behind_a_name_of_python_2_is_a_danger(
+    named: tuple[str, str], record: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An importer translates the name, and finds the module in the package."""
+    monkeypatch.chdir(tmp_path)
+    thing = op.pickled({"x": op.glob(*named)}, protocol=2)
+    name = named[1] if named[0] == "copy_reg" else "set"
+    code = f"open('rung', 'w').close()\n{name} = UserDict = reduce = 1\n"
+    path = tmp_path / "p.pt"
+    records = {"m/x.pkl": thing, record: code.encode(), "version": b"6\n"}
+    records[".data/extern_modules"] = b""
+    path.write_bytes(op.zip_file({f"p/{key}": data for key, data in records.items()}))
+    torch.package.PackageImporter(str(path)).load_pickle("m", "x.pkl")
+    assert (tmp_path / "rung").exists()
+    assert ckpt("lint", "--level", "error", path).code == 1
+
+
+@pytest.mark.parametrize("name", ["x.npy", ".data/x.npy", "m/x", "code.py"])
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_records_that_another_loader_unpickles_are_judged(
+    name: str, method: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = op.pickled(op.call(op.glob("os", "mkdir"), "rung"))
+    objects = io.BytesIO()
+    np.save(objects, np.array([None], dtype=object), allow_pickle=True)
+    header = objects.getvalue().partition(b"\x80")[0]
+    path = tmp_path / "p.pt"
+    path.write_bytes(exported.package())
+    assert ckpt("lint", "--level", "error", path).code == 0
+    with zipfile.ZipFile(path, "a") as archive:
+        root = archive.namelist()[0].partition("/")[0]
+        archive.writestr(f"{root}/{name}", header + call, method)
+    with np.load(path, allow_pickle=True) as arrays, contextlib.suppress(Exception):
+        arrays[next(row for row in arrays.files if row in f"{root}/{name}")]
+    assert (tmp_path / "rung").exists()
+    assert ckpt("lint", "--level", "error", path).code == 1
 
 
 def test_a_call_behind_a_persistent_id_is_named(tmp_path: Path) -> None:
