@@ -163,6 +163,8 @@ def test_every_character_of_our_own_has_a_stand_in() -> None:
         for path in (ROOT / "ckpt").rglob(f"*.{end}")
     ]
     used = {char for text in texts for char in text if not char.isascii()}
+    # Words of Chinese questions are read, and never printed.
+    used = {char for char in used if not "\u4e00" <= char <= "\u9fff"}
 
     assert used == set(output._ASCII)
     assert all(stand_in.isascii() for stand_in in output._ASCII.values())

@@ -1334,9 +1334,11 @@ _OLD_LOAD = re.compile(r"KeyError: ['\"]unexpected key \"")
 
 _OF_LOSS = re.compile(
     r"(?:\w{1,60}[._])?(?:criterion|criteria|loss|losses|loss_fn|loss_func"
-    r"|metrics?)(?:_\w{1,60})?\."
+    r"|metrics?)(?:_(?!\w{0,60}(?:head|proj|fc|linear|classifier))\w{1,60})?\."
 )
-"""The beginning of names of what a training measures its model by."""
+"""The beginning of names of what a training measures its model by. A head that predicts
+a loss is a layer.
+"""
 
 _OF_LORA = re.compile(r"lora", re.IGNORECASE)
 
