@@ -102,7 +102,7 @@ def convert(
     if optimizer and recipe is None:
         raise UsageError("--optimizer goes with --recipe")
     live = model_of(model, arg)
-    options = options_of(writing, source, "convert")
+    options = options_of(writing, source, "convert", beside=(like, recipe, base))
     options = with_recipe(
         options,
         recipe,

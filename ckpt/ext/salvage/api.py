@@ -44,7 +44,7 @@ def salvage(
     from ckpt.elements.audit import unsound
     from ckpt.ext.salvage.salvage import salvage as job
 
-    options = options_of(writing, source, "salvage")
+    options = options_of(writing, source, "salvage", beside=(fill_from, names_from))
     names = None if names_from is None else os.fsdecode(names_from)
 
     def open_rest(path: str, partial: bool) -> Checkpoint:

@@ -128,7 +128,7 @@ def warmstart(
         keep_optimizer=keep_optimizer,
         min_coverage=min_coverage,
     )
-    options = options_of(writing, pretrained, "warmstart")
+    options = options_of(writing, pretrained, "warmstart", beside=(recipe,))
     # Nothing is written, but all checks of writing are made.
     options = options._replace(dry_run=options.dry_run or print_code)
     check_options(options, path_of(pretrained), None if into is None else path_of(into))

@@ -150,6 +150,8 @@ class WriteOptions(NamedTuple):
     like: Like | None = None
     """Another save whose tensors the source must have."""
     like_section: str | None = None
+    beside: tuple[object, ...] = ()
+    """Other files that are read, such as a recipe: the result replaces none."""
     open: Open | None = None
     """A way to open the source other than `formats.open`."""
     in_folder: bool = False
@@ -217,6 +219,8 @@ def check(options: WriteOptions, *inputs: object) -> None:
             hint = "--in-place" if options.command.in_place else "-o another file"
             what = _SOURCE_STAYS if len(inputs) == 1 else _INPUT_STAYS
             raise UsageError(what, path=options.out, hint=hint)
+    if options.out is not None and not options.force:
+        target.refuse_inputs(options.out, options.beside)
     url = next(
         (text for text in inputs if isinstance(text, str) and is_url(text)), None
     )
@@ -407,6 +411,7 @@ def _refuse_source(
         os.path.lexists(row.path) and os.path.samefile(row.path, to.real)
         for row in report.sources
     )
+    target.refuse_inputs(to.path, options.beside)
     if is_input or save.is_source(report.result, to.real):
         other = (
             "PRETRAINED" if report.command == "warmstart" else "one of the checkpoints"

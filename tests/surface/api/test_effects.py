@@ -348,6 +348,19 @@ def test_a_record_of_a_file_that_changes(
         ("diff", "a.pth", "b.pth", "--html", "b.pth"),
         ("slim", "a.pth", "-o", "."),
         ("rehome", "a.pth", "-o", "a.pth"),
+        ("convert", "a.pth", "--like", "b.pth", "-o", "b.pth"),
+        (
+            "convert",
+            "a.pth",
+            "--recipe",
+            "r.json",
+            "--format",
+            "safetensors",
+            "-o",
+            "r.json",
+        ),
+        ("warmstart", "a.pth", "--into", "b.pth", "--recipe", "r.json", "-o", "r.json"),
+        ("salvage", "a.pth", "--fill-from", "b.pth", "-o", "b.pth"),
     ],
 )
 def test_no_out_replaces_what_is_read(
@@ -357,6 +370,8 @@ def test_no_out_replaces_what_is_read(
     for name in ("a.pth", "b.pth"):
         shutil.copy(SAMPLES / "compiled.pth", tmp_path / name)
     shutil.copytree(SAMPLES / "sharded", tmp_path / "sharded")
+    if "r.json" in words:
+        inside("recipe", "a.pth", "b.pth", "-o", "r.json", cwd=tmp_path)
     before = {
         path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()
     }
