@@ -383,3 +383,15 @@ def test_no_out_replaces_what_is_read(
     if force or words[1] != "sharded":
         assert b"--force does not replace" in done.err
     assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_no_out_replaces_what_a_keyword_names(force: bool, tmp_path: Path) -> None:
+    other = tmp_path / "b.pth"
+    shutil.copy(SAMPLES / "compiled.pth", other)
+    before = other.read_bytes()
+
+    with pytest.raises(ckpt.UsageError, match="a file that is read, which"):
+        ckpt.convert("compiled.pth", like=other, out=other, force=force)
+
+    assert other.read_bytes() == before
