@@ -105,6 +105,12 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if not template:
         # A format of another distribution need not name one.
         return Load(None, reason=checkpoint.traits.no_load or _NO_LOADER)
+    return _load_by_template(checkpoint, models)
+
+
+def _load_by_template(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
+    """Return the way to open a checkpoint by the function that its format names."""
+    template = checkpoint.traits.load
     refused = checkpoint.weights_only
     # Without it every storage goes to the device that it was saved on.
     options = ['map_location="cpu"']

@@ -443,18 +443,10 @@ class _Spellings:
 
     def _number_call(self, call: Opaque, depth: int) -> int | None:
         name, args = python3_name(*call.class_name.rpartition(".")[::2]), call.args
-        # The whole UUID is the number `int` in its state.
         if name == "uuid.UUID":
-            numbers = [_value_in(state, "int") for state in call.states]
-            if len(numbers) == 1 and type(numbers[0]) is int:
-                return self._number_spelling("uuid", key_text(numbers[0]))
-            return None
+            return self._number_uuid(call)
         if name.endswith(".MetadataIndex"):
-            if args or len(call.states) != 1:
-                return None
-            # Not by its number.
-            fields = [_value_in(call.states[0], field) for field in ("fqn", "offset")]
-            return self._number_keys("index", fields, depth)
+            return self._number_index(call, depth)
         if _is_itself(call, name):
             return self._number_spelling("one", id(call))
         # A method that a class inherits has the names of several classes.
@@ -486,24 +478,9 @@ class _Spellings:
                 return None
             return self._number_spelling("plain", key_text(value))
         if name == "numpy.dtype":
-            dtype = numpy_dtype(call)
-            is_usual = (
-                dtype is not None
-                and dtype.order in "<|"
-                and dtype.code[:1] in "biufcSUO"
-            )
-            if is_usual and dtype is not None:
-                return self._number_spelling("dtype", dtype.code)
-            return None
+            return self._number_dtype(call)
         if name.startswith("pathlib."):
-            parts = [str(arg) for arg in args if isinstance(arg, str)]
-            if len(parts) < len(args):
-                return None
-            is_windows = name.endswith("WindowsPath")
-            spelled = _path_text(parts, is_windows=is_windows)
-            if spelled is None:
-                return None
-            return self._number_spelling("windows" if is_windows else "path", spelled)
+            return self._number_path(name, args)
         if name.startswith("datetime."):
             return self._number_time(name, args)
         if type(call.func) is Global and not is_known(call.func):
@@ -524,6 +501,36 @@ class _Spellings:
                 return self._number_key(args[0], depth)
             return self._number_keys("tuple", args, depth)
         return None
+
+    def _number_uuid(self, call: Opaque) -> int | None:
+        # The whole UUID is the number `int` in its state.
+        numbers = [_value_in(state, "int") for state in call.states]
+        if len(numbers) == 1 and type(numbers[0]) is int:
+            return self._number_spelling("uuid", key_text(numbers[0]))
+        return None
+
+    def _number_index(self, call: Opaque, depth: int) -> int | None:
+        if call.args or len(call.states) != 1:
+            return None
+        # Not by its number.
+        fields = [_value_in(call.states[0], field) for field in ("fqn", "offset")]
+        return self._number_keys("index", fields, depth)
+
+    def _number_dtype(self, call: Opaque) -> int | None:
+        dtype = numpy_dtype(call)
+        if dtype is None or dtype.order not in "<|" or dtype.code[:1] not in "biufcSUO":
+            return None
+        return self._number_spelling("dtype", dtype.code)
+
+    def _number_path(self, name: str, args: tuple[Node, ...]) -> int | None:
+        parts = [str(arg) for arg in args if isinstance(arg, str)]
+        if len(parts) < len(args):
+            return None
+        is_windows = name.endswith("WindowsPath")
+        spelled = _path_text(parts, is_windows=is_windows)
+        if spelled is None:
+            return None
+        return self._number_spelling("windows" if is_windows else "path", spelled)
 
     def _number_time(self, name: str, args: tuple[Node, ...]) -> int | None:
         if name == "datetime.timedelta":

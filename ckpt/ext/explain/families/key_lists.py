@@ -939,13 +939,10 @@ class KeyLists:
                 self.is_told = True
                 return
 
-    def told_rest(self) -> Iterator[Statement]:
-        """Say what the unexpected keys are that have no place in the model."""
-        self.rest = [
-            name
-            for name in _unplaced_keys(self.here, self.met_here)
-            if name not in self.changed.names
-        ]
+    def _told_copies(self) -> Iterator[Statement]:
+        """Say of averages and copies beside the weights what they are, and take them
+        from the rest.
+        """
         averaged = averaged_keys(self.rest, self.shapes)
         if averaged:
             yield averages_statement(averaged)
@@ -966,6 +963,15 @@ class KeyLists:
                 "out, and nothing else."
             )
             self.rest = [name for name in self.rest if name not in counted]
+
+    def told_rest(self) -> Iterator[Statement]:
+        """Say what the unexpected keys are that have no place in the model."""
+        self.rest = [
+            name
+            for name in _unplaced_keys(self.here, self.met_here)
+            if name not in self.changed.names
+        ]
+        yield from self._told_copies()
         classifier = (
             None
             if self.missing
