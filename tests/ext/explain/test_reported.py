@@ -30,7 +30,7 @@ from torch.nn.utils import prune
 
 from ckpt.ext.explain.families import find_message
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 
 # --- distributed checkpoints ----------------------------------------------------------

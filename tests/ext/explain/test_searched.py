@@ -22,7 +22,7 @@ from answered import Answered, raised
 from safetensors.torch import save_file
 from torch import nn
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 WEIGHTS = nn.Linear(2, 2).state_dict()
 

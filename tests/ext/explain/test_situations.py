@@ -26,7 +26,7 @@ from process import ckpt
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 
 def ran(found: Answered, begin: str, model: nn.Module) -> nn.Module:

@@ -17,7 +17,7 @@ from ggufs import F32, Tensor, gguf
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 
 def llama(begin: str = "model.", *, has_head: bool = True) -> dict[str, torch.Tensor]:
