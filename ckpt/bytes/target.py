@@ -116,11 +116,16 @@ def refuse_inputs(out: str, inputs: Iterable[object]) -> None:
     `target` would ask for --force there, which must not take the file either.
     """
     if any(is_same_file(given, out) for given in inputs):
-        raise UsageError(
-            "OUT is a file that is read, which --force does not replace",
-            path=out,
-            hint="-o another file",
-        )
+        raise input_refusal(out)
+
+
+def input_refusal(out: str) -> UsageError:
+    """The error for a path to write to that is a file which is read."""
+    return UsageError(
+        "OUT is a file that is read, which --force does not replace",
+        path=out,
+        hint="-o another file",
+    )
 
 
 def target(path: str, *, force: bool, parents: bool = False) -> Target:

@@ -12,6 +12,7 @@ from ckpt.bytes.executor import current_executor
 from ckpt.bytes.location import with_home
 from ckpt.bytes.target import (
     Target,
+    input_refusal,
     make_parents,
     refuse_inputs,
     target,
@@ -136,11 +137,7 @@ def _refuse_part(side: Checkpoint, place: Target) -> None:
     from ckpt.formats import save  # here: only who writes a recipe pays for it
 
     if place.is_replacing and save.is_source(side.survey.checkpoint, place.real):
-        raise UsageError(
-            "OUT is a file that is read, which --force does not replace",
-            path=place.path,
-            hint="-o another file",
-        )
+        raise input_refusal(place.path)
 
 
 def open_pattern(

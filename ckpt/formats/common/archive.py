@@ -216,13 +216,13 @@ def _refuse_two_loaders(archive: Archive) -> None:
     # torch takes the folder of the first record for that of all.
     first = archive._replace(root=records.names[0].partition("/")[0])
 
-    def has(name: str) -> bool:
+    def has_record(name: str) -> bool:
         return archive.find(name) is not None or first.find(name) is not None
 
     found = {
-        "torch.load": has("data.pkl"),
-        "torch.export.load": has("archive_format") or _OLD_PROGRAM in records,
-        "torch.package": has(".data/extern_modules"),
+        "torch.load": has_record("data.pkl"),
+        "torch.export.load": has_record("archive_format") or _OLD_PROGRAM in records,
+        "torch.package": has_record(".data/extern_modules"),
         "Stable-Baselines": "data" in records,
     }
     loaders = [loader for loader, is_found in found.items() if is_found]

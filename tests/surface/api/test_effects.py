@@ -379,7 +379,7 @@ def test_no_out_replaces_what_is_read(
     done = inside(*words, *force, cwd=tmp_path)
 
     assert done.code == 2
-    # Which files a folder holds is known when it was read.
+    # The files of a folder are known when it was read.
     if force or words[1] != "sharded":
         assert b"--force does not replace" in done.err
     assert {path: path.read_bytes() for path in before} == before

@@ -126,7 +126,7 @@ def _numbered_by_older(numbers: Numbers, case: Case, older: Older) -> Numbering 
         return found
     alone = numbered_parameters(case.survey, numbers, case.section)
     named = {entry.name for row in alone.rows for entry in row.entries}
-    # What the file alone names may be wrong: a parameter that changed had a gradient.
+    # Names by the file alone may be wrong: a parameter that changed had a gradient.
     return by_change(small_steps=True) if named - set(older.unchanged) else None
 
 
