@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ckpt.model.findings import Finding
 from ckpt.model.names import LazyPattern, are_series, short_labels
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import FORMULA, show_cell, show_literal
+from ckpt.model.text import FORMULA, shared_prefix_length, show_cell, show_literal
 
 Span = tuple[str, str]
 """Text and the name of its style, `` for plain."""
@@ -240,13 +240,7 @@ def _words_alike(parts: Sequence[str]) -> int:
     """Return how many letters of some parts of names are the words with which all of
     them begin, up to an underscore.
     """
-    shared = 0
-    first = parts[0]
-    while shared < len(first) and all(
-        part[shared:][:1] == first[shared] for part in parts
-    ):
-        shared += 1
-    return first.rfind("_", 0, shared) + 1
+    return parts[0].rfind("_", 0, shared_prefix_length(parts)) + 1
 
 
 def _with_end(start: str, rest: Sequence[str], width: int) -> str | None:
