@@ -11,8 +11,8 @@ from ckpt.model.limits import Limits
 from ckpt.model.text import counted_noun, show
 from ckpt.surface.api.walk import Found, find_items_to_open
 from ckpt.surface.cli import output
+from ckpt.surface.cli.answers import Answer, write_answers
 from ckpt.surface.cli.inputs import (
-    Answer,
     failure_document,
     named_paths,
     notice_lines,
@@ -21,7 +21,6 @@ from ckpt.surface.cli.inputs import (
     unread_lines,
     using_cluster,
     worst_code,
-    write_answers,
 )
 
 

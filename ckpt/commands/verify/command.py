@@ -21,18 +21,17 @@ from ckpt.model.text import and_more, counted_noun, show
 from ckpt.surface.api.stored import Stored, checked_with, piped_sums
 from ckpt.surface.api.walk import Found, find_items_to_open, is_concern
 from ckpt.surface.cli import output
+from ckpt.surface.cli.answers import Answer, write_answers
 from ckpt.surface.cli.fencing import fence_in
 from ckpt.surface.cli.inputs import (
     STDIN,
     TROUBLE,
-    Answer,
     named_paths,
     plugins_allowed,
     run_for_each,
     stdin_bytes,
     using_cluster,
     worst_code,
-    write_answers,
 )
 from ckpt.surface.text.lines import plain_text
 

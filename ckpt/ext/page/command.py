@@ -45,10 +45,9 @@ from ckpt.surface.api.walk import (
     split_items,
 )
 from ckpt.surface.cli import output
+from ckpt.surface.cli.answers import drop_skipped, is_skipped
 from ckpt.surface.cli.inputs import (
     TROUBLE,
-    drop_skipped,
-    is_skipped,
     named_paths,
     notice_lines,
     opened,

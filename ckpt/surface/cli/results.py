@@ -32,14 +32,8 @@ from ckpt.surface.api.rewriting import (
 from ckpt.surface.api.steps import step_of
 from ckpt.surface.api.walk import Found, find_items_to_open, others_text, split_items
 from ckpt.surface.cli import output
-from ckpt.surface.cli.inputs import (
-    drop_skipped,
-    is_skipped,
-    named_paths,
-    plugins_allowed,
-    run_for_each,
-    tell,
-)
+from ckpt.surface.cli.answers import drop_skipped, is_skipped
+from ckpt.surface.cli.inputs import named_paths, plugins_allowed, run_for_each, tell
 
 Write = Callable[..., RewriteReport]
 """A function of `ckpt.surface.api.writing` with the command's own keywords."""
