@@ -24,6 +24,8 @@ from typing import BinaryIO, Protocol, cast
 from ckpt.bytes.far import Far, is_url
 from ckpt.hooks import load_hook
 from ckpt.model.errors import (
+    TOO_MANY,
+    TOO_MANY_TEXT,
     CutOffError,
     DamagedDataError,
     LimitError,
@@ -725,11 +727,6 @@ imports.
 """
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
 """O_NONBLOCK: opening a FIFO without a writer must not hang."""
-TOO_MANY = (errno.EMFILE, errno.ENFILE)
-"""The errors that say nothing of a file: it is neither missing nor damaged. They are
-never a NotOpenedError.
-"""
-TOO_MANY_TEXT = "too many open files (ulimit -n 256 allows more)"
 # Reentrant: a finalizer may close a file in the middle of all of this.
 _LOCK = RLock()
 # A child must not find it held by a thread that it does not have.

@@ -21,8 +21,8 @@ from typing import Protocol
 
 from ckpt.bytes import disk
 from ckpt.bytes.far import is_url, reading_ahead_at_once, url_writer
-from ckpt.bytes.source import MOST, TOO_MANY_TEXT, Source
-from ckpt.model.errors import UsageError, WriteError
+from ckpt.bytes.source import MOST, Source
+from ckpt.model.errors import TOO_MANY_TEXT, UsageError, WriteError
 from ckpt.model.places import Checksum, Place
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, pasted_path, show, size_text

@@ -4,6 +4,7 @@ traceback.
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -334,6 +335,13 @@ def is_stopped(error: BaseException) -> bool:
         and error.errno == STOPPED
         and sys.platform == "linux"
     )
+
+
+TOO_MANY = (errno.EMFILE, errno.ENFILE)
+"""The errors of the system that say nothing of a file: it is neither missing nor
+damaged. They are never a NotOpenedError.
+"""
+TOO_MANY_TEXT = "too many open files (ulimit -n 256 allows more)"
 
 
 @contextmanager

@@ -37,12 +37,14 @@ else:
         """All values, in the order of the fields. Raises TypeError unless each field
         has one.
         """
-        # Rows of tables name every field, which needs no defaults.
-        if not values and len(named) == len(cls._fields):
-            try:
-                return [named[field] for field in cls._fields]
-            except KeyError:
-                pass  # said below, with the name that is no field
+        # Rows of tables, of which there are many, name all that they give.
+        if not values:
+            fields = cls._field_defaults | named
+            if len(fields) == len(cls._fields):
+                try:
+                    return list(map(fields.__getitem__, cls._fields))
+                except KeyError:
+                    pass  # said below, with the name that is no field
         if len(values) > len(cls._fields):
             raise TypeError(
                 f"{cls.__name__} takes {len(cls._fields)} values, got {len(values)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
@@ -18,15 +18,18 @@ import typer
 from typer.core import TyperGroup
 
 from ckpt import __version__, hooks
-from ckpt.bytes.far import Told
-from ckpt.bytes.location import shown_path
-from ckpt.bytes.source import TOO_MANY, TOO_MANY_TEXT
-from ckpt.model.errors import CkptError, UsageError, saying_options
+from ckpt.model.errors import (
+    TOO_MANY,
+    TOO_MANY_TEXT,
+    CkptError,
+    UsageError,
+    saying_options,
+)
 from ckpt.model.limits import Limits
 from ckpt.model.text import pasted_path, show
 from ckpt.surface.cli import output, start
-from ckpt.surface.cli.signature import PlainCommand, plain_parameters, typer_function
 from ckpt.surface.cli.start import PIPE_CLOSED, TROUBLE, NothingListedError
+from ckpt.surface.cli.values import plain_parameters
 
 _WRONG_USAGE: type[Any] = typer.BadParameter.__mro__[2]
 """The class of all errors in the command line, which belongs to click: typer has no
@@ -277,7 +280,7 @@ def module_of(command: str) -> str:
     return hooks.COMMANDS.get(command) or f"ckpt.commands.{command}.command"
 
 
-def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
+def program(names: Collection[str] = COMMANDS) -> typer.Typer:
     """The program with these commands. Each is a module; only those named are
     imported.
     """
@@ -293,6 +296,11 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
         },
     )
     app.callback()(_main_callback)
+    if not names:
+        return app
+    # here: the help of the program shows no options
+    from ckpt.surface.cli.signature import PlainCommand, typer_function
+
     for name in names:
         module = import_module(module_of(name))
         command = typer_function(name, module.command)
@@ -326,7 +334,7 @@ def _main_callback(
     """
 
 
-def _needed_commands(words: list[str]) -> Iterable[str]:
+def _needed_commands(words: list[str]) -> Collection[str]:
     """The commands that a command line needs. The help of the program needs none: it is
     made of the table.
     """
@@ -342,6 +350,21 @@ def _needed_commands(words: list[str]) -> Iterable[str]:
     return () if is_help else COMMANDS
 
 
+def _prepare_reading() -> None:
+    """Set up what commands share that open a path. Raises UsageError for a URL with a
+    password that cannot be taken out.
+    """
+    # Without threads of BLAS, numpy is imported 30 ms faster.
+    for library in ("OPENBLAS", "OMP", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    from ckpt.bytes.far import Told  # here: the help of the program opens nothing
+    from ckpt.bytes.location import shown_path
+
+    Told.tell = _tell_waiting
+    # From here on no text holds a password.
+    sys.argv[1:] = map(shown_path, sys.argv[1:])
+
+
 def _tell_waiting(line: str) -> None:
     """Say what is waited for, from any thread."""
     output.write_talk(f"ckpt: {line}")
@@ -349,18 +372,16 @@ def _tell_waiting(line: str) -> None:
 
 def run() -> int:
     """Run the command line `sys.argv`; the exit code."""
-    # Without threads of BLAS, numpy is imported 30 ms faster.
-    for library in ("OPENBLAS", "OMP", "MKL"):
-        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     output.prepare_streams()
-    Told.tell = _tell_waiting
-    try:
-        # From here on no text holds a password.
-        sys.argv[1:] = map(shown_path, sys.argv[1:])
-    except CkptError as error:
-        output.write_error(error)
-        return TROUBLE
-    command = program(_needed_commands(sys.argv[1:]))
+    names = _needed_commands(sys.argv[1:])
+    # `ckpt --help` opens nothing; any other word may hold a password.
+    if names or len(sys.argv) > 2:
+        try:
+            _prepare_reading()
+        except CkptError as error:
+            output.write_error(error)
+            return TROUBLE
+    command = program(names)
     start.raise_on_signal()
     code = command(standalone_mode=False, prog_name="ckpt")
     return code if isinstance(code, int) else 0

@@ -217,6 +217,10 @@ def test_completion_prints_what_typer_prints(shell: str) -> None:
             "completion: shell is missing (ckpt completion bash|zsh|fish)",
         ),
         (["completion", "bsah"], "not one of bash zsh fish (did you mean bash?)"),
+        (
+            ["completion", "https://a:secret@b/c"],
+            "https://b/c: not one of bash zsh fish",
+        ),
         (["completion", "bash", "zsh"], "zsh is too much"),
         (["completions", "bash"], "did you mean ckpt completion?"),
     ],
