@@ -18,7 +18,7 @@ from ckpt.model.names import NamedKey, Path
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import STAND_INS, and_more, pasted_path, show, show_literal
-from ckpt.pickle.judge.known import PACKAGES, is_own
+from ckpt.pickle.judge.names import PACKAGES, is_own
 from ckpt.tree.view import look
 
 

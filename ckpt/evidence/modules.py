@@ -10,7 +10,7 @@ from ckpt.evidence.record import LooseModule
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.nodes import Global, Node, Opaque, key_of, tensor_of
 from ckpt.model.rows import NamedTuple
-from ckpt.pickle.judge.known import is_known
+from ckpt.pickle.judge.names import is_known
 from ckpt.tree.find import HOOKS, REGISTERED
 from ckpt.tree.view import View, look
 

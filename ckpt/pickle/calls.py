@@ -16,7 +16,7 @@ from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage, TensorRef
 from ckpt.pickle.judge.imports import judge_imports, names_and_calls
-from ckpt.pickle.judge.known import is_own
+from ckpt.pickle.judge.names import is_own
 from ckpt.tree.literals import call_text
 
 

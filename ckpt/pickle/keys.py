@@ -23,17 +23,17 @@ from ckpt.model.nodes import (
     tensor_of,
 )
 from ckpt.model.rows import NamedTuple
-from ckpt.pickle.judge.known import (
-    DICTS,
-    ENUMS,
-    MODULES,
-    OPTIMIZERS,
+from ckpt.pickle.judge.names import (
+    is_enum,
     is_known,
+    is_module_class,
+    is_optimizer_class,
     python3_name,
 )
 from ckpt.pickle.machine import Pickle, note_hashed, note_unhashable
 from ckpt.tree.arrays import as_bytes, numpy_dtype
 from ckpt.tree.find import are_texts, is_compared, key_text
+from ckpt.tree.view import DICTS
 
 _DICTS = (
     "builtins.dict",
@@ -390,7 +390,7 @@ class _Spellings:
                 return number
         name = python3_name(*item.class_name.rpartition(".")[::2])
         is_changed = item.kwargs is not None or item.items or item.keys
-        if not is_changed and name in ENUMS and len(item.args) == 1:
+        if not is_changed and is_enum(name) and len(item.args) == 1:
             value = self._number_item(item.args[0], depth + 1)
             return None if value is None else self._number_spelling(name, value)
         if not is_changed and name.startswith(_COMPARED):
@@ -491,7 +491,7 @@ class _Spellings:
                 # object
             )
         if (
-            name in ENUMS
+            is_enum(name)
             and args
             and all(type(arg) in (str, int, float, bool, ByteStr) for arg in args)
         ):
@@ -587,8 +587,8 @@ def _is_itself(call: Opaque, name: str) -> bool:
 def _is_equal_to_itself(name: str) -> bool:
     module, _, last = name.rpartition(".")
     return (
-        name in MODULES
-        or name in OPTIMIZERS
+        is_module_class(name)
+        or is_optimizer_class(name)
         or name in _ITSELF
         or not is_known(Global(module, last, 0))
     )
@@ -627,7 +627,8 @@ def _name_of(name: Global) -> str:
         return text
     text = python3_name(name.module, name.name)
     is_dtype = name.module == "torch" and name.name in BY_NAME
-    is_one = is_dtype or text in MODULES or text in OPTIMIZERS or not is_known(name)
+    is_layer = is_module_class(text) or is_optimizer_class(text)
+    is_one = is_dtype or is_layer or not is_known(name)
     return text if is_one else name.name.rpartition(".")[2].lstrip("_")
 
 

@@ -45,7 +45,6 @@ from ckpt.model.tensors import (
 )
 from ckpt.model.text import show
 from ckpt.pickle.bounds import Bounds, odd_jagged, odd_nested, odd_scheme, odd_sparse
-from ckpt.pickle.judge.names_of_torch import TENSOR_PROPERTIES
 from ckpt.pickle.machine import Fillings, Pickle
 from ckpt.tree.arrays import array_of, as_bytes
 from ckpt.tree.scalars import device_text
@@ -1089,6 +1088,11 @@ def _refuse_properties(tensor: Tensor, attributes: Mapping[str, Node]) -> None:
     A method that is hidden changes no value. bitsandbytes writes the tensor itself as
     `data`, which changes nothing. Raises BadCallError.
     """
+    if not attributes:
+        return
+    # here: most tensors have no state
+    from ckpt.pickle.judge.names_of_torch import TENSOR_PROPERTIES
+
     # torch sets each of these by `setattr`, also with weights_only=True.
     for name, value in attributes.items():
         if name not in TENSOR_PROPERTIES and name != "__class__":

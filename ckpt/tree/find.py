@@ -27,7 +27,6 @@ from ckpt.model.nodes import (
 from ckpt.model.tensors import TensorRef, unwrap_dtensor
 from ckpt.model.text import show
 from ckpt.tree.arrays import as_bytes
-from ckpt.tree.quantized import saved_attributes
 from ckpt.tree.view import SCALARS, View, look
 
 _Named = TypeVar("_Named", Entry, Value)
@@ -474,6 +473,8 @@ def module_steps(
         ("_buffers", "buffer"),
         ("_modules", None),
     )
+    from ckpt.tree.quantized import saved_attributes  # here: a state dict has no module
+
     saved = saved_attributes(view.type, state)
     for attribute, kind in kinds:
         if attribute == "_modules":

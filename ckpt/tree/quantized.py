@@ -23,6 +23,7 @@ from ckpt.tree.arrays import NumpyArray
 from ckpt.tree.scalars import class_of
 
 SCRIPT_OBJECT = "torch.ScriptObject"
+
 _CLASSES = "__torch__."
 _CONV_FIELDS = (
     "in_channels",

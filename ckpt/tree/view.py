@@ -30,7 +30,6 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Composite, Storage, Tensor, TensorRef
 from ckpt.tree import scalars
 from ckpt.tree.arrays import array_of, as_bytes
-from ckpt.tree.quantized import SCRIPT_OBJECT, convolution_attributes, packed_parameters
 from ckpt.tree.scalars import class_for_copyreg, class_of, device_text
 
 ARRAY_ELEMENTS = 1_000
@@ -43,6 +42,18 @@ UNINITIALIZED = (
 """The classes of the tensors without a shape that lazy modules hold until they have
 run.
 """
+
+DICTS = frozenset(
+    (
+        "easydict.EasyDict",
+        "yacs.config.CfgNode",
+        "pytorch_lightning.utilities.parsing.AttributeDict",
+        "lightning.pytorch.utilities.parsing.AttributeDict",
+        "lightning_fabric.utilities.data.AttributeDict",
+        "lightning.fabric.utilities.data.AttributeDict",
+    )
+)
+"""Classes of dicts that take items and attributes."""
 
 SCALAR_NAMES: dict[type, str] = {
     **{kind: kind.__name__ for kind in (str, int, float, bool, bytes, bytearray)},
@@ -238,6 +249,8 @@ def _object_view(call: Opaque) -> View:
         view = _READERS[name](call, name)
         if view is not None:
             return view
+    from ckpt.tree.quantized import convolution_attributes  # here: most calls end above
+
     convolution = convolution_attributes(call, name)
     state = convolution or _state_attributes(call)
     if convolution is not None or _is_module(state):
@@ -496,6 +509,8 @@ def _size_view(call: Opaque, name: str) -> View | None:
 
 
 def _packed_view(call: Opaque, name: str) -> View | None:
+    from ckpt.tree.quantized import packed_parameters  # here: few files have one
+
     packed = packed_parameters(call)
     if packed is None:
         return None
@@ -558,7 +573,7 @@ _READERS: dict[str, _Reader] = {
     "collections.deque": _collection_view,
     "collections.defaultdict": _default_dict,
     "torch.Size": _size_view,
-    SCRIPT_OBJECT: _packed_view,
+    "torch.ScriptObject": _packed_view,
     **dict.fromkeys(UNINITIALIZED, _lazy_view),
     **{
         f"numpy.{core}.multiarray._reconstruct": _numpy_array

@@ -322,7 +322,14 @@ _PLAIN = (
     "ckpt.elements.cast",
     "ckpt.evidence.mapping",
     "ckpt.evidence.matching",
+    "ckpt.formats.common.members",
+    "ckpt.pickle.attributes",
     "ckpt.pickle.judge.grammar",
+    "ckpt.pickle.judge.known",
+    "ckpt.pickle.judge.names_of_torch",
+    "ckpt.surface.api.walk",
+    "ckpt.tree.quantized",
+    "ckpt.tree.unmade",
 )
 """Modules that answer about optimizers, calls and names. A third of the time of a small
 file goes into imports.
@@ -363,6 +370,13 @@ def test_a_plain_state_dict_imports_what_its_command_needs(
 
     assert needed in loaded
     assert sorted(name for name in loaded if name.startswith((*names, *_WEB))) == []
+
+
+def test_the_help_of_the_program_opens_nothing() -> None:
+    loaded = _modules_of("-m", "ckpt", "--help")
+
+    assert "ckpt.surface.cli.app" in loaded
+    assert not loaded & {"ckpt.bytes.source", "ckpt.surface.cli.options"}
 
 
 def test_public_names_work_twice(samples: Path) -> None:

@@ -23,6 +23,7 @@ from ckpt.formats import open
 from ckpt.model.errors import CkptError
 from ckpt.pickle.attributes import ATTRIBUTES
 from ckpt.pickle.judge.known import KNOWN, MODULES
+from ckpt.pickle.judge.names import USUAL
 
 pytestmark = oracle.QUIET
 
@@ -442,6 +443,10 @@ def test_what_is_written_is_harmless(name: str, legacy: bool, tmp_path: Path) ->
             for row in checkpoint.imports
             if row.group != "known"
         } == {}
+
+
+def test_the_usual_names_are_on_the_list() -> None:
+    assert USUAL <= KNOWN and "torch.FloatStorage" in USUAL
 
 
 def test_the_lists_name_known_classes() -> None:

@@ -327,6 +327,7 @@ OTHER_KEYS: dict[str, bytes] = {
     ]),
     "partial functions": two(*[call(glob("functools", "partial"), glob("torch.nn.functional", "relu"))] * 2),
     "tensors": two(plain(), plain("1")),
+    "objects of optimizers": two(*[glob("torch.optim.adam", "Adam") + value(()) + op.newobj() + value({}) + build()] * 2),
     "layers": two(*[glob("torch.nn.modules.linear", "Linear") + value(()) + op.newobj() + value({}) + build()] * 2),
 }  # fmt: skip
 

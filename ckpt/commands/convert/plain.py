@@ -31,7 +31,7 @@ from ckpt.model.tensors import Composite, TensorRef, unwrap_dtensor
 from ckpt.pickle.edit import DROPPED, Edit
 from ckpt.pickle.emit import holds_itself
 from ckpt.pickle.judge.impossible import impossible_call
-from ckpt.pickle.judge.known import is_known, python3_name
+from ckpt.pickle.judge.names import is_known, python3_name
 from ckpt.pickle.judge.weights_only import ALLOWED, call_refusals
 from ckpt.pickle.state_dict import state_dict, tensor_attributes
 from ckpt.tree.arrays import NumpyArray, array_of

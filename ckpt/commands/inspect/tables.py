@@ -21,7 +21,7 @@ from ckpt.model.text import (
     show_literal,
     size_text,
 )
-from ckpt.pickle.judge.known import python3_name
+from ckpt.pickle.judge.names import python3_name
 from ckpt.surface.text.folding import Fold, Leaves, Optimizer, fold, leaves_of, lines
 from ckpt.surface.text.folding import Line as Opened
 from ckpt.surface.text.lines import Column, Line, column_lines

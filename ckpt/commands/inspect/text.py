@@ -40,7 +40,7 @@ from ckpt.model.text import (
     show_names,
     size_text,
 )
-from ckpt.pickle.judge.known import is_own
+from ckpt.pickle.judge.names import is_own
 from ckpt.surface.text.lines import (
     Line,
     cells,

@@ -18,7 +18,7 @@ from ckpt.model.findings import Finding, Gate, Plan
 from ckpt.model.names import natural_sort_key
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, counted_noun, show
-from ckpt.pickle.judge.known import is_own
+from ckpt.pickle.judge.names import is_own
 from ckpt.surface.reports import document_head, shown_as_html
 from ckpt.tree.find import counter, is_run_counter
 

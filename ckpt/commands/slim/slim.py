@@ -58,7 +58,7 @@ from ckpt.model.tensors import (
 from ckpt.model.text import shell_word, show
 from ckpt.pickle.branches import Branches
 from ckpt.pickle.judge.imports import nodes_below
-from ckpt.pickle.judge.known import is_known
+from ckpt.pickle.judge.names import is_known
 from ckpt.pickle.state_dict import without_tensors
 from ckpt.tree.find import find_nodes, tied_names
 from ckpt.tree.view import Known

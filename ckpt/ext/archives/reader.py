@@ -26,7 +26,7 @@ from ckpt.model.limits import Budget, Limits, parse_json
 from ckpt.model.nodes import Dict, Global, Node, Opaque, dict_of
 from ckpt.model.rows import replace
 from ckpt.model.text import Json, and_more, counted_noun, show
-from ckpt.pickle.judge.known import is_own
+from ckpt.pickle.judge.names import is_own
 from ckpt.pickle.machine import run_machine
 
 

@@ -51,7 +51,7 @@ from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
 from ckpt.model.text import counted_noun, show
 from ckpt.pickle import machine
 from ckpt.pickle import opcodes as op
-from ckpt.pickle.judge.known import is_own
+from ckpt.pickle.judge.names import is_own
 from ckpt.pickle.machine import LINE_BYTES, MachineError, Pickle, TruncatedPickleError
 from ckpt.pickle.opcodes import BINSTRING, BYTEARRAY8
 from ckpt.tree.arrays import NumpyDType, as_bytes, numpy_dtype

@@ -12,7 +12,7 @@ from ckpt.model.errors import LimitError
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.nodes import Opaque
 from ckpt.model.rows import NamedTuple
-from ckpt.pickle.judge.known import is_own
+from ckpt.pickle.judge.names import is_own
 from ckpt.pickle.machine import (
     LongLineError,
     MachineError,

@@ -26,7 +26,7 @@ from ckpt.pickle.bounds import Bounds
 from ckpt.pickle.judge import imports, weights_only
 from ckpt.pickle.judge.imports import Judgement, looks_like_enum
 from ckpt.pickle.judge.impossible import impossible_call
-from ckpt.pickle.judge.known import OLD_MODULES, is_known
+from ckpt.pickle.judge.names import OLD_MODULES, is_known
 from ckpt.pickle.keys import refuse_equal_keys
 from ckpt.pickle.machine import MachineError, Pickle
 from ckpt.pickle.rebuild import Rebuilder

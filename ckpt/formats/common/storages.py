@@ -12,7 +12,6 @@ from ckpt.bytes.source import Joined, underlying_file
 from ckpt.formats.common.archive import Archive, check_small, read_archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.holes import partial_place
-from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, interpret_pickle, run, seen_as
 from ckpt.model.account import Notice
 from ckpt.model.checkpoint import Storages
@@ -449,6 +448,8 @@ def tree_inside(
 
     Raises UnreadableError, LimitError.
     """
+    from ckpt.formats.common.members import of_record  # here: few records hold a file
+
     member = of_record(outer.source, record)
     member.admit(limits, budget)
     archive = read_archive(member.open(), limits)

@@ -23,7 +23,7 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
-from ckpt.pickle.judge.known import (
+from ckpt.pickle.judge.names import (
     METHODS,
     is_known,
     is_own,

@@ -18,8 +18,7 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
-from ckpt.pickle.judge.known import python3_name
-from ckpt.tree.unmade import UNMADE
+from ckpt.pickle.judge.names import python3_name
 
 _ITERABLE = (0, 1, (list, tuple, Dict, Set, str, bytes, bytearray))
 _ARGUMENTS: dict[str, tuple[int, int, tuple[type, ...]]] = {
@@ -63,6 +62,8 @@ _VALUES = frozenset(
     ]
 )
 """Names of values that Python cannot call."""
+_OF_PYTHON_AND_NUMPY = ("builtins.", "datetime.", "decimal.", "fractions.", "numpy.")
+"""The beginnings of all names in `UNMADE`."""
 
 
 class _Rule(NamedTuple):
@@ -134,7 +135,11 @@ def _rule_of(name: Global, by_torch: bool) -> _Rule | None:
     if known in _VALUES:
         return _Rule(_is_called)
     counted = _ARGUMENTS.get(known)
-    is_refused = UNMADE.get(known)
+    is_refused = None
+    if known.startswith(_OF_PYTHON_AND_NUMPY):
+        from ckpt.tree.unmade import UNMADE  # here: most state dicts name none of them
+
+        is_refused = UNMADE.get(known)
     if counted is None:
         return None if is_refused is None else _Rule(_is_never, is_refused)
     return _Rule(partial(_has_odd_arguments, counted), is_refused)

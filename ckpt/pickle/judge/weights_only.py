@@ -19,7 +19,7 @@ from ckpt.model.nodes import (
     Opaque,
     is_tuple,
 )
-from ckpt.pickle.judge.known import python3_name
+from ckpt.pickle.judge.names import python3_name
 from ckpt.pickle.machine import Pickle
 from ckpt.pickle.opcodes import NAMES
 

@@ -43,7 +43,7 @@ from ckpt.commands.rewriting.report import Change, RewriteReport
 from ckpt.formats import save
 from ckpt.model.dtypes import BY_NAME, BY_STORAGE
 from ckpt.model.errors import LossError
-from ckpt.pickle.judge.known import python3_name
+from ckpt.pickle.judge.names import python3_name
 
 _PATHS = pathlib.PurePosixPath.__module__
 """The module that pickles name: `pathlib._local` in Python 3.13."""

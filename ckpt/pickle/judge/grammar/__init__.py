@@ -51,8 +51,9 @@ from ckpt.pickle.judge.grammar.torch_rules import (
     TABLES,
     TORCH,
 )
-from ckpt.pickle.judge.known import CLASSES, DICTS, ENUMS, MODULES, OPTIMIZERS
+from ckpt.pickle.judge.known import CLASSES, ENUMS, MODULES, OPTIMIZERS
 from ckpt.pickle.machine import Fillings
+from ckpt.tree.view import DICTS
 
 __all__ = [
     "Grammar",

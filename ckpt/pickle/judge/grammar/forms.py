@@ -28,19 +28,12 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Composite, Storage, TensorRef
-from ckpt.pickle.judge.known import (
-    DICTS,
-    MODULES,
-    OPERATORS,
-    OPTIMIZERS,
-    VALUES,
-    is_own,
-    passes_module,
-    python3_name,
-)
+from ckpt.pickle.judge.known import MODULES, OPERATORS, OPTIMIZERS, VALUES
+from ckpt.pickle.judge.names import is_own, passes_module, python3_name
 from ckpt.pickle.judge.names_of_torch import LOOKED_UP
 from ckpt.pickle.keys import number_of
 from ckpt.pickle.machine import NAME_CHARACTERS, Fillings
+from ckpt.tree.view import DICTS
 
 Kind = Literal["value", "container", "instance"]
 """The kind of a call's result, for other calls that take it.

@@ -41,7 +41,8 @@ from ckpt.pickle.judge.grammar.forms import (
     text_matching,
     tuple_of,
 )
-from ckpt.pickle.judge.known import VALUES, is_own
+from ckpt.pickle.judge.known import VALUES
+from ckpt.pickle.judge.names import is_own
 from ckpt.tree.arrays import CODECS, as_bytes
 
 

@@ -56,7 +56,8 @@ from ckpt.pickle.judge.grammar.forms import (
     takes_nothing,
     tuple_of,
 )
-from ckpt.pickle.judge.known import MODULES, is_own, python3_name
+from ckpt.pickle.judge.known import MODULES
+from ckpt.pickle.judge.names import is_own, python3_name
 from ckpt.pickle.judge.names_of_torch import LOOKED_UP
 from ckpt.pickle.keys import number_of
 from ckpt.pickle.rebuild import REBUILD_CALLS, UNTYPED
