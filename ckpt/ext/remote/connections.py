@@ -234,12 +234,16 @@ def allocate_disk(size: int) -> memoryview:
 
     try:
         with TemporaryFile() as file:
-            file.truncate(size)
+            if hasattr(os, "posix_fallocate"):
+                # A full disk says so here: a write into a hole would end the process.
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:  # macOS
+                file.truncate(size)
             # The file has no name, so that nothing of it is left after a crash.
             return memoryview(mmap(file.fileno(), size))
     except OSError:
-        # The fence and a system that is read-only refuse to make a file. The server
-        # answers all the same, so the file stays in memory.
+        # The fence, a system that is read-only and a full disk refuse to make a file.
+        # The server answers all the same, so the file stays in memory.
         return allocate_memory(size)
 
 

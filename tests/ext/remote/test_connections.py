@@ -4,6 +4,8 @@ are asked.
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import ssl
 from collections.abc import Iterator
@@ -298,6 +300,22 @@ def test_whole_files_lie_on_the_disk(web: Web, monkeypatch: pytest.MonkeyPatch) 
     view = spool(100_000)
     view[-3:] = b"end"
     assert bytes(view[-4:]) == b"\0end" and len(spool(10)) == 10
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="macOS reserves nothing")
+def test_a_full_disk_leaves_a_whole_file_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def refuse(file: int, offset: int, size: int) -> None:
+        asked.append(size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    view = connections.allocate_disk(100_000)
+    view[-3:] = b"end"
+    assert asked == [100_000] and bytes(view[-4:]) == b"\0end"
 
 
 def test_connections_to_servers_that_are_not_asked_again_are_closed(
