@@ -29,6 +29,10 @@ GAP = 1 << 10
 """Runs that are this close, in bytes, are read together with what lies between them."""
 _LINE = 64
 """Bytes of the result that lie beside each other and are filled at once."""
+_CROWDED = 1024
+"""Rows whose beginnings lie a multiple of so many bytes apart share few lines of the
+cache.
+"""
 PIECE = 1 << 20
 """Bytes that pass through a block at once."""
 _AHEAD = 8
@@ -416,9 +420,24 @@ class _Gathering:
             return
         # Transposed: whole lines of the cache are filled, not one element of each.
         before = (slice(None),) * inner
+        is_crowded = target.itemsize <= 4 and given.strides[inner] % _CROWDED == 0
         for low in range(0, target.shape[inner], count):
             part = (*before, slice(low, low + count))
-            target[part] = given[part]
+            target[part] = _spread_rows(given[part]) if is_crowded else given[part]
+
+
+def _spread_rows(rows: Array) -> Array:
+    """A copy of rows that lie a line of the cache further apart.
+
+    Of rows that begin a power of two apart, as those of most models, the elements of
+    one column share a few lines of the cache, and push each other out of it.
+    """
+    import numpy as np
+
+    *outer, size = rows.shape
+    room = np.empty((*outer, size + _LINE // rows.itemsize), rows.dtype)[..., :size]
+    room[...] = rows
+    return room
 
 
 # --- the bytes of places --------------------------------------------------------------

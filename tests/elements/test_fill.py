@@ -183,6 +183,27 @@ def test_regions_of_views() -> None:
             assert bytes(buffer) == refs.expected(view)
 
 
+@pytest.mark.parametrize("sizes", ["shipped"], indirect=True)
+@pytest.mark.parametrize("dtype", ["int8", "int16", "float32", "float64"])
+def test_transposed_rows_that_begin_a_power_of_two_apart(dtype: str) -> None:
+    """Rows of a kibibyte: they are copied before they are transposed."""
+    size = 8 * 1024 // BY_NAME[dtype].bits
+    numbers = torch.arange(70 * size) % 127
+    whole = numbers.to(getattr(torch, dtype)).reshape(70, size)
+    cube = whole.reshape(2, 35, size)
+    views = [
+        whole.t(),
+        whole[1:68, 3 : size - 2].t(),
+        whole[::2].t(),
+        cube.permute(2, 0, 1),
+        cube.permute(0, 2, 1),
+    ]
+    for view in views:
+        buffer = bytearray(view.nbytes)
+        fill.fill_buffer(refs.ref_of(view), memoryview(buffer))
+        assert bytes(buffer) == refs.expected(view)
+
+
 def test_damage_is_found_at_the_end() -> None:
     tensor = torch.arange(100.0)
     ref = refs.ref_of(tensor, is_deflated=True)

@@ -62,6 +62,7 @@ PATHS = {
     "ckpt.elements.fill.GAP": Sides(NEVER, 0),
     "ckpt.elements.fill._RUNS": Sides(2, NEVER),
     "ckpt.elements.fill._AHEAD": Sides(1, NEVER),
+    "ckpt.elements.fill._CROWDED": Sides(1, NEVER),
     "ckpt.elements.histogram._FEW": Sides(0, NEVER),
     "ckpt.elements.histogram._FULL": Sides(64, 1 << 31),
     "ckpt.ext.average.mean.ELEMENTS": Sides(5, 1 << 17),
