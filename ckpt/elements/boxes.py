@@ -68,7 +68,7 @@ class Box(NamedTuple):
 
     def is_run(self, shape: Sequence[int]) -> bool:
         """Tell whether its elements follow each other in a tensor of this shape."""
-        # Whole dimensions at the end, a part of the one before, one index of all others.
+        # Whole dimensions at the end, a part of one before, one index of all others.
         inner = len(shape)
         while inner and self.sizes[inner - 1] == shape[inner - 1]:
             inner -= 1
