@@ -425,7 +425,7 @@ class Plain(Spread):
             if type(node.meaning) is Tagged:
                 self._note_kind("a type tag of torch in C++")
                 value = self._item(node.meaning.root)
-                # None from a hook leaves the node alone; DROPPED puts None in its place.
+                # None from a hook leaves the node alone; DROPPED makes None of it.
                 return DROPPED if value is None else value
             if node.meaning is not None:
                 return self._tensor(node)
@@ -611,7 +611,7 @@ class Plain(Spread):
             if view.type.startswith("numpy.complex") and isinstance(view.value, str):
                 number = complex(view.value)
                 self._note_kind(view.type)
-                # A pickle has no complex number: weights_only allows the call that makes one.
+                # Pickles have no complex number: weights_only allows this call.
                 return Opaque(
                     "reduce",
                     Global("__builtin__", "complex"),
