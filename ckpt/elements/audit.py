@@ -51,6 +51,7 @@ def crc_of_bytes(place: Range, first: int, count: int) -> int:
         return crc
     begin = place.offset + first
     end = begin + count
+    # Anything smaller than a step needs no buffer: one read takes all of it.
     view = memoryview(thread_buffer(0, _STEP)) if count >= _STEP else memoryview(b"")
     with reading_ahead_at_once([(place.source, begin, end)]):
         while end - begin >= _STEP:
@@ -221,6 +222,7 @@ class Audit:
             if record in self._known:
                 continue
             self._known.add(record)
+            # A small record takes less time than handing it to a thread.
             if record.size <= SMALL and record.inflated is None:
                 self._compare_crc(checksum, crc_of(record))
                 continue
@@ -264,4 +266,5 @@ class Audit:
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
+            # After an error nobody asks for what is left in the queue.
             self._pool.shutdown(cancel_futures=True)

@@ -68,6 +68,7 @@ class Box(NamedTuple):
 
     def is_run(self, shape: Sequence[int]) -> bool:
         """Tell whether its elements follow each other in a tensor of this shape."""
+        # Whole dimensions at the end, a part of one before, one index of all others.
         inner = len(shape)
         while inner and self.sizes[inner - 1] == shape[inner - 1]:
             inner -= 1
@@ -277,7 +278,9 @@ class Boxes(BasePlace):
         if self._order is None:
             self._order = self._sort_boxes()
         placed, ends = self._order
+        # All boxes before this one end at the first byte, or earlier.
         for begin, end, box in placed[bisect_right(ends, first) :]:
+            # In the order of first bytes, so no later box begins earlier.
             if begin >= last:
                 return
             if end > first:
@@ -340,6 +343,7 @@ class Boxes(BasePlace):
         boxes = [box for box in self.boxes if prod(box.sizes)]
         end = start + count
         held = _Buffers()
+        # Bands are of whole elements: bytes that were not asked for are cut off below.
         for band in _split_bands(self.shape, width, start // width, -(-end // width)):
             data = _fill_band(band, self.shape, width, boxes, held)
             begin = band.start * width
@@ -441,6 +445,7 @@ def _split_bands(
         outer_number, first = divmod(row_number, rows)
         last = min(rows, first + rows_at_once, end_row - outer_number * rows)
         outer: list[int] = []
+        # The number of a row, counted through all dimensions before, as their indices.
         for size in reversed(shape[:level]):
             outer_number, index = divmod(outer_number, size)
             outer.append(index)
@@ -464,6 +469,7 @@ def _fill_band(
     for box in boxes:
         if not _reaches_band(box, band):
             continue
+        # A tensor without dimensions is one row.
         offset, size = (box.offsets[level], box.sizes[level]) if shape else (0, 1)
         low = max(band.first, offset)
         high = min(band.last, offset + size)
@@ -519,6 +525,7 @@ def _scatter_box(
     """Put the elements of a box at its place among the elements of a shape."""
     import numpy as np
 
+    # numpy has no integer of 16 bytes, as complex128 has them.
     kind = f"u{width}" if width in (1, 2, 4, 8) else f"V{width}"
     whole = np.frombuffer(data, kind).reshape(shape)
     box_slices = tuple(

@@ -207,6 +207,7 @@ class _Part(NamedTuple):
         for difference in differences:
             assert difference is not None
             whole.merge(difference)
+            # Lines are tested in one task: the last difference has their answer.
             whole.odd = difference.odd
             whole.seen = difference.seen
         index = None
@@ -302,6 +303,7 @@ def plan_comparison(
     are computed for equal tensors too. With `histogram` the differences are counted in
     bins. With `lines` the rows and columns are told that the base does not have.
     """
+    # Other numbers of parts are refused in the next line.
     pairs = list(zip(parts_of(before), parts_of(after), strict=False))
     if not _have_same_parts(before, after):
         return Comparison(before, (), (), always, is_other=True)
@@ -627,6 +629,7 @@ def _read_short_pair(before: TensorRef, after: TensorRef) -> tuple[bytes, bytes]
 
 def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
     """Tell whether the elements are the same byte for byte."""
+    # Smaller elements share bytes, which are compared as they are stored.
     if before.dtype.bits < 8:
         return same_bytes(_stored_bytes(before), _stored_bytes(after))
     if _are_same_blocks(before, after):

@@ -134,6 +134,7 @@ class Computed(PlaceInOrder):
         storage = self.of.storage
         if self.dtype != self.of.dtype or not is_all(self.of) or is_big(storage):
             return self
+        # The elements as they are stored: ranges of a file can be copied by the kernel.
         return storage.noted or self
 
     def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
@@ -200,6 +201,7 @@ def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
         # First, because this raises where bytes are missing.
         stored = place.as_stored(*ref.extent)
         is_own_dtype = dtype is None or dtype == ref.dtype
+        # Elements of one byte have no order of bytes.
         is_turned = ref.conj or ref.neg or (place.big and ref.dtype.bits > 8)
         if stored is not None and is_own_dtype and not is_turned and is_dense(ref):
             return stored
@@ -214,12 +216,14 @@ def little_endian_storage(storage: Storage) -> Storage:
         return storage
     count = storage.nbytes * 8 // storage.dtype.bits
     whole = tensor_ref(storage, storage.dtype, (count,), (1,), 0)
+    # The checksum is of the bytes before they were swapped.
     return storage._replace(place=Computed(whole, storage.dtype), crc=None)
 
 
 def can_cut(ref: TensorRef) -> bool:
     """Tell whether any span of the elements can be read by itself, as bytes."""
     place = ref.storage.place
+    # Spans are counted in bytes, and an element of 4 bits may begin inside of one.
     return ref.dtype.bits >= 8 and place is not None and place.can_cut and is_dense(ref)
 
 
@@ -234,6 +238,7 @@ def fill_span(ref: TensorRef, first: int, last: int, into: memoryview) -> None:
         return
     part = slice_of(ref, first, last)
     run = place_of(part).run
+    # Straight into the buffer, without a block in between.
     if run is not None:
         run.source.read_into(run.offset, into)
         return

@@ -25,6 +25,7 @@ def _power_of_x(count: int) -> int:
     """x to the power of 8 × count, modulo the polynomial. Most spans, and most records
     of an archive, have one of few sizes.
     """
+    # Bit k of the count is x to the power of 2**(k + 3), since a byte has 8 bits.
     power, squared = _ONE, 3
     while count:
         if count & 1:
@@ -47,6 +48,7 @@ def _squared_powers() -> tuple[int, ...]:
 
 def _multiply_polynomials(first: int, second: int) -> int:
     """Multiply two polynomials over GF(2), modulo the polynomial of CRC-32."""
+    # Bits are reflected: bit 31 is the factor of 1, bit 30 the factor of x.
     product = 0
     for bit in range(31, -1, -1):
         if first >> bit & 1:

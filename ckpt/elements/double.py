@@ -56,6 +56,7 @@ def measure_delta(
     nan = inf = (0, 0)
     reference = _sum_squares(wide)
     squares = dot_product(apart, apart)
+    # Two sums tell whether any element needs a closer look.
     if not isfinite(reference + squares):
         # NaN, an infinity, or numbers whose squares are too large
         old_nan, new_nan = np.isnan(old), np.isnan(new)
@@ -75,6 +76,7 @@ def measure_delta(
         if finite is not None:
             within &= finite
         is_close = not bool(np.any(unequal & ~within))
+    # Finding the index takes another pass, so only a new peak is looked for.
     at = int(np.argmax(apart)) if largest > peak else None
     differing = _count_true(unequal)
     return Delta(differing, squares, reference, largest, at, is_close, nan, inf)
@@ -128,6 +130,7 @@ def widen_numbers(values: Array, row: int) -> Array:
 
 
 def _sum_squares(wide: Array) -> float:
+    # A complex number counts as its two parts.
     parts = wide.view("f8")
     return dot_product(parts, parts)
 
@@ -164,14 +167,17 @@ def measure_moments(values: Array) -> Moments:
         added = float(wide.sum())
     if not len(values):
         return Moments(0, nan, inf)
+    # Of the numbers as they are stored: float64 cannot hold each int64.
     low = values.min().item()
     high = values.max().item()
+    # If the bounds leave no room for zeros none are counted.
     zeros = _count_true(values == 0) if low <= 0 <= high else 0
     squares = dot_product(wide, wide)
     mean = added / len(wide)
     # The sum of the squared distances from the mean. Where the mean is large beside
     # them, this loses digits.
     spread = squares - added * mean
+    # Written with `not`, because NaN, of squares that are too large, compares false.
     if not spread > squares / 64:
         row = thread_rows().row("f8", _ROW + 1, len(wide))
         apart = np.subtract(wide, mean, out=row)

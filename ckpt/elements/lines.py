@@ -142,6 +142,7 @@ class LineSums:
     ) -> None:
         import numpy as np
 
+        # A row is added up in a few pieces; a column gets a sum from every block.
         self.by_row = np.zeros((3, rows), "<f4")
         self.by_column = np.zeros((3, columns))
         self._places = (0, 1, 2) if has_both else (0, 1 + base)
@@ -166,6 +167,7 @@ class LineSums:
             while begin < len(before):
                 row, column = divmod(self._at, self._columns)
                 left = len(before) - begin
+                # A block may begin inside of a row: its rest first, then whole rows.
                 width = min(left, self._columns - column)
                 height = left // self._columns if width == self._columns else 1
                 end = begin + height * width
@@ -203,6 +205,7 @@ class LineSums:
 
 def _is_far(error: Array, base: Array, share: float = _SHARE) -> Array:
     """Tell of lines whether their squared error is as large as an odd one's."""
+    # An error beside a line of zeros is no share of anything.
     is_far: Array = (error > share**2 * base) & (base > 0)
     return is_far
 
@@ -242,6 +245,7 @@ class Sums(NamedTuple):
             usual_ones = members & (cosines >= _ALIKE)
             usual = self.error[usual_ones]
             if len(usual) >= _FEWEST:
+                # Not the largest one: an odd line may look alike by chance.
                 most = _TIMES * float(np.quantile(usual, 0.95))
                 is_odd = members & is_apart & (self.error > most)
                 is_odd |= is_gone & self._cannot_go(members, usual_ones)
@@ -352,6 +356,7 @@ def _matrices(ref: TensorRef, columns: int, step: int) -> Iterator[Array]:
     size = ref.dtype.nbytes(columns * step)
     rest = b""
     for block in elements(ref):
+        # Blocks end anywhere: what is left of a row waits for the next one.
         block = rest + block if rest else block
         cut = len(block) - len(block) % size
         for begin in range(0, cut, size):

@@ -92,6 +92,7 @@ def packed_blocks(ref: TensorRef) -> Iterator[bytes]:
     block = ref.dtype.block
     assert place is not None
     assert block is not None
+    # Blocks that cannot be decoded cannot be swapped either: they stay as stored.
     if not place.big or not can_unpack(ref):
         yield from place.read_blocks(*ref.extent)
         return
@@ -100,6 +101,7 @@ def packed_blocks(ref: TensorRef) -> Iterator[bytes]:
     decoder = decoder_of(block.decoder)
     step = max(1, READ // block.nbytes) * block.nbytes  # whole blocks
     for first in range(0, ref.nbytes, step):
+        # A place yields its bytes in pieces that may end inside of a block.
         data = b"".join(place.read_blocks(first, min(step, ref.nbytes - first)))
         rows = np.frombuffer(data, "u1").reshape(-1, block.nbytes)
         yield decoder.swap_fields(ref.dtype.name, rows).tobytes()

@@ -142,6 +142,7 @@ def _dotted_piece(module: str, part: str, style: Style, method: Method) -> Piece
     # PEFT wraps the model once, and in newer versions each layer too.
     layer = module.removeprefix("base_model.model.").replace(".base_layer", "")
     first, _, rest = layer.partition(".")
+    # A name of one part is a layer, and no part of a pipeline.
     component = _COMPONENTS.get(first, "") if rest else ""
     if component:
         layer = rest
@@ -215,6 +216,7 @@ def adapter_of(names: Sequence[str], tensors: Sequence[Tensor]) -> Adapter | Non
         if piece.part in _RANKED and tensors[number].shape
     }
     return Adapter(
+        # The first of several that are as frequent.
         max(dict.fromkeys(styles), key=styles.count),
         methods,
         layers,

@@ -25,6 +25,7 @@ Rule = Callable[[str], str]
 """A name -> the name to compare."""
 
 
+# Rules that are planned to the end: each plan pairs all names again.
 _SUGGESTED = 4
 _NOTABLE = 10
 """Percent of the names of the smaller side that doubtful words must make meet before
@@ -100,6 +101,7 @@ class Alignment:
         inner = inner_modules(names)
         self._places: dict[int, tuple[str, ...]] = {}
         """A way -> the places of the wrappers around parts that it takes away."""
+        # From the surest to the boldest: on a tie `best_ways` takes the first one.
         choices = (inner.sure, inner.sure + inner.possible, inner.every)
         for places in dict.fromkeys(choices):
             if places:
@@ -115,10 +117,12 @@ class Alignment:
         try:
             return indices_by_name(self._section, rule, self._path, self._keep)
         except UsageError:
+            # Two tensors of one name: nobody can take this way, and `require` says why.
             return None
 
     def require(self, way: int) -> dict[str, int]:
         """The names of a way. Raises UsageError when two tensors would become one."""
+        # A way that is None is built again for the text of its error.
         return self.ways[way] or indices_by_name(
             self._section, self._rules[way], self._path, self._keep
         )
@@ -247,6 +251,7 @@ def pair_tensors(
     smaller = min(len(plain.one), len(plain.two))
     if len(plain.partners) == smaller:
         return plain
+    # Below ENOUGH a mapping is looked for, among names without wrappers.
     if 100 * len(plain.partners) < ENOUGH * smaller:
         ways = _bare_ways(one, two, ways)
     bare = _as_they_are(one, two, ways)
@@ -312,6 +317,7 @@ def _asked_ways(one: Alignment, two: Alignment) -> tuple[int, int]:
     """
     first = one.require(0)
     second = two.require(0)
+    # Equal names need no way, even where wrappers stand in them.
     if first.keys() == second.keys():
         return 0, 0
     # Names that only one side has, and that would go together, ask for it.
@@ -354,6 +360,7 @@ def _planned_rename(
     shapes_of_two = two.shapes_of(plan.two)
     met = 0
     for name, partner in plan.partners.items():
+        # A name that meets a tensor of another shape helps nobody.
         if shapes_of_one[partner] == shapes_of_two[name]:
             met += 1
     if met <= partners:

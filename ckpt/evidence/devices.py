@@ -51,6 +51,7 @@ def check_device(tag: str) -> str:
         return tag
     kind, colon, number = tag.lower().partition(":")
     hint = "known: cpu cuda:N mps xpu:N npu:N hpu:N mtia:N mlu:N"
+    # Other programs say gpu:0, or the number alone.
     if kind in ("gpu", "cuda") or (kind.isdigit() and not colon):
         index = number or (kind if kind.isdigit() else "0")
         hint = f"did you mean cuda:{index}?" if index.isdigit() else hint

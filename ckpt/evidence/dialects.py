@@ -81,6 +81,7 @@ _BGR = (
 _RESNET = (
     ("conv1.", "stem.conv1."),
     ("bn1.", "stem.conv1.norm."),
+    # detectron2 counts the stem as the first stage, so layer1 is its res2.
     *((f"layer{stage}.#.conv{n}.", f"res{stage + 1}.#.conv{n}.") for stage in range(1, 5) for n in (1, 2, 3)),
     *((f"layer{stage}.#.bn{n}.", f"res{stage + 1}.#.conv{n}.norm.") for stage in range(1, 5) for n in (1, 2, 3)),
     *((f"layer{stage}.#.downsample.0.", f"res{stage + 1}.#.shortcut.") for stage in range(1, 5)),
@@ -339,22 +340,26 @@ def _name_readings(name: str) -> Iterator[tuple[str, str, str, str]]:
     module, _, leaf = name.rpartition(".")
     if leaf in _ENDS:
         yield from _cell_readings(name, "")
+    # A cell of a module ends with a dot: its last word stands before the leaf.
     if _without_numbers(module.rpartition(".")[2]) in _ENDS:
         yield from _cell_readings(module + ".", leaf)
 
 
 def _without_numbers(word: str) -> str:
+    # A number in a word is `#` in the cells: `encoder_layer_3`.
     return word if word in _ENDS else "#".join(re.split("[0-9]+", word))
 
 
 def _cell_readings(text: str, leaf: str) -> Iterator[tuple[str, str, str, str]]:
     numbers = [found.span() for found in re.finditer("[0-9]+", text)]
     start = 0
+    # Parts of the name in front of a cell are the prefix of the model.
     for _ in range(_DEPTH):
         if text[start:] in _PLACES:
             yield text[:start], text[start:], "", leaf
         for first, last in numbers:
             cell = f"{text[start:first]}#{text[last:]}"
+            # A number in front of the cell belongs to the prefix.
             if first >= start and cell in _PLACES:
                 yield text[:start], cell, text[first:last], leaf
         start = text.find(".", start) + 1
@@ -369,6 +374,7 @@ def dialects_of(names: Iterable[str]) -> list[Dialect]:
     seen: dict[_Candidate, set[tuple[int, int]]] = {}
     for name in names:
         for prefix, cell, number, _ in _name_readings(name):
+            # Cells without a number (`norm.`, `head.`) are words of many models.
             if not number:
                 continue
             for family, column, row, part in _PLACES[cell]:
@@ -434,6 +440,7 @@ def dialect_translations(one: Iterable[str], two: Iterable[str]) -> list[Transla
     out = []
     for dialect in dialects_of(one):
         other = others.get(dialect.family.name)
+        # Names of one column are the same on both sides: there is nothing to translate.
         if other is not None and other.column != dialect.column:
             out.append(_dialect_translation(one, two, dialect, other))
     return out
@@ -445,6 +452,7 @@ def _dialect_translation(
     translated = Translation({}, {}, {}, mine, other)
     for name in names:
         for prefix, cell, number, leaf in _name_readings(name):
+            # A head has no number, and may lie beside what the prefix holds.
             is_beside = not number and not prefix
             if prefix != mine.prefix and not is_beside:
                 continue
@@ -467,6 +475,7 @@ def _dialect_translation(
             else:
                 translated.names[name] = cells[max(part, 0)]
             break
+    # Two of query, key and value make no tensor.
     incomplete = [text for text, parts in translated.joins.items() if not all(parts)]
     for text in incomplete:
         del translated.joins[text]

@@ -73,6 +73,7 @@ def emptied_of(section: Section) -> Emptied | None:
     flat, listed = _flat_and_listed(names, looks, lists)
     if flat:
         return _make_emptied("flat", section, flat, len(names))
+    # A partition leaves lists of no element or of one in the place of parameters.
     shapes = {distinct[key].shape for key in lists}
     is_usual = shapes.isdisjoint(((0,), (1,)))
     if is_usual and sum(_is_of(_LARGE, name) for name in listed) < _LEAST:
@@ -80,6 +81,7 @@ def emptied_of(section: Section) -> Emptied | None:
     rows = [
         (name, look)
         for name, look in zip(names, looks, strict=True)
+        # e3nn registers output_mask, which is empty in sound models too.
         if look.dtype.kind == "float" and not name.endswith("output_mask")
     ]
     matrices = [(name, look) for name, look in rows if _is_of(_MATRICES, name)]
@@ -111,6 +113,7 @@ def _flat_and_listed(
         return [], listed
     flat = [name for name in listed if _FLAT.search(name)]
     if not flat:
+        # FairScale numbers them, so `flat_param_0` does not end with the word.
         flat = [name for name in rows if _FLAT.search(name)]
     return flat, listed
 
@@ -123,6 +126,7 @@ def _names_of_pieces(matrices: Sequence[tuple[str, Tensor]]) -> list[str]:
     are_lists = all(len(look.shape) == 1 for _, look in large)
     if len(large) < _LEAST or not are_lists:
         return []
+    # Lists of no element or of one are the kinds `empty` and `single`.
     if all(look.numel <= 1 for _, look in large):
         return []
     return [name for name, _ in large]
@@ -173,6 +177,7 @@ def _is_emptied(empty: Sequence[str], rows: Sequence[tuple[str, Tensor]]) -> boo
     if len(empty) == len(rows):
         return True
     missing = set(empty)
+    # ZeRO-3 keeps small tensors whole (param_persistence_threshold): biases, norms.
     weights = [name for name, _ in rows if not name.endswith("bias")]
     matrices = [name for name in weights if _is_of(_MATRICES, name)]
     return _is_most(missing, weights) or _is_most(missing, matrices)

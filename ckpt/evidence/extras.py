@@ -50,9 +50,11 @@ def extra_kind(leaf: str, tensor: Tensor, beside: Set[str]) -> ExtraKind | None:
     names beside it, or None.
     """
     if leaf in _THOP:
+        # thop registers both, of one number each: one alone may be a model's own.
         return "thop" if beside >= _THOP and tensor.numel == 1 else None
     if leaf in _TORCHSTAT:
         has_others = len(_TORCHSTAT & beside) >= _LEAST
+        # The longest of them are shapes without the batch, of three or four numbers.
         return "torchstat" if has_others and tensor.numel <= 4 else None
     return "computed" if _is_computed(leaf, tensor, beside) else None
 
@@ -64,10 +66,12 @@ def _is_computed(leaf: str, tensor: Tensor, beside: Set[str]) -> bool:
     kind = tensor.dtype.kind
     axes = len(tensor.shape)
     if leaf in ("position_ids", "relative_position_index"):
+        # transformers saved position_ids of [1, 512]; the index of Swin is a matrix.
         return kind == "int" and axes in (1, 2) and tensor.numel > 1
     if leaf == "inv_freq":
         return kind == "float" and axes == 1
     if leaf == "masked_bias":
+        # GPT-2 of transformers keeps -1e4 in it, beside the causal mask `bias`.
         return tensor.numel == 1 and "bias" in beside
     return leaf == "bias" and is_mask(tensor.shape)
 
@@ -87,6 +91,7 @@ def find_extras(
 ) -> dict[ExtraKind, list[str]]:
     """The tensors of a model that carry no weights, by their kind."""
     text = "\n".join(names)
+    # One search through all names is cheaper than looking at the end of each.
     if not any(word in text for word in _WORDS):
         return {}
     leaves: dict[str, set[str]] = {}
@@ -183,6 +188,7 @@ def exclude_patterns(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
         if len(texts) > 2 * _LEAST:
             continue
         globs = Globs((), texts)
+        # A glob that also matches a tensor of another kind would leave out weights.
         if all((name in wanted) != globs.match(name) for name in names):
             return texts
     return []

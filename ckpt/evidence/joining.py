@@ -42,10 +42,12 @@ def names_in_torch(names: Sequence[str]) -> Callable[[str], str]:
     The attributes of wrappers go from the beginning only where all names have them: a
     model may have a part `module`.
     """
+    # None until the first name is seen: an empty text says that nothing is common.
     common: str | None = None
     for name in names:
         prefix = wrapper_prefix(name)
         while common is not None and not prefix.startswith(common):
+            # A beginning is cut at a dot: half of a word is no attribute of a wrapper.
             common = common[: common.rstrip(".").rfind(".") + 1]
         common = prefix if common is None else common
         if not common:
@@ -55,6 +57,7 @@ def names_in_torch(names: Sequence[str]) -> Callable[[str], str]:
     def rule(name: str) -> str:
         rest = name.removeprefix(start)
         parent, _, last = rest.rpartition(".")
+        # All attributes that `own_name` takes away begin with an underscore.
         parent = own_name(parent) if "_" in parent else parent
         return f"{parent}.{last}" if parent else last
 
@@ -69,6 +72,7 @@ def join_names(
     With `knows_order` the tensors of the model are in its order; by default the format
     of the file decides it.
     """
+    # An optimizer alone in its file names its parameters: no model is there to match.
     if match.by_name or (
         match.slots and not match.models and all(slot.name for slot in match.slots)
     ):
@@ -104,6 +108,7 @@ def join_names(
         for index in match.indices
         if index is not None
     )
+    # Under one key torch would keep the state of the last one alone.
     if len(set(names)) < len(names):
         return Joined(match, reason="two of its parameters would get one name")
     doubtful = _by_order(checkpoint, match)
@@ -159,6 +164,7 @@ def _by_order(checkpoint: Checkpoint, match: Match) -> set[int]:
             if slot.shape is not None
         }
         for number in shapeless:
+            # A shape that a state has too leaves open which tensor has none.
             if shapes.get(number) not in shapes_with_state:
                 doubtful.discard(number)
         return doubtful

@@ -132,6 +132,7 @@ def _load_by_template(checkpoint: Checkpoint, models: Sequence[Section]) -> Load
     # Its loader finds the others by the first.
     if checkpoint.parts and checkpoint.traits.has_own_metadata:
         folder = local_path(checkpoint.path).rpartition("/")[0]
+        # A file of no folder has no slash in front; an absolute path gets it back.
         first = f"{folder}/{checkpoint.parts[0]}".lstrip("/")
         if local_path(checkpoint.path).startswith("/"):
             first = f"/{first}"
@@ -179,6 +180,7 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         (load,) = loads.values()
         # The names of a wrapper fit no model of transformers.
         is_wrapped = any(wrapped_names(part.names()) for part in models)
+        # A line of transformers would hide what the note says.
         if load.note or is_wrapped:
             return load
         # Here: a file alone has no config.
@@ -312,6 +314,7 @@ def _top_package(module: str) -> str:
 def _until_imported(refused: tuple[Refusal, ...]) -> str:
     """The package whose import ends all refusals, since it registers its classes."""
     for package, reasons in _REGISTERS.items():
+        # Every refusal must go: one that stays refuses the file anyway.
         if all(row.reason.startswith(reasons) for row in refused):
             return f" until {package} is imported"
     return ""
@@ -464,6 +467,7 @@ def _of_set(checkpoint: Checkpoint, options: str, note: str | None) -> Load:
 
 def _shards_expression(checkpoint: Checkpoint, options: str) -> str:
     folder = local_path(checkpoint.path)
+    # The path may be that of the index: the shards lie beside it.
     if folder.endswith(".json"):
         folder = folder.rpartition("/")[0]
     where = f"{folder.rstrip('/')}/" if folder else ""
@@ -493,6 +497,7 @@ def _names_of(parts: Sequence[str]) -> str:
         head, digits, tail = usual.groups()
         first, width = int(digits), len(digits)
         numbers = range(first, first + len(parts))
+        # A gap or another order in the numbers: the names are listed then.
         if [f"{head}{number:0{width}}{tail}" for number in numbers] == list(parts):
             return (
                 f'[f"{head}{{n:0{width}}}{tail}" for n in range({numbers.start}, '
@@ -506,7 +511,9 @@ def path_subscripts(path: Path) -> str | None:
     written as one.
     """
     if any(isinstance(key, NamedKey) for key in path):
+        # A key that is no text or number has no literal to paste.
         return None
+    # Attributes of a module are no items: `model["_modules"]` does not exist.
     if "_parameters" in path or "_modules" in path or "_buffers" in path:
         return None
     return "".join(

@@ -210,6 +210,7 @@ def _word_pattern(one: str, two: str) -> tuple[str, str]:
     """A regular expression and its replacement, which put words in the place of others,
     wherever these stand.
     """
+    # The first group is the beginning or the dot, so numbers count from the second.
     numbers = iter(range(2, 100))
     # A lookahead leaves the dot behind the words to the next match.
     old = re.escape(one).replace(r"\#", "([0-9]+)")
@@ -245,6 +246,7 @@ class Match(NamedTuple):
     def turned(self) -> Match:
         """The same match from the second side to the first one."""
         joins: dict[str, list[str]] = {}
+        # A third of a whole becomes a part of a join when the sides change places.
         for name, (whole, third) in self.cuts.items():
             joins.setdefault(whole, ["", "", ""])[third] = name
         cuts: dict[str, tuple[str, int]] = {}
@@ -255,6 +257,7 @@ class Match(NamedTuple):
             {one: two for two, one in self.partners.items()},
             tuple(rename.turned for rename in self.renames),
             tuple(rename.turned for rename in self.doubts),
+            # A join needs all three: one that a side lacks is no tensor to write.
             {whole: parts for whole, parts in joins.items() if all(parts)},
             cuts,
             self.layout,
@@ -300,6 +303,7 @@ def _match_sides(one: Shapes, two: Shapes, by_shape: bool, layouts: bool) -> Mat
     most elements meet is the answer.
     """
     plain = _Draft(one, two)
+    # All names of the smaller side meet: no rule can add one.
     if len(plain.partners) == plain.least:
         return plain.match()
     translations: list[Translation | AdapterTranslation | None] = [None]
@@ -368,6 +372,7 @@ class _Draft:
 
     def match(self) -> Match:
         """Return what was found."""
+        # Both drafts of a translation may doubt one rule.
         doubts = tuple({(rule.one, rule.two): rule for rule in self.doubts}.values())
         if self.translation is None:
             return Match(self.partners, tuple(self.renames), doubts)
@@ -428,6 +433,7 @@ class _Draft:
         ways = [self.names, *self._outside_names()]
         partners: dict[str, str] = {}
         used: set[str] = set()
+        # Equal shapes first: else a head of another size would take the name.
         for is_exact in (True, False):
             for way in ways:
                 for name, new in way.items():
@@ -484,6 +490,7 @@ class _Draft:
         weight and bias.
         """
         one, two = self._left()
+        # A file may be on either side of the change, so both directions are tried.
         turned_leaves = tuple((new, old) for old, new in LEAVES)
         for old, new in (*LEAVES, *turned_leaves):
             renamed: dict[str, str] = {}
@@ -522,6 +529,7 @@ class _Draft:
         """Use the beginnings by which most elements meet, when they are the only best
         ones.
         """
+        # If a translation gives two tensors one name, the dict loses one of them.
         one = {new: self.one[name] for name, new in self.names.items()}
         has_collision = len(one) < len(self.names)
         if has_collision or 100 * len(self.partners) >= ENOUGH * self.least:
@@ -551,6 +559,7 @@ class _Draft:
             draft.outside = (rename.one, rename.two)
             draft.partners = draft._pair_names()
             elements = draft.score[0]
+            # Strictly more: a beginning that only keeps what meets is no rule.
             if elements > self.score[0]:
                 trials.append(_Trial(elements, rename, draft))
         return trials
@@ -650,6 +659,7 @@ def _have_common_end(one: str, two: str) -> bool:
     """Tell whether two beginnings end with the same part, so that a shorter pair says
     the same.
     """
+    # If one is empty they are alike only where both are, which renames nothing.
     if one and two:
         # Both end with a dot, so the last part stands before an empty text.
         return one.split(".")[-2:] == two.split(".")[-2:]
@@ -700,6 +710,7 @@ def _rest_offsets(name: str) -> Iterator[int]:
     for _ in range(_DEPTH):
         yield offset
         offset = name.find(".", offset) + 1
+        # A dot at the very end leaves no rest.
         if not 0 < offset < len(name):
             return
 
@@ -718,6 +729,7 @@ def _is_model(start: Rename, one: Shapes, two: Shapes) -> bool:
     """
     inside = [start.rule(name) for name in one if name.startswith(start.one)]
     modules = {name.rpartition(".")[0] for name in inside if name in two}
+    # A tensor directly below the beginning lies in no module of it.
     modules.discard(start.two[:-1])
     if not start.one or not start.two:
         return bool(modules) or start.met == len(one) == len(two)
@@ -743,6 +755,7 @@ def _preferred_beginning(trials: Sequence[_Trial]) -> _Trial | None:
     if not trials:
         return None
     met = trials[0].draft.met()
+    # All make the same tensors meet, so it does not matter by which rule.
     if all(trial.draft.met() == met for trial in trials):
         return trials[0]
     words = [
@@ -875,6 +888,7 @@ class _Candidate:
         """Tell whether names speak for it: the words are akin, or several modules below
         them keep their names.
         """
+        # Twins have equal shapes and neighbours: only their words tell them apart.
         if are_opposite(self.rename.one, self.rename.two):
             return False
         if _is_one_sided(self.rename):
@@ -956,8 +970,10 @@ def _word_candidates(mine: _Templates, other: _Templates) -> list[_Candidate]:
             for numbers, shape in mine[first].items()
             if other[second].get(numbers) == shape
         ]
+        # A number that both sides have, with another shape, speaks against the rename.
         if not shapes or len(shapes) < len(common):
             continue
+        # Too few common numbers: other layers that happen to have one name.
         if 2 * len(common) < min(len(mine[first]), len(other[second])):
             continue
         rename = _rename_of_run(first.split("."), second.split("."), run)
@@ -993,6 +1009,7 @@ def _differing_runs(one: _Templates, two: _Templates) -> dict[tuple[str, str], _
         for context, _, size in _template_runs(second, longest):
             around.setdefault(context, []).append((second, size))
     used: Counter[tuple[str, str]] = Counter()
+    # Many names of `one` with one context make it as useless as many of `two`.
     for first in one:
         for context, _, _ in _template_runs(first, longest):
             if context in around:
@@ -1006,6 +1023,7 @@ def _differing_runs(one: _Templates, two: _Templates) -> dict[tuple[str, str], _
             for second, other_size in around[context]:
                 if first == second or not size + other_size:
                     continue
+                # Each number of a name must have a place in the other one.
                 if second.count("#") != numbers:
                     continue
                 shortest = runs.get((first, second))
@@ -1032,6 +1050,7 @@ def _rename_of_run(one: list[str], two: list[str], run: _Run) -> Rename:
     """The rename of one run of parts. An empty run takes the part before it with it, or
     is a beginning.
     """
+    # A run without parts cannot be found again in a name: its neighbour stands for it.
     start, size, other_size = run
     if not size or not other_size:
         if not start:
@@ -1088,6 +1107,7 @@ def _part_kinship(one: str, two: str) -> int:
     if set(mine) <= set(other) or set(other) <= set(mine):
         return 2
     short, long = sorted((mine[-1], other[-1]), key=len)
+    # `enc` and `encoder`.
     if len(mine) == len(other) == 1 and long.startswith(short):
         return 2
     return int(not set(mine).isdisjoint(other))
@@ -1161,6 +1181,7 @@ class Shift(NamedTuple):
         first = self.begins[0]
         last = self.last
         step = self.begins[1] - first
+        # A substitution for `--sub` is written with slashes.
         if last - first >= _NUMBERED or "/" in self.one or first + step < 0:
             return []
         # In this order no substitution meets a number that one before it made.
@@ -1204,6 +1225,7 @@ def shift_of(one: Shapes, two: Shapes, partners: Mapping[str, str]) -> Shift | N
                 now += other[new].get(numbers) == shape
                 moved += other[new].get(shifted) == shape
             least += min(len(mine[old]), len(other[new]))
+        # Some may meet by chance now; the shift must make all of them meet.
         if 0 < now < moved == least:
             return Shift(first, second, begins, max(map(int, numbers_of_one)))
     return None
@@ -1251,6 +1273,7 @@ def _match_by_shape(one: Shapes, two: Shapes) -> dict[str, str]:
     for first, second in zip(rest_of_one, rest_of_two, strict=False):
         leaves = {first.rpartition(".")[2], second.rpartition(".")[2]}
         are_other_leaves = len(leaves) > 1 and leaves <= _LEAVES
+        # Order alone is the evidence here: behind the first mismatch it says nothing.
         if one[first] != two[second] or are_other_leaves:
             break
         if _may_pair(first, second):
@@ -1266,6 +1289,7 @@ def _pair_alike_templates(mine: _Templates, other: _Templates) -> dict[str, str]
     pairs: dict[str, str] = {}
     for key, firsts in _group_alike(mine).items():
         seconds = alike_of_two.get(key, [])
+        # Another count: nothing tells which of them lacks a partner.
         if len(firsts) != len(seconds):
             continue
         for first, second in zip(firsts, seconds, strict=True):

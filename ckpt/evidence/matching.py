@@ -150,6 +150,7 @@ def matches(
     if model is not None:
         path, parameters, trained = model
         count = sum(_count_slots(groups) for _, groups in held)
+        # Scripts pass all parameters, or those that require a gradient.
         matching.order(path, trained if count == len(trained) else parameters)
     return tuple(
         match._replace(is_flat=_is_flat(match.optimizer))
@@ -350,6 +351,7 @@ def _parameter_shape(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | No
     for row, column in _FACTORS:
         # Vectors have factors without dimensions, which say nothing.
         if shapes.get(row) and shapes.get(column):
+            # row_var of torch ends with a dimension of 1.
             kept = shapes[row][:-1] if row == "row_var" else shapes[row]
             return (*kept, shapes[column][-1])
     for name in _ELEMENTWISE:
@@ -762,6 +764,7 @@ def each_once(rows: Iterable[tuple[int, Entry]]) -> list[int]:
     indices = []
     for index, entry in rows:
         tensor = entry.tensor
+        # Empty tensors have no memory that could be tied.
         if isinstance(tensor, TensorRef) and tensor.numel:
             if tensor.view in seen:
                 continue
@@ -845,6 +848,7 @@ def _decay_kinds(
                 unknown[decay is True] += 1
             else:
                 shapes[decay is True].append(slot.shape)
+    # The group with matrices is the one that decays, whatever its field says.
     if not any(len(shape) > 1 for shape in shapes[True]):
         shapes = {True: shapes[False], False: shapes[True]}
         unknown = {True: unknown[False], False: unknown[True]}
@@ -856,6 +860,7 @@ def _decay_kinds(
     if not any(len(shape) < 2 for shape in vectors):
         return None
     for kind in (True, False):
+        # A rule that few shapes show is none.
         if len(shapes[kind]) < max(2, unknown[kind]):
             return None
     kinds: list[bool] = []

@@ -14,6 +14,7 @@ from ckpt.pickle.judge.names import is_known
 from ckpt.tree.find import HOOKS, REGISTERED
 from ckpt.tree.view import View, look
 
+# Containers in each other, and nodes, that are looked at: a hostile file has more.
 _DEPTH = 8
 _VISITS = 1_000_000
 

@@ -233,6 +233,7 @@ def _numbered_by_file(survey: Survey, asked: Numbers, section: str | None) -> Nu
     checkpoint = survey.checkpoint
     model = survey.only_model(section)
     _refuse_disorder(checkpoint, model)
+    # From facts that the file says for sure to what names suggest.
     count = (
         _by_parameters(survey, model)
         or _by_optimizer(survey, model)
@@ -430,6 +431,7 @@ def _ordered_parameters(
             likely += place.indices
     known = [index for index in likely if survey.roles[index].role == "parameter"]
     held = sum(len(_numbers_of(use, model)) for use in _uses_of_model(survey, model))
+    # As many in the optimizer as in one of these lists: then they are that list.
     for indices in (every, likely, known):
         if held == len(indices):
             return indices, ""
@@ -639,6 +641,7 @@ def _best_solution(count: _Count, asked: Numbers) -> tuple[_Solved | None, str |
         # The rules come with the weakest first, so an equal score keeps those.
         if best is None or score > best[0]:
             best = score, solved, rules.text(asked, count)
+        # Each number has one tensor: stronger assumptions cannot say more.
         if score[0] == len(sizes):
             break
     return (None, None) if best is None else best[1:]
@@ -738,6 +741,7 @@ def _solve_numbers(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | No
                 asked_number = number - shift
                 listed = candidates[asked_number]
                 listed.update(dict.fromkeys(places[number].indices))
+                # With too many candidates a number is looked for no further.
                 if len(listed) > most_each:
                     wanted &= ~(1 << (total - asked_number))
             before = counted(number, after)
@@ -785,6 +789,7 @@ def _rules_of_place(place: _Place, rules: _Rules) -> _Step:
 
 def _set_of(numbers: Iterable[int]) -> int:
     """An integer with these bits."""
+    # Setting bits of one large int would copy it each time.
     held = bytearray()
     for number in numbers:
         byte = number >> 3
@@ -867,6 +872,7 @@ def _assumption_of_model(
     record = match.record
     names = record.numbered
     held = _held_counts(survey)
+    # Scripts pass all parameters, or those that require a gradient.
     if held and held.isdisjoint((len(names), len(record.parameters))):
         return (
             "the factory freezes what the run froze: the optimizer holds "

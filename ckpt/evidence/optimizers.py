@@ -26,6 +26,7 @@ _FAMILIES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset(("square_avg", "acc_delta")), "Adadelta"),
     (frozenset(("prev", "step_size")), "Rprop"),
     (frozenset(("mu", "eta", "ax")), "ASGD"),
+    # RMSprop after Adadelta, whose state has square_avg too.
     (frozenset(("square_avg",)), "RMSprop"),
     (frozenset(("sum",)), "Adagrad"),
     (frozenset(("old_dirs",)), "LBFGS"),
@@ -117,6 +118,7 @@ def _family_of(states: Sequence[tuple[Node, Node]]) -> str | None:
 def _learning_rate(group: Mapping[str | int, Node]) -> float | None:
     """The learning rate of a group, a number or a tensor of one number; else None."""
     rate = group.get("lr")
+    # A bool counts as a number for `counter`.
     return None if type(rate) is bool else counter(rate)
 
 
@@ -163,9 +165,11 @@ def _split_name_and_field(text: str, names: dict[str, Dict]) -> tuple[str, str]:
     """The name of a parameter and the field of its state, which may have dots of its
     own (Shampoo).
     """
+    # The last dot first: a name of a parameter has dots, and most fields have none.
     for name, field in cut_at_dots(text):
         if name in names:
             return name, field
+    # No group has this name, so the usual field without dots is all that can be meant.
     name, _, field = text.rpartition(".")
     return name, field
 

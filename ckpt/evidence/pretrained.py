@@ -63,6 +63,7 @@ def pretrained_class(checkpoint: Checkpoint) -> str | None:
         ),
         ("diffusers", config.get("_class_name"), "_diffusers_version"),
     ):
+        # Each package writes its version: without it another program wrote the config.
         if (
             mark not in config
             or not isinstance(name, str)
@@ -74,6 +75,7 @@ def pretrained_class(checkpoint: Checkpoint) -> str | None:
             for member in checkpoint.members
             if member.is_model or not member.key
         ]
+        # Of files with another name from_pretrained finds none by itself.
         if weights and all(_WEIGHTS[package].fullmatch(file) for file in weights):
             return f"{package}.{name}"
     return None
@@ -131,6 +133,7 @@ def foreign_code(checkpoint: Checkpoint) -> str | None:
 def _names_code(key: str, value: Node) -> bool:
     """Tell whether a value of a document names code, or has a loader run some."""
     if key.endswith("_implementation"):
+        # One word for all parts of a model, or a dict with a word for each.
         words = [item for _, item in children_of(value)] or [value]
         return not all(
             word is None
@@ -154,6 +157,7 @@ def merged_parts(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     parts: dict[str, str] = {}
     for name, shape in shapes.items():
         lora_a = name.replace(".lora_B.", ".lora_A.")
+        # The kernel of the grouped convolution has the size 1.
         if lora_a == name or len(shape) != 3 or shape[2] != 1:
             continue
         if len(shapes.get(lora_a, ())) == 2:
@@ -202,6 +206,7 @@ def pipeline_line(checkpoint: Checkpoint, path: str) -> str | None:
         _VARIANT.search(member.file) for member in checkpoint.members if member.is_model
     ]
     variants = {"" if match is None else match[1] for match in found}
+    # diffusers takes one variant for all parts of a pipeline.
     if name is None or len(variants) != 1:
         return None
     if foreign_code(checkpoint) is not None:

@@ -176,6 +176,7 @@ def record_of(checkpoint: Checkpoint) -> ModelRecord | None:
         return None
     try:
         return _parse_record(dict(children_of(node)))
+    # A column that is shorter than its neighbours is a ValueError of `zip`.
     except (_NotOursError, ValueError):
         return None
 
@@ -188,6 +189,7 @@ class _NotOursError(Exception):
 
 
 def _parse_record(fields: dict[str | int, Node]) -> ModelRecord:
+    # The version is not compared: another one with these columns reads the same.
     if type(fields.get("snapshot")) is not int:
         raise _NotOursError
     modules = dict(children_of(fields.get("modules")))
@@ -246,6 +248,7 @@ def _parse_loose_modules(columns: dict[str | int, Node]) -> tuple[LooseModule, .
         strict=True,
     )
     modules = tuple(LooseModule(*row) for row in rows)
+    # A stranger's file may claim any number, and texts add these up.
     if any(module.parameters < 0 for module in modules):
         raise _NotOursError
     return modules

@@ -48,6 +48,7 @@ def reordered(survey: Survey) -> list[Reordered]:
     """The optimizers whose state has the shapes of all parameters of one model, and in
     no order that a model gives.
     """
+    # Without an order in the file there is none to differ from.
     if not survey.checkpoint.traits.keeps_order:
         return []
     found = []
@@ -84,6 +85,7 @@ def _of_model(survey: Survey, match: Match, model: Section) -> Reordered | None:
     )
     shapes = [survey.tensors[index].tensor.shape for index in indices]
     counts = Counter(shapes)
+    # Shapes that the subtraction leaves are not in the model so often.
     if len(shapes) != len(given) or Counter(known) - counts:
         return None
     blocks: dict[str, list[str]] = {}
@@ -102,6 +104,7 @@ def _of_model(survey: Survey, match: Match, model: Section) -> Reordered | None:
     row = Reordered(
         match, model, differs, (given[differs] or (), shapes[differs]), names[differs]
     )
+    # Each shape is there once, so it names its tensor.
     if len(known) == len(given) and max(counts.values()) == 1:
         place = dict(zip(shapes, indices, strict=True))
         return row._replace(order=tuple(place[shape] for shape in known))
@@ -133,6 +136,7 @@ def _parts_in_order(
     found: list[tuple[str, ...]] = []
     steps = 0
     todo: list[tuple[tuple[str, ...], int]] = [((), 0)]
+    # Two orders that fit are as bad as none, so the search ends with the second.
     while todo and len(found) < 2:
         chosen, place = todo.pop()
         if len(chosen) == len(parts):
@@ -142,6 +146,7 @@ def _parts_in_order(
             if part in chosen:
                 continue
             same = _count_fitting(own, given[place : place + len(own)])
+            # A comparison that fails costs too, where many parts begin alike.
             steps += same + 1
             if steps > _STEPS:
                 return ()

@@ -213,10 +213,12 @@ def find_roles(
         from ckpt.evidence.matching import matches
 
         sure_buffers = [
+            # A likely buffer may be a parameter: the optimizer's order can decide it.
             role.role == "buffer" and role.trust in ("certain", "strong")
             for role in roles
         ]
         optimizers = matches(checkpoint, sections, sure_buffers, _parameters_of(match))
+    # The record knows the optimizers by name, so their order is not needed.
     if match is not None and match.record.optimizers:
         from ckpt.evidence.matching import recorded
 
@@ -229,6 +231,7 @@ def find_roles(
     held = _in_optimizer(checkpoint, optimizers)
     if optimizers:
         for index, role in enumerate(roles):
+            # Certain and strong roles need no hint of the optimizer.
             if held[index] is False and role.trust in ("likely", "none"):
                 roles[index] = role._replace(
                     note=f"{role.note}; not in the optimizer, so a buffer or frozen"
@@ -261,6 +264,7 @@ def _parameters_of(
     """The section of a live model, its parameters in the order of the model, and those
     that require a gradient.
     """
+    # A snapshot records its optimizers itself; a live model only has parameters.
     if match is None or match.record.source != "model":
         return None
     record = match.record
@@ -308,6 +312,7 @@ def _in_optimizer(
     views: set[object] = set()
     for index in decided:
         tensor = checkpoint.tensors[index].tensor
+        # Empty tensors share a view with all others at their place.
         if isinstance(tensor, TensorRef) and tensor.numel:
             views.add(tensor.view)
     for match in matches:
@@ -349,9 +354,11 @@ def _record_match(
     for section in sections:
         if section.kind not in ("model", "ema", "other"):
             continue
+        # A snapshot has its tensors here: it says nothing about other sections.
         if own is not None and section.path != (STATE_DICT,):
             continue
         names = section.names()
+        # The rules from the mildest to the boldest: on a tie the milder one stays.
         rules: tuple[Callable[[str], str], ...] = (
             str,
             unwrapped_name,
@@ -370,6 +377,7 @@ def _record_match(
                 best = RecordMatch(record, section, indices)
     if own is None and model is not None:
         _refuse_another_model(checkpoint, model, best)
+    # A snapshot does not record shapes.
     if best is not None and record.source == "model":
         _refuse_other_shapes(checkpoint, best)
     return best
@@ -511,6 +519,7 @@ def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
             position = end
     if named:
         for position, name in enumerate(names):
+            # The optimizer may have been given the names inside of DDP.
             if name in named or name.removeprefix("module.") in named:
                 roles[position] = _NAMED
     return roles
@@ -541,6 +550,7 @@ def _numbers_with_prefix(
         first -= 1
     while last < len(names) and names[last].startswith(begin):
         last += 1
+    # As many in the whole text as in the run: no further name begins so.
     if "\n".join(["", *names]).count(f"\n{begin}") == last - first:
         return range(first, last)
     return [index for index, name in enumerate(names) if name.startswith(begin)]
@@ -558,6 +568,7 @@ def role_alone(section: Section, number: int) -> Role:
     names = section.names()
     begin = next(block.begin for block in name_blocks([names[number]]))
     if not begin:
+        # Every name begins with an empty text: the layer would be the whole model.
         return _model_roles(section, frozenset())[number]
     layer = _numbers_with_prefix(names, begin, number)
     tensors = looks_of(section.entries)
@@ -694,6 +705,7 @@ def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:
         state = parts.get("state")
         if state is not None:
             for key, _ in children_of(state):
+                # torch numbers its states, FSDP names them by their paths.
                 if isinstance(key, str) and "." in key:
                     names.add(key)
         for _, group in children_of(parts.get("param_groups")):

@@ -58,9 +58,11 @@ def _is_grid(codes: Tensor, scale: Tensor) -> bool:
 
 def _is_packed_grid(codes: Tensor, scale: Tensor) -> bool:
     """As `_is_grid`, for codes of which one element holds several."""
+    # Codes packed along one dimension do not tell the length of a list of scales.
     if scale.numel == 1 or (len(scale.shape) == 1 and len(codes.shape) == 2):
         return True
     mine, other = codes.shape, scale.shape
+    # The lengths are compared below.
     pairs = zip(other, mine, strict=False)
     return len(mine) == len(other) and all(
         0 < few <= _PACKING * many for few, many in pairs
@@ -199,6 +201,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(
         "FP8 with scales", "weight", _EIGHT_BITS, ("scale",), _is_tiled, is_packed=False
     ),
+    # ModelOpt: the scale of a whole tensor is `weight_scale_2`.
     Layout(
         "NVFP4 with scales",
         "weight",
@@ -208,6 +211,7 @@ LAYOUTS: tuple[Layout, ...] = (
         frozenset(("float8_e4m3fn",)),
         {**_ALL, "weight_scale_2": "scale"},
     ),
+    # compressed-tensors: the same codes under other names.
     Layout(
         "NVFP4 with scales",
         "weight_packed",
@@ -226,6 +230,7 @@ LAYOUTS: tuple[Layout, ...] = (
         frozenset(("uint8", "float8_e8m0fnu")),
         _ALL,
     ),
+    # compressed-tensors, pack-quantized.
     Layout(
         "packed integers with scales",
         "weight_packed",
@@ -246,6 +251,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(
         "bitsandbytes 4-bit with scales",
         "",
+        # bnb_4bit_quant_storage: FSDP shards only tensors of one dtype together.
         frozenset(("uint8", "bfloat16", "float16", "float32")),
         (_ABSMAX,),
         _is_list,
@@ -260,6 +266,7 @@ LAYOUTS: tuple[Layout, ...] = (
         beside={"weight_format": "note"},
         is_packed=False,
     ),
+    # AWQ has the same names: `_layout_label` tells the two apart.
     Layout(
         "GPTQ with scales",
         "qweight",
@@ -284,6 +291,7 @@ LAYOUTS: tuple[Layout, ...] = (
         ("scales",),
         _is_packed_grid,
         _SCALE_TYPES | {"uint8"},
+        # MLX calls the offset of a group its bias.
         {"biases": "zero point"},
     ),
     Layout(
@@ -339,6 +347,7 @@ LAYOUTS: tuple[Layout, ...] = (
 )
 """The layouts, the first that fits counts."""
 
+# Floats hold codes for bitsandbytes alone, which `.absmax` gives away.
 _TYPES = frozenset().union(*(layout.types for layout in LAYOUTS)) - {
     "bfloat16",
     "float16",
@@ -394,6 +403,7 @@ class Scaled(NamedTuple):
         if index in self.codes:
             return index
         row = self.beside.get(index)
+        # The scale of an input says nothing about the values of the weight.
         return None if row is None or row.part == "input scale" else row.codes
 
     def what(self, index: int) -> str | None:
@@ -457,6 +467,7 @@ def find_scaled(
     for index, (name, tensor) in enumerate(zip(names, looks, strict=True)):
         if not possible:
             break
+        # A composite tensor, as torch quantizes, has its scales in itself.
         if not isinstance(tensor, TensorRef):
             continue
         for layout in layouts.get(tensor.dtype.name, ()):
@@ -506,6 +517,7 @@ def _unscaled_matrices(
         if not any(row.codes is None for row in beside.values()):
             return
     for index, tensor in enumerate(looks):
+        # Writers quantize matrices: a vector of 8-bit floats needs no scale.
         if tensor.dtype.name in _EIGHT_BITS and len(tensor.shape) > 1 and tensor.numel:
             if index not in codes and index not in beside:
                 yield index
@@ -524,6 +536,7 @@ def _name_stem(name: str, ending: str) -> str | None:
     if not name.endswith(ending):
         return None
     stem = name[: len(name) - len(ending)]
+    # `myweight` does not end with the word `weight`.
     is_word = not ending or ending[0] in "._" or not stem or stem[-1] in "._"
     return stem if is_word else None
 
@@ -561,6 +574,7 @@ def _layout_label(layout: Layout, codes: Tensor, scale: Tensor) -> str:
     dimension.
     """
     if layout.codes == "qweight" and len(scale.shape) == len(codes.shape) == 2:
+        # GPTQ packs along the rows, so codes and scales have as many columns.
         return layout.label if codes.shape[1] == scale.shape[1] else "AWQ with scales"
     return layout.label
 
@@ -574,6 +588,7 @@ def config_of(checkpoint: Checkpoint) -> Config | None:
             )
             method = fields.get("quant_method")
             if isinstance(method, str):
+                # DeepSeek-V3 writes [128, 128]; most other methods have no such key.
                 block = fields.get("weight_block_size")
                 sizes = block if type(block) is list and len(block) == 2 else []
                 numbers = [size for size in sizes if type(size) is int and size > 0]

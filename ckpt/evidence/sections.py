@@ -75,6 +75,7 @@ FLATTENED = ("state.", "param_groups.")
 """The beginnings of the keys of a flattened optimizer: `state.NAME.exp_avg`,
 `param_groups.NAME.lr`.
 """
+# `lrScheduler`, `LR_scheduler` and `lr_scheduler` are the same words.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _MODEL = (
     r"(?:.*_)?(?:model|net|net[gd]|network|weights|params|module|generator"
@@ -261,6 +262,7 @@ class _Finder:
             if covered is not None and row.path[: len(covered)] == covered:
                 continue
             loose = None if row.path else self._loose_model(row)
+            # The root does not cover its parts: the optimizer is another section.
             if loose is not None:
                 sections.append(loose)
                 continue
@@ -312,6 +314,7 @@ class _Finder:
         """Return the kind of a container that is a section, or None. Others may hold
         sections.
         """
+        # An optimizer first: its keys are surer than the words of its path.
         if _is_optimizer(row):
             return "optimizer"
         if row.path and row.path[0] in self._checkpoint.copies:
@@ -323,6 +326,7 @@ class _Finder:
         kind = kind_of_key(row.path) if len(row.path) == 1 else None
         if kind is not None and row.path not in self._above_optimizers:
             return kind
+        # Without tensors there is no structure of a model to see.
         if row.last == row.first:
             return None
         if row.has_metadata or self._is_state_dict(row) or self._is_nested_model(row):
@@ -344,9 +348,11 @@ class _Finder:
             if len(path) == 1 and isinstance(path[0], str):
                 indices.append(index)
                 dotted += "." in path[0]
+        # Names of a state dict have dots; loose tensors beside an optimizer have none.
         if not indices or 2 * dotted < len(indices):
             return None
         first, last = indices[0], indices[-1] + 1
+        # Tensors of something else lie in between, and a section is one run of them.
         if last - first != len(indices):
             return None
         return section_of(
@@ -380,8 +386,10 @@ class _Finder:
         if not direct or row.type in ("list", "tuple"):
             return False
         dotted = sum(["." in key for key in direct])
+        # Not all: `cls_token` has no dot, and a value may be a dict of its own.
         if 2 * dotted >= len(direct) and 2 * len(direct) >= len(entries):
             return True
+        # Nested dicts without a dotted name are left to `_is_nested_model`.
         if len(direct) != len(entries) and not dotted:
             return False
         if _says_model(row.path):
@@ -464,6 +472,7 @@ def kind_of_key(path: Path) -> str | None:
         if word in _FILLING or len(word) == 1 or word.isdigit():
             continue
         kinds.add(_KINDS.get(word))
+    # Two kinds in one key say neither.
     return kinds.pop() if len(kinds) == 1 else None
 
 

@@ -41,6 +41,7 @@ def order_renames(
         return tuple(renames)
     pairs = [(old, new) for new, old in partners.items()]
     starts = [rename for rename in renames if rename.kind == "start"]
+    # Of two beginnings one holds for each name, and a list applies all its rules.
     if len(starts) > 1 or not pairs:
         return _mark_exactness(renames, False)
     start = starts[0] if starts else None
@@ -85,6 +86,7 @@ def is_exact(
             new = rule(new)
         if new in taken or new != wanted.get(name, new):
             return False
+        # A tensor without a partner must not take the name that another one gets.
         if name not in wanted and new in partners:
             return False
         taken.add(new)
@@ -99,6 +101,7 @@ def _substitution_of(rename: Rename) -> Callable[[str], str]:
     """The substitution of a rename, as `ckpt rename` makes it."""
     old, new = rename.pattern
     pattern = re.compile(old)
+    # `s/OLD/NEW/` changes one place, and with `g` all of them.
     times = 1 if rename.kind == "start" else 0
     return lambda name: pattern.sub(new, name, count=times)
 

@@ -116,6 +116,7 @@ def codes_finding(names: Sequence[str]) -> Iterator[Finding]:
 def codes_of(survey: Survey) -> dict[str, str]:
     """The name of each tensor that holds codes -> its layout."""
     scaled = survey.scaled
+    # An 8-bit float whose scale lies in another file is no value either.
     indices = (*scaled.codes, *scaled.unpaired)
     return {survey.tensors[index].name: scaled.what(index) or "" for index in indices}
 
@@ -179,6 +180,7 @@ def _sentence_subject(row: Emptied, checkpoint: Checkpoint) -> str:
 
 def _is_most(row: Emptied) -> bool:
     """Tell whether what is left is no model."""
+    # `emptied_of` asks a whole model for a majority, and an adapter for one tensor.
     return not row.is_adapter or 2 * len(row.names) > row.total
 
 
@@ -206,6 +208,7 @@ def _is_of_rank(checkpoint: Checkpoint) -> bool:
     """Tell whether a file is one that DeepSpeed writes for each rank, with the shapes
     of what others hold.
     """
+    # zero_to_fp32.py of DeepSpeed takes the shapes of the flat partitions from it.
     return any(
         not row.path and "param_shapes" in row.keys for row in checkpoint.containers
     )
@@ -226,6 +229,7 @@ def _without_values(survey: Survey) -> Iterator[Finding]:
     """Yield the finding about tensors on the device meta: an error where a whole model
     is of them.
     """
+    # A live model may be on meta on purpose: nobody saved it so.
     names = [] if survey.checkpoint.traits.is_live else valueless(survey.checkpoint)
     if not names:
         return
@@ -261,6 +265,7 @@ def _no_weights_finding(checkpoint: Checkpoint) -> Iterator[Finding]:
     }
     is_named = not stems.isdisjoint(_NAMED)
     traits = checkpoint.traits
+    # A pickle without tensors may be anything; safetensors and GGUF are for tensors.
     is_plain = not (
         traits.is_pickle or traits.is_set or traits.is_folder or traits.is_foreign
     )

@@ -29,6 +29,7 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
     that `inspect` did not write.
     """
     location = locate(path)
+    # An index of shards is JSON too, and other readers open it.
     if location.is_folder() or path.endswith(".index.json"):
         return None
     with about(path):
@@ -115,6 +116,7 @@ def _make_checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
     for index, row in enumerate(rows):
         name = _parse_text(row["section"])
         end = index + 1
+        # Tensors of one section that lie apart are two runs: a section is one run.
         if sections and sections[-1].name == name and sections[-1].last == index:
             sections[-1] = sections[-1]._replace(last=end)
         else:
@@ -183,6 +185,7 @@ def _parse_entry(row: dict[str, Json]) -> Entry:
     if row["layout"] == "strided":
         storage = Storage(_parse_text(row["storage"]), device, dtype, 0, None)
         stride = tuple(_parse_count(step) for step in json_list(row["stride"]))
+        # An empty tensor would pass `tensor_ref` with any stride.
         if len(stride) != len(shape):
             raise ValueError
         tensor = tensor_ref(storage, dtype, shape, stride, _parse_count(row["offset"]))
@@ -199,6 +202,7 @@ def _parse_entry(row: dict[str, Json]) -> Entry:
 
 
 def _parse_count(value: Json) -> int:
+    # torch counts in 64 bits with a sign.
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError
     return value

@@ -67,6 +67,7 @@ _SPEC = re.compile(rb"[\x01-\x20]\0\0\0[\x02-\x80]\0[A-Z]\w{3,100}Spec\0")
 """The version, and the length and the name of the specification
 (ctranslate2/specs/model_spec.py).
 """
+# A map of MessagePack whose first key is a short text.
 _MAP = re.compile(rb"[\x81-\x8f\xde\xdf][\0-\xff]{0,4}?[\xa1-\xbf\xd9][\w./-]")
 _DARKNET = re.compile(rb"\0\0\0\0[\x01\x02]\0\0\0[\0-\x05]\0\0\0")
 """The versions 0.1 and 0.2 of Darknet (load_weights_upto of its parser.c)."""
@@ -101,6 +102,7 @@ def program_of(probe: Probe) -> Program | None:
         if head.startswith(magic):
             return program
     name = os.path.basename(probe.path).lower()
+    # The mark of a flatbuffer stands behind the four bytes of an offset.
     if head[4:8] == b"TFL3":
         return Program("TensorFlow Lite", "tf.lite.Interpreter opens it")
     # Ultralytics puts JSON and its length in front.
@@ -122,6 +124,7 @@ def _of_tensorflow(probe: Probe, name: str) -> Program | None:
     """A checkpoint of TensorFlow: an index and files of data, or one table in its first
     version.
     """
+    # A file of torch may be called so too: it begins as a zip archive or a pickle.
     if _DATA.search(name) and not probe.head.startswith((b"PK", b"\x80")):
         return Program(
             "the data of a TensorFlow checkpoint",
@@ -130,8 +133,10 @@ def _of_tensorflow(probe: Probe, name: str) -> Program | None:
     if probe.size >= _TABLE_FOOTER and probe.file.read(probe.size - 8, 8) == _TABLE_END:
         more = ", by the name before .index" if name.endswith(".index") else ""
         return Program("a TensorFlow checkpoint", f"{_TENSORFLOW}{more}")
+    # TensorFlow's file `checkpoint` is a text.
     if probe.head.startswith(b"model_checkpoint_path:"):
         return Program("the list of TensorFlow's checkpoints in this folder")
+    # The first field of a MetaGraphDef is a message: its tag 0x0A is a newline.
     if name.endswith(".meta") and probe.head.startswith(b"\n"):
         return Program(
             "the graph of a TensorFlow checkpoint",
@@ -157,6 +162,7 @@ def _protobuf_program(head: bytes, name: str) -> Program | None:
                 "tf.saved_model.load opens the folder that it lies in",
             )
         return Program("ONNX", "onnxruntime opens it, and onnx.load")
+    # Field 1 with a length has the tag 0x0A, which is a newline.
     if head[:1] != b"\n":
         return None
     if name.endswith(".caffemodel"):
@@ -186,6 +192,7 @@ def _begins_with_version(head: bytes) -> bool:
 def _field_content(data: bytes, position: int) -> bytes:
     """The beginning of a field of protobuf, whose length stands at `position`."""
     length = shift = 0
+    # Each byte has 7 bits of the length, so five of them hold any of 32 bits.
     for index in range(position, min(position + 5, len(data))):
         length |= (data[index] & 0x7F) << shift
         shift += 7

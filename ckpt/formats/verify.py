@@ -44,6 +44,7 @@ def checksums(
             if verifier is None:
                 return ChecksumReport(0, (), probe.size)
             with about(location.name):
+                # With `check` each file of a set is checked by its own format.
                 return verifier.checksums(probe, limits, worker, progress, check)
         finally:
             probe.close()
@@ -88,6 +89,7 @@ def recorded(
                 files: list[RecordedFile] = []
                 if lister is not None:
                     files = lister.recorded(probe, limits, worker, inner)
+                # Of an only file the steps are in the tree, and not in the list.
                 if lister is None or (len(files) == 1 and not files[0].name):
                     with format.read(probe, limits) as checkpoint:
                         files = files or of_sizes(checkpoint)

@@ -82,11 +82,14 @@ def as_keywords(text: str, *, is_hint: bool = False) -> str:
         name = option.replace("-", "_")
         if is_hint and option.endswith("section") and value:
             return f'{name}="{value[1:]}"'
+        # A number, or a word that stands for a value (`N`, `FILE`), stays as it is.
         plain = re.fullmatch(r" (\d[\d.]*|[A-Z][A-Z_]*|FILE\.py:FACTORY)", value)
         if plain is not None:
             return f"{name}={plain[1]}"
+        # Quotes of the shell are quotes of Python too.
         if value.startswith(" '"):
             return f"{name}={value[1:]}"
+        # A colon ends the option, and a sentence follows.
         if value.endswith(":"):
             return f'{name}="{value[1:-1]}":'
         if is_hint and option in _CHOICES:
@@ -107,6 +110,7 @@ def as_keywords(text: str, *, is_hint: bool = False) -> str:
     said = said.replace("-o in another folder", "out= in another folder")
     said = re.sub(r"(?<!\S)-o '([^']*)'", r'out="\1"', said)
     said = re.sub(r"(?<!\S)-o ([^\s,]+)", r'out="\1"', said)
+    # Two options in a row become two arguments.
     said = said.replace('" --', '", --')
     said = re.sub(r"(?<![\w-])--limit ([a-z-]+)=(\w+)", limit_of, said)
     said = re.sub(r"(?<![\w-])--([a-z][a-z-]*[a-z])( [^\s,]+)?", keyword_of, said)
@@ -141,6 +145,7 @@ class CkptError(Exception):
         """
 
     def __reduce__(self) -> tuple[object, ...]:
+        # Python would call the class with `args`, and LimitError takes others.
         return _rebuild_error, (type(self), self.args, self.__dict__)
 
     @property
@@ -173,6 +178,7 @@ class CkptError(Exception):
     def __str__(self) -> str:
         if self.path is None:
             return self.advice
+        # An empty path would leave nothing before the colon.
         return f"{self.path or repr('')}: {self.advice}"
 
     def _render_traceback_(self) -> list[str]:
@@ -330,6 +336,7 @@ def is_stopped(error: BaseException) -> bool:
     """Tell whether the fence made an error: then ckpt did what it never should, and the
     file is not to blame.
     """
+    # Other systems have no fence, and may use the number otherwise.
     return (
         isinstance(error, OSError)
         and error.errno == STOPPED

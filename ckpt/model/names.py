@@ -99,6 +99,7 @@ def name_blocks(names: Sequence[str]) -> list[Block]:
     new = tuple.__new__  # without the checks of a call of the class
     begin, first = "", 0
     for index, name in enumerate(names):
+        # A name that goes on in the same block is the usual case: no search is needed.
         if begin and name.startswith(begin):
             continue
         number = _BEGIN.match(name)

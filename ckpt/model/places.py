@@ -219,6 +219,7 @@ class Range(NamedTuple):
         if (first, last) == (0, self.size):
             return self
         assert self.inflated is None
+        # The checksum is of the whole record.
         return self._replace(
             offset=self.offset + first, size=last - first, recorded=None
         )
@@ -274,6 +275,7 @@ class Range(NamedTuple):
         if (first, last) == (0, self.nbytes):
             return self
         if self.inflated is not None:
+            # A piece may begin before the place: its first bytes are passed over.
             return Patched(None, last - first, [(-first, self)])
         return self._replace(offset=self.offset + first, size=last - first)
 
@@ -288,6 +290,7 @@ class Range(NamedTuple):
         return self
 
     def kept_bytes(self) -> bytes | None:
+        # Otherwise each view of a deflated record would inflate it again.
         if self.inflated is None or self.inflated > _CACHED:
             return None
         return _inflated_whole(self)
@@ -316,6 +319,7 @@ class Range(NamedTuple):
         tally: Tally | None = None,
         passed: Passed | None = None,
     ) -> Iterator[bytes | memoryview]:
+        # Less than a block is one read, for which no buffer is worth it.
         if self.inflated is not None or count < BLOCK:
             yield from self.read_blocks(start, count)
             return
@@ -327,6 +331,7 @@ class Range(NamedTuple):
             yield block
 
 
+# One is enough: the views of a storage are read one after the other.
 @lru_cache(maxsize=1)
 def _inflated_whole(place: Range) -> bytes:
     return b"".join(_inflated_blocks(place))
@@ -521,6 +526,7 @@ class Patched(BasePlace):
     ) -> None:
         self.base = base
         self.nbytes = nbytes
+        # A list may change later; other sequences make their pieces when asked.
         self.pieces = tuple(pieces) if isinstance(pieces, list) else pieces
 
     def _list_layers(self) -> Iterator[Place]:

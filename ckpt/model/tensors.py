@@ -147,6 +147,7 @@ def tensor_ref(
         )
     # From the first element to the last one that strides reach, in whole bytes.
     if numel:
+        # torch has no negative strides, so the last element lies farthest.
         last = offset
         for size, step in zip(shape, stride, strict=True):
             last += (size - 1) * step

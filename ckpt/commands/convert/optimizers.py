@@ -232,6 +232,7 @@ class _Keyed(Edit):
                     rows.append((f"{prefix}.{field}", value))
             if rows:
                 self.made[id(node)] = partial(self._rekey_dict, node, {}, rows)
+            # Flattened keys are names already.
             return 0
         # `state` and `param_groups`, as torch.optim.Optimizer.state_dict() has them.
         parts = dict(children_of(node))
@@ -255,6 +256,7 @@ class _Keyed(Edit):
             ]
             known = new if renamed else {}
             self.made[id(held)] = partial(self._rekey_dict, held, known, rows)
+        # The notes of `ckpt salvage` have the old keys too.
         lost = parts.get(LOST_STATE)
         if lost is not None and renamed:
             self.made[id(lost)] = partial(
@@ -385,6 +387,7 @@ def _first_value_maker(
         return None
     device = pairs[0][0].device
     dtypes = {tensor.dtype for tensor, _ in pairs}
+    # An optimizer of mixed precision keeps float32 for all of its parameters.
     if len(dtypes) == 1:
         (dtype,) = dtypes
         return lambda parameter: _zeros_tensor(dtype, parameter.shape, device)

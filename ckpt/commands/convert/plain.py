@@ -266,6 +266,7 @@ class Spread(Edit):
         if id(node) in self._spreads:
             return self._spreads[id(node)]
         is_dict = type(node) is Dict
+        # An OrderedDict or a subclass of dict is a call with items.
         if type(node) is Opaque and node.meaning is None and node.keys:
             is_dict = True
         if not is_dict or not isinstance(node, (Dict, Opaque)):
@@ -381,6 +382,7 @@ class Plain(Spread):
         self._unfolded: dict[int, int] = {}
 
     def copy(self, root: Node) -> Node:
+        # A root has no container whose hook would see it.
         copied = super().copy(
             self.leaf(root) if type(root) in (Global, ByteStr, int) else root
         )
@@ -423,6 +425,7 @@ class Plain(Spread):
             if type(node.meaning) is Tagged:
                 self._note_kind("a type tag of torch in C++")
                 value = self._item(node.meaning.root)
+                # None from a hook leaves the node alone; DROPPED makes None of it.
                 return DROPPED if value is None else value
             if node.meaning is not None:
                 return self._tensor(node)
@@ -608,6 +611,7 @@ class Plain(Spread):
             if view.type.startswith("numpy.complex") and isinstance(view.value, str):
                 number = complex(view.value)
                 self._note_kind(view.type)
+                # Pickles have no complex number: weights_only allows this call.
                 return Opaque(
                     "reduce",
                     Global("__builtin__", "complex"),
@@ -680,6 +684,7 @@ class Plain(Spread):
         if tensor is not None:
             return tensor
         count = prod(described.shape)
+        # A damaged shape may claim more items than there are bytes.
         if (
             described.data is not None
             and described.dtype.code[:1] in ("U", "S")

@@ -105,6 +105,7 @@ def diff(
     with ExitStack() as stack:
         sides = []
         for side in (before, after):
+            # With `structure` a listing may stand for a checkpoint.
             if structure and isinstance(side, (str, os.PathLike)):
                 side = stack.enter_context(
                     open_side(
@@ -131,6 +132,7 @@ def diff(
                 relaid = load_hook("layouts").relaid_survey(
                     old, recipe, sides[0].limits, section, as_read=True
                 )
+                # The recipe chose the section, and made the names of the other side.
                 options = options._replace(section=None, align=False)
                 report = job(relaid, new, options)
                 names = [row.name for row in report.rows if row.status == "changed"]
@@ -151,6 +153,7 @@ def diff(
             report = load_hook("adapters").explained_by(
                 report, adapter, limits, plugins=plugins
             )
+        # A training may have saved over the bytes while they were read.
         for side in sides:
             side.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings), gate=gate)
@@ -203,6 +206,7 @@ def _with_layout(report: DiffReport, before: Survey, after: Survey) -> DiffRepor
         for row in apart
         if row.after is not None and row.status in _APART
     ]
+    # If one side lacks nothing, no tensors are left to compare by their values.
     layouts = find_hook("layouts") if removed and added else None
     note = (
         None if layouts is None else layouts.layout_note(before, after, removed, added)

@@ -59,6 +59,7 @@ def command(
     ckpt diff before.pth after.pth --fail-on frozen
     ckpt diff before.pth after.pth --html report.html
     """
+    # Wrong options are errors before a file is read.
     gate_given("diff", keywords, also=(DIFFER,))
     if show not in (*_SHOW, _REASONS):
         raise UsageError(f"--show {show}: not one of {' '.join(_SHOW)}")
@@ -133,6 +134,7 @@ def command(
         )
     if page is not None:
         page.tell()
+    # An error of reading comes last, so that it hides nothing of the report.
     report.check()
     return report.exit_code
 

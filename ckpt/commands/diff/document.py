@@ -47,6 +47,7 @@ def document(report: DiffReport) -> dict[str, Json]:
             },
         },
         "renames": [
+            # First the rules, which rename many tensors each, then single tensors.
             *(rename.to_json() for pair in report.pairs for rename in pair.renames),
             *(
                 {"from": row.before.name, "to": row.after.name, "count": 1}

@@ -127,6 +127,7 @@ def _names_by_key(survey: Survey, match: Match) -> dict[str, str]:
 
 
 def _same_lists(one: Joined, two: Joined) -> frozenset[tuple[Path, Path]]:
+    # If one of them has more groups, the others still pair by their order.
     rows = zip(_parameter_lists(one), _parameter_lists(two), strict=False)
     return frozenset(
         (first, second) for (first, names), (second, others) in rows if names == others

@@ -34,6 +34,7 @@ def backwards(report: DiffReport) -> str:
         before, after = counter(row.before.node), counter(row.after.node)
         if before is None or after is None or before == after:
             continue
+        # NaN is neither before nor after, so it ends the search as well.
         if not before > after:
             return ""
         texts.append(f"{show(row.name, 40)} {before:,g} → {after:,g}")

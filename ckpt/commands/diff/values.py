@@ -128,6 +128,7 @@ def _outside_values(
     """The values that lie in no section: with the metadata where both files have the
     model's settings there, as GGUF has.
     """
+    # Paths have few lengths: one look for each is cheaper than comparing all.
     depths = {len(path) for path in taken}
     return {
         value.path: value

@@ -84,6 +84,7 @@ def _first_text(keys: Mapping[str, Sequence[str]], key: str) -> str:
 
 def _head_lines(text: str) -> list[str]:
     """Return the lines between the two lines of dashes at the beginning of a text."""
+    # Editors of Windows write a byte order mark, and CRLF.
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     if lines[0].rstrip() != "---":
         return []
@@ -110,6 +111,7 @@ def _texts_by_key(lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
     texts_by_key: dict[str, tuple[str, ...]] = {}
     for block in blocks:
         texts = _block_texts(block)
+        # YAML forbids equal keys, and its readers differ in the one that counts.
         if texts and counts[block.key] == 1:
             texts_by_key[block.key] = texts
     return texts_by_key
@@ -137,6 +139,7 @@ def _block_texts(block: _Block) -> tuple[str, ...]:
     dash for each.
     """
     value = block.value.strip()
+    # A comment behind the colon: the texts may stand below.
     if value.startswith("#"):
         value = ""
     rows = [line for line in block.below if not _is_blank(line)]

@@ -27,6 +27,7 @@ def metadata_pieces(values: list[Value]) -> list[str]:
     count of the rest.
     """
     rank = {key: number for number, key in enumerate(_FIRST)}
+    # The sort is stable, so all other keys stay in the order of the file.
     rows = sorted(values, key=lambda value: rank.get(str(value.path[-1]), len(rank)))
     pieces = [
         f"{show(str(value.path[-1]), 40)} {value_text(value)}"

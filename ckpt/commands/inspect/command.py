@@ -90,7 +90,9 @@ def command(
         # Here: inspect alone does not pay for it.
         from ckpt.evidence.numbering import numbers
 
+        # A wrong list is an error before a file is opened.
         numbers(indices)
+    # `--index 6 7` makes a PATH of the 7.
     if indices is not None and any(
         path.isdigit() and not os.path.exists(path) for path in names
     ):

@@ -106,6 +106,7 @@ def document(report: Inspection) -> dict[str, Json]:
         "weights_only": None
         if refused is None
         else {
+            # torch may fail to load what weights_only allows.
             "loads": not refused and checkpoint.not_loadable is None,
             "torch": TORCH,
             "reasons": [

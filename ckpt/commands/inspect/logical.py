@@ -36,6 +36,7 @@ def with_quantised(
 
 def is_quantised(survey: Survey) -> bool:
     """Tell whether tensors look as if weights consisted of several of them."""
+    # Tensors share few looks: a set of them is far shorter than the list.
     return bool(survey.scaled.codes) or any(
         map(_is_of_torchao, set(looks_of(survey.tensors)))
     )

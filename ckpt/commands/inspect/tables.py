@@ -201,6 +201,7 @@ def value_text(value: Value, limit: int = 60) -> str:
     count = len(view.children)
     if view.kind == "object":
         return show(view.type, limit)
+    # Only short lists are written out: a few children tell.
     looked = [look(child) for child in view.children[:7]]
     if (
         view.kind == "sequence"
@@ -259,6 +260,7 @@ def tensor_lines(
             # Equal ones stay in the order of the file.
             pairs.sort(key=lambda pair: -pair[1].nbytes)
         room = len(pairs) if everything else max(rows - 2, _FEW)
+        # The line `1 more` would take the room of that one.
         rest = len(pairs) - room if len(pairs) > room + 1 else 0
         for name, leaf in pairs[: len(pairs) - rest]:
             table.add(name, Fold(name, leaf.look, 1, leaf.numel, leaf.nbytes))

@@ -66,6 +66,7 @@ def command(
         gate,
         sort,
         skip_unreadable=skip_unreadable,
+        # The table has no room for commands: only the documents show hints.
         hints=json,
         limits=limits,
         plugins=plugins_allowed(),
@@ -139,6 +140,7 @@ def _write_report(
     elif tsv or table is not None:
         output.write_table(ls_table(report.rows), tsv=tsv, table=table, header=header)
     elif output.is_silent():
+        # With -q only an error is said, where it makes the exit code.
         for row in report.rows if report.exit_code == TROUBLE else ():
             if row.error is not None:
                 output.write_complaint(output.unread_line(row.path, row.error))

@@ -287,6 +287,7 @@ def _loading_word(survey: Survey) -> str:
     if checkpoint.not_loadable:
         return "not by torch"
     unknown = [row for row in unknown if checkpoint.is_of_weights(row.file)]
+    # `odd` is the mildest group, so another one is named first.
     unknown.sort(key=lambda row: row.group == "odd")
     if unknown:
         worst = next((row for row in unknown if row.group == "called"), unknown[0])

@@ -253,6 +253,7 @@ def _parameters_cell(row: LsRow) -> str:
 
 
 def _counter_cell(count: float | None) -> str:
+    # A float keeps 15 digits of any decimal number.
     return "" if count is None else f"{count:,.15g}"
 
 
@@ -363,6 +364,7 @@ def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
 
 
 def _exact_counter(count: float | None) -> str:
+    # 17 digits give each float back exactly.
     return "" if count is None else f"{count:.17g}"
 
 

@@ -46,6 +46,7 @@ def stats(
     text_only(section=section, sort=sort)
     gate = gate_of("stats", select, ignore, level, fail_on)
     globs = globs_of(include, exclude)
+    # A finding on dead channels needs them measured, with `channels` or without.
     wants_channels = channels or "dead-channels" in gate.fails | gate.rules.select
     with (
         at_hand(source, limits, plugins=plugins) as opened,
@@ -62,5 +63,6 @@ def stats(
             progress=meter,
             executor=current_executor(),
         )
+        # Numbers of a file that was saved over meanwhile would be of two saves.
         opened.check_unchanged()
     return report._replace(findings=gate.rules.kept(report.findings), gate=gate)

@@ -98,6 +98,7 @@ def _heads_of(
     """The columns of the table of tensors. `bad` says whether there are columns for NaN
     and Inf.
     """
+    # Names may have so much of a line before columns are given up.
     least = None if width is None else width * 5 // 8
     heads = [Column("NAME", gives_way=True, least=least), Column("SHAPE", given_up=2)]
     for name in ("MIN", "MAX", "MEAN", "STD", "RMS", "ZEROS"):
@@ -229,6 +230,7 @@ def _dead_text(row: Row) -> str:
 def _number_text(value: float | int | None) -> str:
     if value is None:
         return "-"
+    # Integers are exact, floats have three digits.
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 

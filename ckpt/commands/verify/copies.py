@@ -210,6 +210,7 @@ def _by_content(
     for is_blob in (False, True):
         alike = {
             published.digest: name
+            # The first name of several equal files stays.
             for name, published in reversed(same_size)
             if published.is_blob is is_blob
         }

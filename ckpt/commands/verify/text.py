@@ -39,6 +39,7 @@ def _report_text(report: VerifyReport) -> str:
             runs = f"; not safe: loading it calls {and_more(list(report.called), 1)}"
         doubts = f"; doubtful: {'; '.join(report.doubts)}" if report.doubts else ""
         return f"{', '.join(report.checked)}{unchecked}{doubts}{runs}"
+    # A file that is cut off names its lost tensors once, at the end.
     is_cut = report.lost is not None
     text = and_more(
         [_problem_text(problem, is_cut=is_cut) for problem in report.problems],
@@ -47,6 +48,7 @@ def _report_text(report: VerifyReport) -> str:
     )
     if report.whole is not None and report.lost is not None:
         count = len(report.whole) + len(report.lost)
+        # Without their checksums tensors are there, and nothing proves them whole.
         state = "there" if UNREAD in report.not_checked else "whole"
         text += (
             f"; {len(report.whole):,} of {counted_noun(count, 'tensor')} are {state}"

@@ -131,6 +131,7 @@ class Base:
     @cached_property
     def aliases(self) -> Aliases:
         """The layers of a whole checkpoint of a pipeline, by the names of diffusers."""
+        # MultiheadAttention of torch has `in_proj_weight` alone.
         weights = ("weight", "in_proj_weight")
         return pipeline_aliases(
             module
@@ -293,6 +294,7 @@ def _mask_numbers(module: str) -> str:
 
 def _shift_option(shift: Shift) -> str | None:
     """The option that takes a change of beginnings."""
+    # A rule of numbers is no text that `--sub` could take as it stands.
     if "#" in shift.before + shift.after:
         return None
     return f"--sub 's/^{re.escape(shift.before)}/{shift.after}/' takes the first"

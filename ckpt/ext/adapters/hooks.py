@@ -103,6 +103,7 @@ class Conversion:
         self._plugins = plugins
         self._force = force
         self._settings: str | None = None
+        # PEFT reads adapter_config.json beside the weights: its place comes first.
         if names == "peft":
             check_place(out, force=force)
         # Opening doubts damaged settings, and this refuses them: one of both is said.

@@ -140,6 +140,7 @@ def find_companion(folder: Location, names: Sequence[str]) -> str:
 
 def _is_one(folder: Location, name: str) -> bool:
     try:
+        # Links are followed inside of a Hugging Face cache alone.
         location = folder.child(name, "cache")
         if not location.is_file():
             return False

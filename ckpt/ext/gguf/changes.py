@@ -167,6 +167,7 @@ def joined_heads(keys: TensorRef, values: TensorRef) -> TensorRef | None:
     end = 0
     for head in range(heads):
         key_start = head * width * height
+        # A transpose by its strides: bytes are moved when they are read.
         turned = tensor_ref(
             keys.storage,
             keys.dtype,

@@ -108,6 +108,7 @@ def _iq3_xxs(blocks: Array) -> Array:
 
 
 def _iq3_s(blocks: Array) -> Array:
+    # The ninth bit of each code lies apart.
     high = _high_bits(blocks[:, 66:74], 1, 8).reshape(len(blocks), 64)
     codes = blocks[:, 2:66] | high << 8
     steps = split_nibbles(blocks[:, 106:110], 1).reshape(len(blocks), 8)

@@ -35,6 +35,7 @@ def split_nibbles(codes: Array, group: int) -> Array:
     count = len(codes)
     groups = codes.reshape(count, -1, group)
     nibbles = np.empty((count, groups.shape[1], 2, group), "u1")
+    # Both halves go straight into the result: no array of one of them is made.
     np.bitwise_and(groups, 15, out=nibbles[:, :, 0])
     np.right_shift(groups, 4, out=nibbles[:, :, 1])
     return nibbles
@@ -66,4 +67,5 @@ def times(numbers: Array, scales: Array) -> Array:
     """The numbers as float32, multiplied by scales of a fitting shape."""
     import numpy as np
 
+    # Without the dtype, numpy would make float64 of int32 and float32.
     return np.multiply(numbers, scales, dtype="<f4")

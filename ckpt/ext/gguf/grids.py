@@ -45,6 +45,7 @@ def points_of(grid: Grid) -> Array:
     return points
 
 
+# iq2xxs_grid of llama.cpp (ggml-common.h), 256 of the 3**8 points.
 TWO_XXS = Grid(
     (8, 25, 43),
     8,
@@ -60,6 +61,7 @@ TWO_XXS = Grid(
     "000000000000aO401yBG1ONa40RR910000000aO4000000000000aO400000000000000000000000000000000000000C400000"
     "1ONa40000000000000000000000",
 )
+# iq2xs_grid, 512 of the same points.
 TWO_XS = Grid(
     (8, 25, 43),
     8,
@@ -75,6 +77,7 @@ TWO_XS = Grid(
     "5C8xG5C8xG07U@=1ONa4000310000$5C8xGKokK05C8xG0RRL5002M$0000$0000000000000000000006+i$1OPw)MF0Q*002M`"
     "1ONa4000050000000jU5000310R",
 )
+# iq2s_grid, 1,024 of the same points.
 TWO_S = Grid(
     (8, 25, 43),
     8,
@@ -90,6 +93,7 @@ TWO_S = Grid(
     "00000002M$01*)oR1g3F000C5000mG00aO401yN~6aWAKL;(O%5CA{`00001Ko9^B0000000000000001ONa4002M$KmY&$00001"
     "00000KmY&)002M%6afGL01yBG0R",
 )
+# iq3xxs_grid, 256 of the 8**4 points.
 THREE_XXS = Grid(
     (4, 12, 20, 28, 36, 44, 52, 62),
     4,
@@ -101,6 +105,7 @@ THREE_XXS = Grid(
     "0Du4h000mG0000%00000000005C8xGAOHXW00aO400008000002mk^A00000r~v>300aO4002M$0RR9100aO4AOrva0U!Vf00031"
     "000620ssI21pp8L0000000001000000000000000",
 )
+# iq3s_grid, 512 of the 8**4 points.
 THREE_S = Grid(
     (1, 3, 5, 7, 9, 11, 13, 15),
     4,
@@ -112,6 +117,7 @@ THREE_S = Grid(
     "00aOK1Rw+f0T2QJ0RR91001BW2mk~C2><{P00031AOHXW0RR91015yA00000kpKli0T2WL1OgBMC;$Ke5<vn100IC21ONae00;m8"
     "A_xHh00961000C41ONa41ONa6000000RR9100000",
 )
+# iq1s_grid, 2,048 of the 3**8 points.
 ONE = Grid(
     (-1, 0, 1),
     8,

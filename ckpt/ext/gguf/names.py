@@ -62,6 +62,7 @@ _FOUR_NORMS = {
 _PHI3 = {
     **_DECODER,
     "blk.{n}.attn_qkv": f"{_BLOCK}self_attn.qkv_proj",
+    # llama.cpp keeps gate and up together under the name of up.
     "blk.{n}.ffn_up": f"{_BLOCK}mlp.gate_up_proj",
 }
 _GPT2 = {
@@ -148,6 +149,7 @@ _LATENT = {
 _GLM4_MOE = {
     **_without(_SHARED, "blk.{n}.ffn_norm"),
     "blk.{n}.post_attention_norm": f"{_BLOCK}post_attention_layernorm",
+    # The layer that predicts further tokens (num_nextn_predict_layers).
     "blk.{n}.nextn.eh_proj": f"{_BLOCK}eh_proj",
     "blk.{n}.nextn.embed_tokens": f"{_BLOCK}embed_tokens",
     "blk.{n}.nextn.enorm": f"{_BLOCK}enorm",
@@ -155,6 +157,7 @@ _GLM4_MOE = {
     "blk.{n}.nextn.shared_head_head": f"{_BLOCK}shared_head.head",
     "blk.{n}.nextn.shared_head_norm": f"{_BLOCK}shared_head.norm",
 }
+# OLMo 2 has its norms behind attention and feed forward.
 _NORMS_BEHIND = {
     **_without(_DECODER, "blk.{n}.ffn_norm"),
     "blk.{n}.post_attention_norm": f"{_BLOCK}post_attention_layernorm",

@@ -35,6 +35,7 @@ _FACTS = (
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     header = _header_of(probe, limits)
     count = header.values.get("split.count")
+    # A file with a mark is opened by its set, which must not be opened again.
     if probe.mark or type(count) is not int or count < 2:
         return _checkpoint(probe, header)
     # Here, for most files are whole.

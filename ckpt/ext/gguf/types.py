@@ -9,6 +9,7 @@ from ckpt.model.dtypes import BY_NAME, Block, DType
 DECODER = "ckpt.ext.gguf.decode"
 """The module that makes numbers of the blocks."""
 
+# The numbers are those of ggml_type in ggml.h: one that was given up is not used again.
 _PLAIN = {
     0: "float32",
     1: "float16",
@@ -50,6 +51,7 @@ _BLOCKS = (
 
 BY_NUMBER: dict[int, DType] = {number: BY_NAME[name] for number, name in _PLAIN.items()}
 for _number, _name, _elements, _nbytes in _BLOCKS:
+    # An element of a block has no size of its own, so it is 0.
     BY_NUMBER[_number] = DType(
         _name,
         0,

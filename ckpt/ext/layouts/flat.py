@@ -178,6 +178,7 @@ def _split_loops(
         if not fits:
             out.append(loop)
             continue
+        # The smallest cut first: what is left of the loop is split again.
         cut = min(fits)
         todo += [
             Loop(cut, loop.to, loop.at),
@@ -216,6 +217,7 @@ def windows_of(leaves: Sequence[Leaf], target: Leaf) -> Windows:
         none = np.zeros(0, np.int64)
         return Windows(none.astype(np.uint64), none, none, ())
     joined = np.concatenate(keys)
+    # Stable, so among equal windows the earlier tensor and place comes first.
     order = np.argsort(joined, kind="stable")
     return Windows(
         joined[order],

@@ -23,6 +23,7 @@ SINGLE = BY_NAME["float32"]
 COMPUTED = frozenset(("float64", "float32", "bfloat16", "float16"))
 """The dtypes whose elements are computed with."""
 _FORMULA = re.compile(r"([*/+])(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
+# A longer text is no number that a search writes.
 _MOST_DIGITS = 40
 
 
@@ -46,6 +47,7 @@ def computed_elements(raw: Array, dtype: DType, formula: str) -> Array:
 
     sign, number = parse_formula(formula)
     numbers = cast.as_numbers(raw.tobytes(), dtype).reshape(raw.shape)
+    # torch rounds the number to the type of the elements too.
     kind = numbers.dtype.type
     with np.errstate(all="ignore"):
         if sign == "*":
@@ -68,6 +70,7 @@ def computed_elements(raw: Array, dtype: DType, formula: str) -> Array:
 def is_exact(formula: str) -> bool:
     """Tell whether a formula can be taken back: it multiplies by a power of two."""
     sign, number = parse_formula(formula)
+    # frexp gives 0.5 for each power of two.
     return sign in "*/" and abs(frexp(number)[0]) == 0.5
 
 

@@ -40,6 +40,7 @@ def proposed_pieces(
         pattern = re.compile(_pattern_of(rule.target))
         for target in kinds[_kind_of(rule.target.name(first))] if first else ():
             match = pattern.fullmatch(target.name)
+            # `rule[2:4]` is its shape and its dtype.
             if match is not None and rule[2:4] == (target.shape, target.dtype):
                 pieces = _pieces_for(rule, target, match, sources)
                 if pieces is not None:

@@ -120,6 +120,7 @@ class RecipeReport(NamedTuple):
         """The document `ckpt.recipe`; docs/json.md is its contract."""
         from ckpt import __version__
 
+        # Read from the recipe's own document, so that both say the same.
         recipe = recipe_json(self.recipe)
         return {
             "schema": {"name": "ckpt.recipe", "version": 1},

@@ -35,6 +35,7 @@ def root_of(rows: Sequence[Sum]) -> str:
     for row in rows:
         if row.unread is not None:
             raise UnreadableError(f"{show_name(row.name)}: {row.unread}")
+    # A name may have half a surrogate, which UTF-8 has not.
     lines = sorted(
         [f"{row.digest} {row.name}\n".encode("utf-8", "surrogatepass") for row in rows]
     )

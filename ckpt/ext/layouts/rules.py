@@ -610,6 +610,7 @@ def _fit_numbers(
             for before, after in zip(start, by_numbers[other], strict=True)
         ]
         width = row[1] - row[0]
+        # A factor is a whole number, as layers are counted.
         if any(gap % width for gap in gaps):
             return None
         factors.append([gap // width for gap in gaps])

@@ -54,6 +54,7 @@ def recipe_stage(
                 reverse=reverse,
                 section=section,
             )
+            # Turned round, the recipe makes what was its beginning.
             ranks = recipe.before if reverse else recipe.after
             if in_ranks and ranks is not None and ranks.beside:
                 row = Leftover(and_more(ranks.beside, 5), _BESIDE)

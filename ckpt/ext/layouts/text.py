@@ -100,6 +100,7 @@ def _coded_lines(report: RecipeReport, width: int | None) -> list[Line]:
     )
     lines = hanging_lines([], text, width, 0)
     paths = [pasted_path(path) for path in (report.before, report.after)]
+    # A path that no shell takes is a word to fill in.
     shown = [path or "FILE" for path in paths]
     return [*lines, pasted_line(f"ckpt diff {' '.join(shown)}", width)]
 

@@ -97,6 +97,7 @@ def planned(
     }
     rows.sort(
         key=lambda row: (
+            # Checkpoints of no series come last.
             row.series is None,
             row.series or "",
             verdict_places.get(row.path, ()),

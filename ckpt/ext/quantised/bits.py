@@ -109,6 +109,7 @@ class FourBits:
         import numpy as np
 
         block = self._state.block
+        # Two codes lie in a byte, and blocks are even: each begins with a byte.
         begin = first * block // 2
         end = min(last * block // 2, self._codes.nbytes)
         packed = fill.array(self._bytes, (range(1), range(begin, end)))

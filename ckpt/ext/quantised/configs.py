@@ -45,6 +45,7 @@ def with_plain_configs(
             )
             file = file._replace(content=content)
         kept.append(file)
+    # The line about config.json asked for what is done now.
     rest = tuple([row for row in report.left_alone if row.name != CONFIG])
     return kept, report._replace(left_out=(*report.left_out, *gone), left_alone=rest)
 

@@ -154,6 +154,7 @@ def _facts_in(document: Json, method: str) -> Facts | None:
     """
     if not isinstance(document, dict):
         return None
+    # Newer transformers write `dtype`, older ones `torch_dtype`.
     dtype = document.get("dtype", document.get("torch_dtype"))
     named = dtype if isinstance(dtype, str) and dtype in _WEIGHT_FLOATS else None
     if method:

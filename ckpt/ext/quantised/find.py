@@ -322,6 +322,7 @@ def _planned(
             can_read,
             for_values,
         )
+        # The codes were put in before the other parts.
         codes = next(iter(row.parts.values()))
         # The weight has the beginning of the name of its codes, up to their own part.
         above = codes.name[: len(codes.name) - len(str(codes.path[-1]))]

@@ -73,6 +73,7 @@ class _Groups:
             # words.
             place, begin = divmod(first, height)
             end = min(height, begin + last - first)
+            # HQQ packs the first rows into the highest bits.
             shift = (layout.per_word - 1 - place) * layout.bits
             words = read_rows(self._words, begin, end) >> shift
             parts.append((words & ((1 << layout.bits) - 1)).astype("u1"))

@@ -39,6 +39,7 @@ class _Signed:
         zero: TensorRef | None,
         grid: Grid,
     ) -> None:
+        # Unsigned bytes are places in a table of all codes; the formula gives the sign.
         signless = codes._replace(dtype=BY_NAME["uint8"])
         self._codes = as_rows(signless, grid.rows, grid.columns)
         self._scale = scale

@@ -77,6 +77,7 @@ class Matrix(NamedTuple):
         """
         import numpy as np
 
+        # One row is enough: the groups of columns are the same in all.
         places = self.make_reader().read_cells(0, min(1, self.rows)).column_of
         return None if np.all(places[1:] >= places[:-1]) else places
 
@@ -124,6 +125,7 @@ def decode_rows(
     places = thread_rows().row("p", _ROW, codes.size).reshape(codes.shape)
     np.copyto(places, codes)
     _add_cells(places, cells, matrix.levels, shape[1])
+    # All places lie within the table, so numpy has none to check.
     words = np.take(entries.words, places, mode="wrap").reshape(-1)
     if not (entries.overflowed or entries.vanished):
         return Numbers(words, 0, 0)

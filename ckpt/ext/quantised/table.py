@@ -38,6 +38,7 @@ SCHEMES: tuple[Scheme, ...] = (
         ("scale",),
         aside=_ACTIVATIONS,
     ),
+    # Experts in one tensor: the scale has the name of the weight in its own.
     Scheme(
         "FP8",
         "",
@@ -47,6 +48,7 @@ SCHEMES: tuple[Scheme, ...] = (
         ("scale",),
         weight="",
     ),
+    # ModelOpt has a factor for the whole tensor, compressed-tensors a divisor (below).
     Scheme(
         "NVFP4",
         "weight",
@@ -74,6 +76,7 @@ SCHEMES: tuple[Scheme, ...] = (
         ("scale",),
         aside=_ACTIVATIONS,
     ),
+    # gpt-oss.
     Scheme(
         "MXFP4",
         "_blocks",
@@ -117,6 +120,7 @@ SCHEMES: tuple[Scheme, ...] = (
         {"scales": ("scales",), "qzeros": ("qzeros",), "g_idx": ("g_idx",)},
         ("scales", "qzeros"),
     ),
+    # The names are those of GPTQ: the shapes let only one of the two plans pass.
     Scheme(
         "AWQ",
         "qweight",

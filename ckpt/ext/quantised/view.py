@@ -107,6 +107,7 @@ def _shown(
 def _composite(row: Logical) -> Composite:
     """Return a logical tensor as one that consists of its parts."""
     text = row.planned.text
+    # The name of the scheme stands in the column of dtypes.
     dtype = DType(text, row.planned.bits, "float")
     parts: list[tuple[str, TensorRef]] = []
     for part in row.parts:

@@ -142,6 +142,7 @@ def _possible_ends(source: Source) -> Iterator[int]:
             looked_at += 1
             if looked_at > _LOOKED_AT:
                 return
+            # A mark in the overlap was found in the step before.
             if position < high - low:
                 end = end_at(source, low + position)
                 if end is not None and end <= source.size:
@@ -181,8 +182,10 @@ def _is_another(source: Source, end: int) -> bool:
         return False
     if "\ufffd" in name.decode("utf-8", "replace"):
         return False
+    # Our own mark, or zeros where its bytes never arrived.
     if extras and (FIELD.startswith(extra[: len(FIELD)]) or not any(extra)):
         return False
+    # Fields of any other program fill their room exactly.
     position = 0
     while position + 4 <= len(extra):
         position += 4 + int.from_bytes(extra[position + 2 : position + 4], "little")

@@ -483,6 +483,7 @@ def check_inflation(archive: Archive, what: str) -> None:
         raise UnreadableError(f"the records of {what} inflate to {size_text(inflated)}")
 
 
+# Steps up, paths from the root, backslashes, and drives of Windows.
 _LEADS_OUT = LazyPattern(r"(?:^|/)\.\.(?:/|$)|^/|\\|^[A-Za-z]:|//[A-Za-z]:")
 
 
@@ -504,6 +505,7 @@ def _check_names(records: Records) -> list[Notice]:
     Raises UnreadableError for two equal names, and for two that are equal to torch.
     """
     names, folded = records.names, records.folded
+    # No two names are equal to torch, so there is nothing to look for.
     if len(set(folded[1:-1].split("\0"))) == len(names):
         return []
     seen: dict[str, str] = {}

@@ -84,6 +84,7 @@ def find_unpickled(source: Source, limits: Limits, begin: int = 0) -> int | None
             head = source.read(begin, min(rest, LOOKED))
             return begin if _is_pickle(head, rest, limits) else None
         if is_object_array(head):
+            # An array of objects that ends with its header has no pickle.
             return begin if size < rest else None
         text = _text_of(head[:size])
         length = _data_size(text)
@@ -98,6 +99,7 @@ def find_unpickled(source: Source, limits: Limits, begin: int = 0) -> int | None
 
 def _is_pickle(head: bytes, size: int, limits: Limits) -> bool:
     verdict = is_pickle_or_runs(head, size, limits)
+    # Undecided after all that was looked at: it may be one while more follows.
     return verdict is True or (verdict is None and len(head) < size)
 
 
@@ -155,6 +157,7 @@ class _Header:
             elif key == "shape":
                 count = prod(self._sizes())
             else:
+                # The value of fortran_order is one word, and changes no size.
                 self._at += 1
             if self._peek() == b",":
                 self._at += 1
@@ -249,6 +252,7 @@ def _size_of(name: str) -> int:
         return 8
     if letter in "SaV":
         return int(digits or 0)
+    # numpy keeps 4 bytes for each letter.
     if letter == "U":
         return 4 * int(digits or 0)
     return int(digits) if digits else _LETTERS[letter]

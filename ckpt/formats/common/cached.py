@@ -53,4 +53,5 @@ def main_revision(location: Location, limits: Limits) -> str:
         revision = text.decode().strip()
     except (CkptError, UnicodeDecodeError):
         return ""
+    # The text is a stranger's, and must not lead out of the folder.
     return revision if is_plain_name(revision) else ""

@@ -142,6 +142,7 @@ def runs_on(before: bytes, source: Source, position: int, limits: Limits) -> boo
         data = kept + source.read(position, min(source.size - position, LOOKED))
         states: list[int] = []
 
+        # A default holds the list of this round: a closure would see the last one's.
         def note_state(call: Opaque, at: int, states: list[int] = states) -> None:
             if at > len(before):
                 states.append(at)

@@ -86,6 +86,7 @@ class FileSet(Generic[_File]):
         """Close all files where the work on them fails."""
         try:
             yield
+        # Every exception: Ctrl-C leaves no file open either.
         except BaseException:
             self.close()
             raise

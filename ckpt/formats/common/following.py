@@ -220,6 +220,7 @@ def judge_bytes(
         for following in _list_following(source, end, limits, budget, _stop_at_id):
             contents.behind += following.pickles
             end = following.end
+        # Nothing was passed over: the loop would find the same bytes again.
         if end <= begin:
             break
     return is_pickle
@@ -244,6 +245,7 @@ def judge_records(
         record = archive.records[name]
         # An inflated record beyond the limit is no pickle that anybody loads.
         is_pickle = not record.deflated or record.size <= limits.pickle_bytes
+        # A long record is looked at in the file before it is read into memory.
         if record.size > LOOKED and not record.deflated:
             window = Window(archive.source, record.offset, record.size, name)
             is_pickle = find_unpickled(window, limits) is not None
@@ -279,6 +281,7 @@ def _first_bytes(archive: Archive, record: Record) -> bytes:
     if not record.deflated:
         return head
     try:
+        # Deflate without a header, as a zip archive has it.
         return decompressobj(-MAX_WBITS).decompress(head, HEADER)
     except error:
         return b""

@@ -57,6 +57,7 @@ def zeros_text(
     for one that does not.
     """
     start = written_end(source, begin)
+    # An error in front of the zeros is not explained by them.
     if start == source.size or (position is not None and position < start):
         return None
     return f"the file ends in {source.size - start:,} zero bytes"
@@ -69,6 +70,7 @@ def partial_place(nbytes: int, why: str, there: Range | None = None) -> Place:
     # Here: few files are cut off.
     from ckpt.elements.boxes import Boxes
 
+    # No box at all: whoever reads it gets the problem.
     missing = Boxes(UINT8, (nbytes,), list, (), why)
     if there is None or not there.size:
         return missing

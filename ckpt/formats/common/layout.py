@@ -49,6 +49,7 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage
 from ckpt.pickle.emit import emit_pickle
 
+# kFieldAlignment of torch (caffe2/serialize/inline_container.h).
 ALIGNMENT = 64
 
 
@@ -141,6 +142,7 @@ def lay_out(records: Sequence[PlannedRecord], alignment: int = ALIGNMENT) -> Lay
         begin = position + _head_size(record, position)
         pad = -begin % alignment
         if record.like is not None:
+            # A position that torch would not give cannot be kept.
             if record.like % alignment == 0:
                 wanted = (record.like - begin) % PAGE
                 # torch reads where the first storage lies, and computes where all
@@ -194,6 +196,7 @@ def write_record(
         wide_numbers += [size, 0]
     if header >= MARK32:
         wide_numbers.append(header)
+    # torch pads with a field `FB` full of Z (inline_container.cc).
     padding = pack("<2sH", b"FB", pad) + b"Z" * pad
     extra = mark + zip64_field(wide_numbers) + padding
     # Sizes and checksum are 0 here: the flags say that they follow the data.
@@ -213,6 +216,7 @@ def write_record(
     crc = record.pour(sink)
     full = size if record.inflated is None else record.inflated
     if size:
+        # miniz writes the wide descriptor also where the offset alone is wide.
         form = DESCRIPTOR64 if size >= MARK32 or header >= MARK32 else DESCRIPTOR
         sink.write(form.pack(DESCRIPTOR_MAGIC, crc, size, full))
     return WrittenRecord(name, full, crc, header, method, size, _record_flags(size))
@@ -262,9 +266,9 @@ def write_directory(
     # torch writes the records of zip64 always, also of small archives.
     record64 = EndRecord64(
         magic=END64_MAGIC,
-        length=END64.size - 12,
-        made_by=0x031E,
-        needs=0x2D,
+        length=END64.size - 12,  # counted from behind itself
+        made_by=0x031E,  # Unix and version 3.0, as miniz writes it
+        needs=0x2D,  # version 4.5, the first with zip64
         disk=0,
         start=0,
         here=count,

@@ -88,6 +88,7 @@ class Member:
         """All of its bytes, compared with its checksum: for small members. Raises
         LimitError, DamagedDataError.
         """
+        # Its name comes from the file, so it is escaped and cut.
         what = f"member {show(self.member, 80)}"
         # Read whole, unlike the members with tensors.
         if self.size > limits.index_bytes:

@@ -52,6 +52,7 @@ def merge_members(path: str, name: str, members: Sequence[Member]) -> Checkpoint
     """
     every = [member.checkpoint for member in members]
     weights = [member.checkpoint for member in members if member.is_model]
+    # A folder without a model has the traits of its first file.
     if not weights:
         weights = [members[0].checkpoint]
     # The weights say how the folder is loaded; other files lie beside them.
@@ -63,6 +64,7 @@ def merge_members(path: str, name: str, members: Sequence[Member]) -> Checkpoint
     return Checkpoint(
         path=path,
         format=name,
+        # Several files cannot be appended to as one.
         traits=main.traits._replace(in_place=False, keeps_order=keeps_order),
         nbytes=sum(part.nbytes for part in every),
         root=tree.root,

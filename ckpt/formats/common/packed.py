@@ -39,6 +39,7 @@ _STREAMS = 100_000
 """
 _HEAD = 13
 """The most of the first bytes that say how a file is compressed."""
+# The modules of Python raise these for damaged streams.
 _ERRORS = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error)
 
 
@@ -108,6 +109,7 @@ def _is_lzma(head: bytes) -> bool:
     # The lowest bit: a window is a power of two, or that and a half.
     low = window & -window
     is_window = window in (0, low, 3 * low, 2**32 - 1)
+    # 9 * 5 * 5 sets of properties; liblzma takes no size of 256 GiB or more.
     return properties < 225 and is_window and (size < 2**38 or size == 2**64 - 1)
 
 
@@ -358,6 +360,7 @@ def _gzip_header(data: bytes) -> int | None:
             zero = data.find(b"\0", end)
             if zero < 0 and len(data) > _STEP:
                 raise ValueError("a name in a header is too long")
+            # One past the end says that more bytes are needed.
             end = zero + 1 if zero >= 0 else len(data) + 1
     if flags & _HEADER_SUM:
         end += 2

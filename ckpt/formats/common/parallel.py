@@ -167,6 +167,7 @@ def _files_of_ranks(location: Location) -> dict[int, Location]:
                     number = int(
                         next(group for group in match.groups() if group is not None)
                     )
+                    # Two names may have one number: `.00.` and `.000.`.
                     ranks.setdefault(number, around.child(other))
             return ranks
         around = location.parent().parent()
@@ -221,11 +222,14 @@ def _division_text(
         ]
         for name in first
     ]
+    # Without recorded checksums parts look like copies.
     if any(None in row for row in sums):
         return "their names are equal"
     parts = [name for name, row in zip(first, sums, strict=True) if len(set(row)) > 1]
+    # All ranks hold the same bytes, so none is a part.
     if not parts:
         return None
+    # Norms are copied to all ranks, and are as long as the hidden dimension.
     copies = [
         first[name].shape
         for name in first.keys() - set(parts)

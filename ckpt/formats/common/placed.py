@@ -98,6 +98,7 @@ def by_directory(source: Source, limits: Limits) -> Placed | None:
     """
     try:
         directory = _find_directory(source, limits)
+    # Raising a limit may help; any other error means that this way finds nothing.
     except LimitError:
         raise
     except CkptError:
@@ -107,6 +108,7 @@ def by_directory(source: Source, limits: Limits) -> Placed | None:
     search = _Search(source, directory)
     if search.moved and not search.belongs():
         return None
+    # The order of evidence: a header with a checksum, then a descriptor alone.
     search.look_between()
     search.look_for_marks()
     cause = search.without_the_hit()
@@ -311,12 +313,14 @@ class _Search:
         is_header = here.magic == LOCAL_MAGIC
         name = _name_of(source, header, here.names, local) if is_header else None
         record = entry._replace(header=header)
+        # Another length of the name means that the header itself was hit.
         offset = header + here.nbytes if is_header and here.names == len(raw) else -1
         is_told = least <= offset and offset + entry.stored <= end
         is_named = is_told and local.endswith(raw)
         told = None
         if is_told:
             told = _Spot(record._replace(offset=offset), shift, is_named, name)
+        # Without a checksum there is no mark to look for.
         if entry.crc is None or not by_mark:
             return told
         # A record without a descriptor has its sizes in its header.
@@ -359,6 +363,7 @@ class _Search:
         """
         lost: list[int] = []
         begin = 0
+        # One step more at the end, for what is lost behind the last known place.
         for index, spot in [*enumerate(self.spots), (len(self.spots), None)]:
             if spot is None and index < len(self.spots):
                 lost.append(index)
@@ -375,6 +380,7 @@ class _Search:
         wanted = {self._entries[number].name.encode(): number for number in lost}
         for name, header in _find_headers(self._source, begin, last, wanted.keys()):
             number = wanted[name]
+            # The first header that is proved stays: a record may be in the file twice.
             if self.spots[number] is not None:
                 continue
             entry = self._entries[number]
@@ -416,6 +422,7 @@ class _Search:
         shifts = [
             (index, spot.shift) for index, spot in enumerate(spots) if spot is not None
         ]
+        # At the end the directory stands for a record behind the last one.
         for index, shift in [*shifts, (len(spots), self.moved)]:
             if shift is None:
                 continue
@@ -473,7 +480,9 @@ def _find_headers(
     """
     longest = LOCAL.size + max(map(len, names))
     for position in range(begin, end, _STEP):
+        # Blocks overlap by a header with its name, so that none is cut in two.
         data = source.read(position, min(_STEP + longest, end - position))
+        # A mark that begins in the overlap is found in the next block.
         last = _STEP + len(LOCAL_MAGIC) - 1
         found = data.find(LOCAL_MAGIC, 0, last)
         while found >= 0:

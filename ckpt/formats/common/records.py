@@ -71,6 +71,7 @@ def _storage_id(mark: str, archive: Archive, record: Record) -> str | None:
     for folder, prefix in _FOLDERS:
         start = f"{archive.root}/{folder}/"
         if record.name.startswith(start):
+            # torch.package writes `.data/0.storage`.
             key = record.name.removeprefix(start).removesuffix(".storage")
             return mark + prefix + key
     return None

@@ -290,6 +290,7 @@ class _Walk:
         """The record whose header has its sizes. Of one that is cut off and not
         deflated, what is there.
         """
+        # A checksum of 0 is none, but for an empty record.
         crc = head.crc if head.crc or not size else None
         if head.offset + stored > self._size:
             # Of deflated data the first bytes are worth nothing.
@@ -519,6 +520,7 @@ def pickle_at(
         try:
             pickle = run(data, limits)
         except TruncatedPickleError:
+            # All that the file has, or the limit allows, was read.
             if len(data) < size:
                 return None
             size *= 4

@@ -350,6 +350,7 @@ def _parse_kinds(cut: _Cut) -> list[_Kind]:
     cannot be.
     """
     rows = range(len(cut.names))
+    # Rows from behind, so that the first one of each number stays.
     firsts = dict(zip(reversed(cut.kind_of), reversed(rows), strict=True))
     same: dict[_Kind, _Kind] = {}
     kinds: list[_Kind] = []
@@ -579,6 +580,7 @@ class Maker:
             new = tuple.__new__
             _, devices, dtypes, sizes, *_ = zip(*storages[first:last], strict=True)
             offsets = map(base.__add__, table.begins[first:last])
+            # `repeat` has no end: the columns tell the length.
             rest = (repeat(None), repeat(False), repeat(None))
             places = map(
                 new,

@@ -42,6 +42,7 @@ class ShardSet(NamedTuple):
     @property
     def gone(self) -> int:
         """The number of shards that are not there."""
+        # A number beyond the count is no shard of this set.
         return len(self.numbers) - sum(number in self.numbers for number in self.files)
 
     @property

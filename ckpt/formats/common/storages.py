@@ -244,6 +244,7 @@ class StorageFolder:
             )
         if not self._is_partial:
             raise UnreadableError(problem)
+        # Deflated data have no first bytes, and swapped elements are not read in part.
         is_usable = record is not None and not record.deflated and not self._big
         there = record.place(self._source) if record is not None and is_usable else None
         place = partial_place(nbytes, problem, there)

@@ -262,6 +262,7 @@ class Stream:
         if self._source.far is not None:
             counts = self._read_numels(keys, expectations)
         for key in keys:
+            # True is an int, and no key.
             is_key = isinstance(key, (str, int)) and not isinstance(key, bool)
             text = str(key) if is_key else ""
             if text in places:
@@ -486,6 +487,7 @@ def _expected_numels(main: Pickle) -> dict[str, _Expected]:
     expectations: dict[str, _Expected] = {}
     for persistent in main.persistent:
         pid = persistent.pid
+        # The legacy format has a sixth item: the view, which is None since torch 0.4.
         if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage":
             continue
         key = pid[2]

@@ -55,6 +55,7 @@ def _kind(data: bytes, first: bytes, *, is_all: bool) -> str:
     if len(first) == _SAME and data.startswith(first):
         return "the beginning of the file again"
     kind = next((text for mark, text in _KINDS if data.startswith(mark)), "")
+    # A letter of UTF-8 has at most four bytes.
     letters = data[: 4 * _SHOWN].decode("utf-8", "replace")
     if len(data) > 4 * _SHOWN:
         letters = letters[:-1]  # it may be cut

@@ -56,6 +56,7 @@ def refuse_end(source: Source) -> None:
     """Raise UnreadableError where torch finds a zip archive from the end of a file, or
     a flatbuffer in its first bytes.
     """
+    # The mark of a flatbuffer stands behind the four bytes of an offset.
     if source.read(0, min(source.size, 8))[4:] in FLATBUFFERS:
         raise UnreadableError(
             "two files in one: torch.jit.load reads a flatbuffer of the mobile "
@@ -81,6 +82,7 @@ def directories(source: Source) -> Iterator[tuple[int, int, bool]]:
     """
     if underlying_file(source, 0)[0].far is not None:
         return
+    # A file that begins as an archive is read as one: that is no second file.
     if source.size < END.size or source.read(0, 4) == LOCAL_MAGIC:
         return
     span = min(source.size, TRAILING + END.size)
@@ -90,6 +92,7 @@ def directories(source: Source) -> Iterator[tuple[int, int, bool]]:
     for _ in range(_LOOKED_AT):
         if position < 0:
             return
+        # A mark at the very end has no room for its record.
         if position + END.size <= span:
             record = end_record(tail, position)
             yield from _directories_at(
@@ -102,6 +105,7 @@ def _directories_at(
     source: Source, end: int, size: int, offset: int
 ) -> Iterator[tuple[int, int, bool]]:
     places: list[tuple[int, EndRecord64 | None]] = [*_end_records64(source, end)]
+    # Without zip64 a directory ends where its end record begins.
     for begin, wide in places or [(end, None)]:
         if wide is not None:
             size, offset = wide.size, wide.offset

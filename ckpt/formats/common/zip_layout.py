@@ -237,6 +237,7 @@ class EndRecord(NamedTuple):
 
     @property
     def is_split(self) -> bool:
+        # An archive over several disks, as floppies were.
         return bool(self.disk or self.start) or self.here != self.entries
 
     @property

@@ -135,6 +135,7 @@ def _keys_of(folder: Location, limits: Limits) -> set[str] | None:
     keys: set[str] = set()
     for persistent in pickle.persistent:
         pid = persistent.pid
+        # torch's ids are (`storage`, type, key, device, count).
         if type(pid) is tuple and len(pid) > 2 and isinstance(pid[2], (str, int)):
             keys.add(str(pid[2]))
     return keys

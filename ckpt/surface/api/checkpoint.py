@@ -269,6 +269,7 @@ class Checkpoint(Shown[Ref]):
         files: dict[int, dict[str, int]] = {
             id(source): {} for source in self.checkpoint.sources
         }
+        # A tensor without bytes goes with the one before it.
         file: dict[str, int] = next(iter(files.values()), {})
         for name, index in self._handle.indices.items():
             file = files.get(_file_of(self.checkpoint.tensors[index].tensor), file)

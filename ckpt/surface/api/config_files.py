@@ -225,6 +225,7 @@ def _with_value_set(
         "",
         name=f"config.json: {wanted.key}",
     )
+    # The advice to set it by hand is done.
     end = f": {wanted.text}"
     rows = [row._replace(what=row.what.removesuffix(end)) for row in report.left_alone]
     return report._replace(changes=(*report.changes, change), left_alone=tuple(rows))
@@ -246,6 +247,7 @@ def _set_value(content: bytes, wanted: ConfigValue) -> tuple[bytes, Json] | None
     # A model of pictures and texts keeps the values of its text part apart.
     parts = [document, inner] if isinstance(inner, dict) else [document]
     places = [part for part in parts if wanted.key in part]
+    # Another value than the expected one may be there on purpose.
     if wanted.before is not None:
         places = [part for part in places if part[wanted.key] == wanted.before]
     elif not places:

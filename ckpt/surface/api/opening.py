@@ -142,6 +142,7 @@ def _source_of(file: object) -> Source:
 
 
 def _is_text(file: BinaryIO) -> bool:
+    # Nothing is read: the type of an empty read tells.
     return isinstance(file.read(0), str)
 
 

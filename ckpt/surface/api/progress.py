@@ -25,6 +25,7 @@ class Meter:
 
     def __call__(self, count: int) -> None:
         with self._lock:
+            # Bytes may be read twice, and a bar does not pass its end.
             self._done = min(self._done + count, self._total)
             self._progress(self._done, self._total)
 
@@ -48,4 +49,5 @@ def metered_reading(
         total += side.checkpoint.nbytes
     meter = Meter(progress, total)
     yield meter
+    # If the block raises, this is not reached: not all is done.
     meter.end()

@@ -69,6 +69,7 @@ class Part(Mapping[str, Ref]):
         return self._indices == other._indices and self._handle == other._handle
 
     def __hash__(self) -> int:
+        # A dict has no hash; equal ones have one length, which costs nothing.
         return hash((self._handle, self.name, len(self._indices)))
 
     def _sizes(self) -> str:

@@ -58,6 +58,7 @@ def like_at(
         path = os.fspath(given)
         try:
             return like_of_sums(path, all_sums(path, limits, Globs((), ())))
+        # A file of sums, and a request that does not go with it.
         except UsageError:
             raise
         except CkptError:

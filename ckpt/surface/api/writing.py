@@ -196,6 +196,7 @@ def with_format(
     # The ending that an error proposes for OUT.
     ending = None if plain or is_pickle else ".safetensors"
     options = options._replace(suffix=suffix, ending=ending, plain=plain)
+    # The root itself stays `/`.
     out = None if options.out is None else options.out.rstrip("/") or options.out
     if shard_size is None:
         if out is None and to is None:
@@ -218,6 +219,7 @@ def with_format(
             f"--shard-size goes with {save.SHARD_FORMAT}, not with --format {to}"
         )
     if out is not None and not os.path.isdir(out) and not with_config:
+        # Raises where the ending of OUT belongs to another format.
         save.format_for(out.removesuffix(".index.json"), save.SHARD_FORMAT)
     return options._replace(shard_bytes=shard_bytes, format=save.SHARD_FORMAT)
 

@@ -108,6 +108,7 @@ def _install_handlers() -> None:
 
 def _handle_signal(number: int, frame: FrameType | None) -> None:
     """The handler."""
+    # SIGALRM comes from `_repeat_signal`: the first signal stays recorded.
     if number != signal.SIGALRM:
         _Process.arrived = _Process.arrived or number
     if _Process.unwinds:

@@ -19,6 +19,7 @@ def plain_parameters(params: Iterable[Any]) -> list[Any]:
     """
     unique = list(params)
     for param in unique:
+        # A parameter is asked for several times, and wrapped once.
         if not isinstance(param.process_value, partial):
             param.process_value = partial(_parameter_value, param, param.process_value)
     return unique
@@ -35,6 +36,7 @@ def _parameter_value(
     result: Any = value
     if value is None:
         is_known = kind is not None
+        # As in click: a list that is not given is empty, and no None.
         result = () if param.multiple or param.nargs == -1 else None
     elif kind in (int, float):
         is_known, result = True, _checked_number(kind, param, ctx, value)
@@ -42,6 +44,7 @@ def _parameter_value(
         is_known = isinstance(value, kind)
     else:
         is_known = kind == list[str] and isinstance(value, (list, tuple))
+    # The usual way raises for what is missing, in the words of click.
     if not is_known or (param.required and param.value_is_missing(result)):
         result = usual(ctx, value)
     elif param.callback is not None:
@@ -60,6 +63,7 @@ def _checked_number(
     try:
         number = kind(value)
     except ValueError:
+        # `usage.py` says it in words of its own, the same for int and float.
         raise typer.BadParameter(
             f"{value!r} is not a valid float range.", ctx, param
         ) from None

@@ -36,6 +36,7 @@ def break_expression(code: str, width: int, cells: Cells) -> list[str]:
 def _broken_rows(code: str, width: int, cells: Cells) -> list[str]:
     rows, depth = [""], 0
     for piece in _PIECES.findall(code):
+        # Python goes on in the next line only inside of brackets.
         if depth and cells(rows[-1]) + cells(piece.rstrip()) > width:
             rows.append(" " * _HANGS)
         room = width - cells(rows[-1])
@@ -94,6 +95,7 @@ def _tokens_of_code(code: str) -> list[str]:
     for token in generate_tokens(StringIO(code).readline):
         if token.type == ERRORTOKEN:
             raise SyntaxError("no code of Python")
+        # A line break inside of brackets is no code.
         if token.type == NL:
             continue
         if token.type == STRING and is_text:

@@ -132,6 +132,7 @@ def lines(
         if len(deeper) > most:
             break
         all_open = not any(line.shut for line in best)
+        # Nothing is shut any more, and another level opens nothing.
         if all_open and len(deeper) == len(best):
             break
         best = deeper
@@ -342,6 +343,7 @@ def _brace_leaves(folds: list[Fold]) -> list[Fold]:
     for index, fold in enumerate(folds):
         number, dot, rest = fold.label.partition(".")
         if fold.children:
+            # A fold with children stays a line of its own.
             groups["alone", index] = [fold]
         elif number_range(number):
             groups.setdefault(("numbered", fold.look, rest), []).append(fold)

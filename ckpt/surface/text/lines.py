@@ -198,6 +198,7 @@ def _names_of_one_end(short: Mapping[str, str]) -> Iterator[set[str]]:
     for name, text in short.items():
         if text != name and text.lstrip(" ").startswith("…"):
             end = text.lstrip(" ")[1:]
+            # Ends of one number of parts are looked up together.
             ends.setdefault(end.count(".") + 1, {}).setdefault(end, set())
     for count, found in ends.items():
         for name in short:
@@ -226,6 +227,7 @@ def _with_first_difference(names: Sequence[str], width: int) -> dict[str, str]:
     forms: dict[str, str] = {}
     for name, row in zip(names, rows, strict=True):
         indent = " " * (len(name) - len(name.lstrip(" ")))
+        # All parts that differ, the first of them, or the last words of it.
         for end, skipped in ((behind, 0), (first + 1, 0), (first + 1, begin)):
             words = ".".join(row[first:end])[skipped:]
             start = indent + ("…" if first or skipped else "") + words
@@ -268,6 +270,7 @@ def _fair_width(widths: Sequence[int], room: int) -> int:
         if size * columns_left >= room:
             return room // columns_left
         room -= size
+    # All fit, so none gives way.
     return max(widths)
 
 
@@ -472,6 +475,7 @@ def cut(text: str, width: int) -> str:
         return text
     head = (width - 1) // 2
     tail = width - 1 - head
+    # Wide characters take two cells, so that a slice may be too long.
     while cells(text[:head]) + 1 + cells(text[len(text) - tail :]) > width and head > 1:
         head, tail = head - 1, tail - 1
     return f"{text[:head]}…{text[len(text) - tail :]}"
@@ -877,6 +881,7 @@ def table_lines(
         body,
         headers=head if header else (),
         tablefmt=table or "plain",
+        # tabulate would round and align texts that look like numbers.
         disable_numparse=True,
     )
     yield from text.split("\n")
@@ -917,6 +922,7 @@ def talk_lines(text: str, hint: str | None, width: int | None) -> list[str]:
     command = re.search(_COMMAND, hint)
     if command is None:
         in_brackets = f"({hint})"
+        # A short hint is not broken inside of its brackets.
         if 2 * cells(hint) <= width:
             in_brackets = whole(in_brackets)
         return _text_lines(f"{text} {in_brackets}", width)
