@@ -208,7 +208,7 @@ def _pretrained_line(checkpoint: Checkpoint) -> str | None:
     """Return the line that opens a folder as the model that its config.json names, or
     as an adapter; or None.
     """
-    from ckpt.evidence.pretrained import base_of_adapter, merged_parts, pretrained_class
+    from ckpt.evidence.pretrained import base_of_adapter, merged_parts, pretrained_line
 
     path = string_literal(local_path(checkpoint.path))
     base = base_of_adapter(checkpoint)
@@ -219,8 +219,7 @@ def _pretrained_line(checkpoint: Checkpoint) -> str | None:
             return None
         line = f"peft.PeftModel.from_pretrained(base, {path})"
         return f"{line}  # base is {string_literal(base)}" if base else line
-    name = pretrained_class(checkpoint)
-    return None if name is None else f"{name}.from_pretrained({path})"
+    return pretrained_line(checkpoint, path)
 
 
 def _code_reason(checkpoint: Checkpoint) -> str | None:

@@ -12,11 +12,19 @@ from ckpt.model.nodes import Node
 from ckpt.tree.find import children_of
 
 _CLASS = LazyPattern(r"[A-Z][A-Za-z0-9_]{2,99}")
-_WEIGHTS = {
-    "transformers": LazyPattern(r"(?:pytorch_)?model(?:\..+|-\d{5}-of-.+)"),
-    "diffusers": LazyPattern(r"diffusion_pytorch_model(?:\..+|-\d{5}-of-.+)"),
+_PACKAGES = {
+    "model": "transformers",
+    "pytorch_model": "transformers",
+    "diffusion_pytorch_model": "diffusers",
 }
-"""Package -> the names of weights that its `from_pretrained` looks for."""
+"""The beginning of a file of weights -> the package whose `from_pretrained` looks for
+it.
+"""
+_WEIGHTS = LazyPattern(
+    r"(?P<stem>model|pytorch_model|diffusion_pytorch_model)(?:-\d{5}-of-\d{5})?"
+    r"(?:\.(?P<variant>\w{1,40}))?\.(?:safetensors|bin)(?:\.index\.json)?"
+)
+"""A file of weights, or the index of its shards, with the variant of the weights."""
 _IMPLEMENTATION = LazyPattern(r"[a-z0-9_|]{1,60}")
 """An implementation that a library has itself. `ORG/NAME` is fetched, and run."""
 _MEGATRON = "megatron.core"
@@ -44,11 +52,12 @@ name, up to 2026.
 _ADAPTER = LazyPattern(r"adapter_model\.(?:safetensors|bin)")
 
 
-def pretrained_class(checkpoint: Checkpoint) -> str | None:
-    """Return the class whose `from_pretrained` opens a folder, with its package:
-    `transformers.LlamaForCausalLM`.
+def pretrained_line(checkpoint: Checkpoint, path: str) -> str | None:
+    """Return the line that opens a folder as the model that its config.json names:
+    `transformers.LlamaForCausalLM.from_pretrained("base")`.
 
-    None where config.json was not written by the package, or names code.
+    None where config.json was not written by the package, or names code. `path` is a
+    literal of Python.
     """
     documents = dict(children_of(checkpoint.root))
     config = dict(children_of(documents.get("config")))
@@ -76,9 +85,28 @@ def pretrained_class(checkpoint: Checkpoint) -> str | None:
             if member.is_model or not member.key
         ]
         # Of files with another name from_pretrained finds none by itself.
-        if weights and all(_WEIGHTS[package].fullmatch(file) for file in weights):
-            return f"{package}.{name}"
+        found = {_package_and_variant(file) for file in weights}
+        if len(found) == 1:
+            (of_file,) = found
+            if of_file is not None and of_file[0] == package:
+                return _pretrained_call(f"{package}.{name}", path, of_file[1])
     return None
+
+
+def _package_and_variant(file: str) -> tuple[str, str] | None:
+    """Return the package that looks for a file of weights, and the variant that it has
+    to be asked for, such as `fp16`; or None for a file by another name.
+    """
+    match = _WEIGHTS.fullmatch(file)
+    if match is None:
+        return None
+    return _PACKAGES[match["stem"]], match["variant"] or ""
+
+
+def _pretrained_call(name: str, path: str, variant: str) -> str:
+    """The call that opens a folder. Without the variant no package finds its files."""
+    more = f', variant="{variant}"' if variant else ""
+    return f"{name}.from_pretrained({path}{more})"
 
 
 def base_of_adapter(checkpoint: Checkpoint) -> str | None:
@@ -203,26 +231,18 @@ def pipeline_line(checkpoint: Checkpoint, path: str) -> str | None:
     """
     name = pipeline_class(checkpoint)
     found = [
-        _VARIANT.search(member.file) for member in checkpoint.members if member.is_model
+        _package_and_variant(member.file.rpartition("/")[2])
+        for member in checkpoint.members
+        if member.is_model
     ]
-    variants = {"" if match is None else match[1] for match in found}
+    variants = {"" if row is None else row[1] for row in found}
     # diffusers takes one variant for all parts of a pipeline.
     if name is None or len(variants) != 1:
         return None
     if foreign_code(checkpoint) is not None:
         return None
     (variant,) = variants
-    return f"diffusers.{name}.from_pretrained({path}" + (
-        f', variant="{variant}")' if variant else ")"
-    )
-
-
-_VARIANT = LazyPattern(
-    r"/(?:diffusion_pytorch_|pytorch_)?model\.(fp16|bf16|fp32|non_ema|ema)\.\w+$"
-)
-"""The word between the name and the ending of a file of weights, which diffusers asks
-for.
-"""
+    return _pretrained_call(f"diffusers.{name}", path, variant)
 
 
 def _only_item(listed: Node) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 from ckpt.bytes.executor import Executor, Local
 from ckpt.bytes.location import Location, locate
@@ -176,14 +177,13 @@ def remainder(
     except CkptError:
         pass  # nothing of it is read: its files may say something all the same
     try:
-        probe = probe_at(locate(path), limits)
-        rows: tuple[str, ...] = ()
-        for format in known_formats():
-            if format.remains is not None:
-                rows = tuple(format.remains(probe))
-            if rows:
-                break
-        probe.close()
+        with closing(probe_at(locate(path), limits)) as probe:
+            rows: tuple[str, ...] = ()
+            for format in known_formats():
+                if format.remains is not None:
+                    rows = tuple(format.remains(probe))
+                if rows:
+                    break
     except CkptError:
         return None
     return Remainder(None, None, rows) if rows else None

@@ -64,6 +64,26 @@ def test_a_model_of_transformers(file: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("config", "file", "line"),
+    [
+        ("LLAMA", "model.fp16.safetensors", 'variant="fp16")'),
+        ("LLAMA", "pytorch_model.bf16.bin", 'variant="bf16")'),
+        ("UNET", "diffusion_pytorch_model.non_ema.safetensors", 'variant="non_ema")'),
+        ("UNET", "model.fp16.safetensors", None),
+    ],
+)
+def test_a_variant_is_asked_for_by_its_name(
+    config: str, file: str, line: str | None, tmp_path: Path
+) -> None:
+    """Without it from_pretrained finds no weights in the folder."""
+    a_folder(tmp_path / "base", {"LLAMA": LLAMA, "UNET": UNET}[config], file)
+
+    found = line_of(tmp_path / "base")
+
+    assert (found is None) if line is None else (found or "").endswith(f'base", {line}')
+
+
 def test_a_part_of_diffusers(tmp_path: Path) -> None:
     a_folder(tmp_path / "unet", UNET, "diffusion_pytorch_model.safetensors")
     assert (

@@ -25,7 +25,9 @@ _TAIL = 1 << 20
 """The most bytes after the last member. Writers fill up to 10,240."""
 _SEEN = 1_000
 """The most names of an archive that a message counts."""
-_FILES = b"0\07"
+# The kinds that all readers take for a file: an old header has none, and few
+# archives a contiguous one.
+_FILES = (b"0", b"\0", b"7")
 _FOLDER = b"5"
 
 

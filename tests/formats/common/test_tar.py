@@ -74,6 +74,29 @@ def patched(data: bytes, at: int, new: bytes, header: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize(
+    ("kind", "is_file"),
+    [
+        (tarfile.REGTYPE, True),
+        (tarfile.AREGTYPE, True),
+        (tarfile.CONTTYPE, True),
+        (b"\7", False),
+        (tarfile.GNUTYPE_SPARSE, False),
+        (tarfile.SYMTYPE, False),
+        (tarfile.LNKTYPE, False),
+        (tarfile.FIFOTYPE, False),
+    ],
+)
+def test_the_kinds_of_members_that_are_files(kind: bytes, is_file: bool) -> None:
+    """An archive of an old tar has no kind."""
+    data = patched(tar(("a", b"text")), 156, kind)
+    if is_file:
+        assert read(data) == {"a": b"text"}
+        return
+    with pytest.raises(CkptError, match="holds a link or a device: a"):
+        read(data)
+
+
+@pytest.mark.parametrize(
     "format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 )
 def test_sees_what_tarfile_sees(format: int) -> None:
