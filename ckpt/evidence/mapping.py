@@ -1182,7 +1182,7 @@ class Shift(NamedTuple):
         last = self.last
         step = self.begins[1] - first
         # A substitution for `--sub` is written with slashes.
-        if last - first >= _NUMBERED or "/" in self.one or first + step < 0:
+        if last - first >= _NUMBERED or "/" in self.one:
             return []
         # In this order no substitution meets a number that one before it made.
         numbers = range(first, last + 1) if step < 0 else range(last, first - 1, -1)

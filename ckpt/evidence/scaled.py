@@ -464,9 +464,8 @@ def find_scaled(
         for kind in types
         if kind in _TYPES or f"{_ABSMAX}\n" in text
     }
-    for index, (name, tensor) in enumerate(zip(names, looks, strict=True)):
-        if not possible:
-            break
+    rows = zip(names, looks, strict=True) if possible else ()
+    for index, (name, tensor) in enumerate(rows):
         # A composite tensor, as torch quantizes, has its scales in itself.
         if not isinstance(tensor, TensorRef):
             continue
