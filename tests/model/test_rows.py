@@ -73,6 +73,8 @@ def test_every_way_of_making_one(row: type[Ours]) -> None:
         (("a", 1), {"other": 2}),
         (("a", 1), {"path": "b"}),
         (("a", 1, None, (), 5), {"other": 2}),
+        ((), {"path": "a", "size": 1, "other": 2}),
+        ((), {"path": "a", "other": 2}),
     ],
 )
 def test_what_cannot_be_one(
