@@ -263,11 +263,10 @@ def _tensors_text(
     shown = [inside.relative(name) if inside else name for name in names]
     if not other:
         return _names_with_count(shown) if names else "", names
-    text = show_folded_names(shown)
-    text += f"{' and ' if text else ''}{other}"
-    if names:
-        text += f" ({counted_noun(len(names), 'parameter')})"
-    return text, names
+    if not names:
+        return other, names
+    # The count stands behind the names that it counts: the others have their own.
+    return f"{_names_with_count(shown)} and {other}", names
 
 
 def _names_with_count(names: Sequence[str]) -> str:
