@@ -70,7 +70,7 @@ _NEEDLESS = {
     "prune": dict.fromkeys(("-n", "--dry-run"), "nothing is deleted without --delete"),
     "explain": {"--list": "without an argument it lists all"},
     "sum": dict.fromkeys(
-        ("-c", "--check"), "ckpt verify FILE --sums LIST compares with a list"
+        ("-c", "--check"), "to compare with a list: ckpt verify FILE --sums LIST"
     ),
     "strip": {"--undo": _UNDO},
     "rename": {"--undo": _UNDO},

@@ -135,7 +135,7 @@ LINES = {
     "diff a b --color": "diff: --color needs a value (--color auto, always or never)",
     "slim a -o": "slim: -o needs a value (ckpt slim --help)",
     "sum -c a.sums": (
-        "sum: no option -c (ckpt verify FILE --sums LIST compares with a list)"
+        "sum: no option -c (to compare with a list: ckpt verify FILE --sums LIST)"
     ),
     "average a b --weights 1,2 -o x.pth": (
         "average: no option --weights (did you mean --ratios?)"
