@@ -453,3 +453,24 @@ def _set_rank(path: Path, rank: int) -> None:
     content = torch.load(path, weights_only=True)
     content["ckpt"] |= {"rank": rank, "world_size": 2}
     torch.save(content, path)
+
+
+def test_positions_of_a_larger_image_have_the_command_that_interpolates_them(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "mae.pth"
+    weights = {f"blocks.{number}.weight": torch.ones(12, 12) for number in range(8)}
+    weights |= {"pos_embed": torch.ones(1, 17, 12), "norm.weight": torch.ones(12)}
+    torch.save(weights, path)
+    text = (
+        "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for "
+        "pos_embed: copying a param with shape torch.Size([1, 17, 12]) from "
+        "checkpoint, the shape in current model is torch.Size([1, 37, 12])."
+    )
+
+    found = Answered(text, path)
+
+    assert (
+        "ckpt warmstart mae.pth --into-model FILE.py:FACTORY "
+        "--on-mismatch interpolate -o start.pth"
+    ) in found.commands
