@@ -296,7 +296,7 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
         them = "it" if len(lost) == 1 else "them"
         yield Finding(
             "list-modules",
-            f"{_places_text(lost)} are not registered ({objects}, {count}).",
+            f"{_places_text(lost)} {_be_verb(lost)} not registered ({objects}, {count}).",
             where=tuple(row.place for row in lost),
             consequence=(
                 f"state_dict, .to(), the optimizer and DataParallel miss {them}. Use "
@@ -307,12 +307,17 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
     if again:
         yield Finding(
             "list-modules",
-            f"{_places_text(again)} are registered as {_registered_text(again)} too.",
+            f"{_places_text(again)} {_be_verb(again)} registered as "
+            f"{_registered_text(again)} too.",
             where=tuple(row.place for row in again),
             consequence=(
                 "Replicas of DataParallel fail: the list holds the modules of device 0."
             ),
         )
+
+
+def _be_verb(rows: Sequence[LooseModule]) -> str:
+    return "is" if len(rows) == 1 else "are"
 
 
 def _registered_text(rows: Sequence[LooseModule]) -> str:
