@@ -296,7 +296,8 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
         them = "it" if len(lost) == 1 else "them"
         yield Finding(
             "list-modules",
-            f"{_places_text(lost)} {_be_verb(lost)} not registered ({objects}, {count}).",
+            f"{_places_text(lost)} {_be_verb(lost)} not registered "
+            f"({objects}, {count}).",
             where=tuple(row.place for row in lost),
             consequence=(
                 f"state_dict, .to(), the optimizer and DataParallel miss {them}. Use "

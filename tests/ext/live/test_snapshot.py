@@ -857,9 +857,13 @@ def test_ranks_of_two_moments_say_nothing_of_branches(tmp_path: Path) -> None:
 
 
 def test_one_hidden_module_is_one(tmp_path: Path) -> None:
-    net = nn.Linear(2, 2)
-    net.aux = {"x": nn.Linear(2, 2)}
-    ckpt.snapshot(net, tmp_path / "a.pth")
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(2, 2)
+            self.aux = {"x": nn.Linear(2, 2)}
+
+    ckpt.snapshot(Net(), tmp_path / "a.pth")
 
     (message,) = [
         row.message
