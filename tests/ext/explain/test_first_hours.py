@@ -474,3 +474,28 @@ def test_positions_of_a_larger_image_have_the_command_that_interpolates_them(
         "ckpt warmstart mae.pth --into-model FILE.py:FACTORY "
         "--on-mismatch interpolate -o start.pth"
     ) in found.commands
+
+
+def test_an_optimizer_without_a_buffer_has_the_whole_state(recognizer: Path) -> None:
+    text = (
+        "Optimizer state has not been consolidated on this rank. Please call "
+        "`consolidate_state_dict(to=0)` on all ranks beforehand"
+    )
+
+    found = Answered(text, recognizer / "newer.pt")
+
+    assert "this file has the whole state" in found.said
+    assert "5 parameters and 1 tensor that may be one" in found.said
+
+
+def test_a_question_on_frozen_layers_calls_no_buffer_a_parameter(
+    recognizer: Path,
+) -> None:
+    done = inside(
+        "explain", "which layers are frozen? requires_grad", "newer.pt", cwd=recognizer
+    )
+    said = " ".join(done.out.decode().split())
+
+    assert "6 parameters" not in said
+    assert "has 5 of the 6 tensors of model that may be parameters" in said
+    assert "The other one is frozen, or is a buffer" in said
