@@ -95,7 +95,7 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return Load(None, reason=outdated)
     if checkpoint.traits.fills_a_state:
         # DCP loads into a state dict that is there: nobody else knows the model.
-        fill = "import torch.distributed.checkpoint; state is your model's state dict"
+        fill = f"import torch.distributed.checkpoint; {_state_text(models)}"
         if checkpoint.traits.is_pickle:
             fill += "; torch runs the pickle in .metadata"
         path = string_literal(local_path(checkpoint.path))
@@ -106,6 +106,22 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         # A format of another distribution need not name one.
         return Load(None, reason=checkpoint.traits.no_load or _NO_LOADER)
     return _load_by_template(checkpoint, models)
+
+
+def _state_text(models: Sequence[Section]) -> str:
+    """Say which dict is filled: with the names under which the models were saved, for
+    torch looks for `model.fc.weight` in the files, and not for `fc.weight`.
+    """
+    keys = [[string_literal(str(step)) for step in model.path] for model in models]
+    if len(models) == 1 and keys[0]:
+        nested = "your model's state dict"
+        for key in reversed(keys[0]):
+            nested = f"{{{key}: {nested}}}"
+        return f"state is {nested}"
+    if len(models) > 1 and all(len(row) == 1 for row in keys):
+        listed = and_more([f"{key}: …" for (key,) in keys], 4)
+        return f"state is {{{listed}}}, with your models' state dicts"
+    return "state is your model's state dict"
 
 
 def _load_by_template(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:

@@ -1099,7 +1099,8 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
         for index in order
     ]
     why = f"the optimizer holds {held} of the model's {len(order)} parameters"
-    if any(survey.roles[index].role == "buffer" for index in order):
+    # A name such as `mean` does not say whether it is a parameter.
+    if any(survey.roles[index].role != "parameter" for index in order):
         why = (
             f"the optimizer holds {held} of {len(order)} tensors of the model that may "
             "be parameters"

@@ -169,8 +169,23 @@ class Survey:
             section for section in self.sections if section.kind in ("model", "ema")
         ]
         if not chosen:
-            raise UsageError("ckpt finds no model in this file", path=self.path)
+            raise self._no_model_error("--section")
         return chosen
+
+    def _no_model_error(self, option: str) -> UsageError:
+        """The error where nothing looks like a model, with the sections that `option`
+        takes for one.
+        """
+        others = [section for section in self.sections if section.kind == "other"]
+        # Beside an optimizer the rest is named: a list of all of them says nothing.
+        names = [section.name or ROOT for section in others if section.tensors]
+        words = filter(None, map(shell_word, names))
+        listed = and_more([f"{option} {word}" for word in words], 4, ", or ")
+        return UsageError(
+            "ckpt finds no model in this file",
+            path=self.path,
+            hint=f"{listed} takes it for one" if listed else None,
+        )
 
     def only_model(self, name: str | None, option: str = "--section") -> Section:
         """The named section, or the only model. Raises UsageError with the list of
@@ -180,7 +195,7 @@ class Survey:
             return self.section(name)
         chosen = self.candidates
         if not chosen:
-            raise UsageError("ckpt finds no model in this file", path=self.path)
+            raise self._no_model_error(option)
         if len(chosen) > 1:
             # A name that no shell takes cannot be proposed.
             words = filter(None, (shell_word(section.name) for section in chosen))

@@ -453,3 +453,25 @@ def test_the_lists_name_known_classes() -> None:
     assert set(ATTRIBUTES) <= KNOWN | MODULES and len(ATTRIBUTES) > 250
     assert ATTRIBUTES["torch.optim.lr_scheduler.StepLR"]["optimizer"]
     assert not ATTRIBUTES["torch.optim.lr_scheduler.StepLR"]["gamma"]
+
+
+def test_a_model_that_was_scripted_is_no_danger(tmp_path: Path) -> None:
+    """`torch.jit.script` leaves an empty `__overloads__` on each layer."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    torch.jit.script(model)
+    assert vars(model)["__overloads__"] == {}
+    torch.save(model, tmp_path / "x.pth")
+
+    done = ckpt("lint", tmp_path / "x.pth", "--level", "error")
+
+    assert done.code == 0, done
+
+
+def test_overloads_that_are_not_empty_are_named(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    vars(model)["__overloads__"] = {"forward": ["extra_repr"]}
+    torch.save(model, tmp_path / "x.pth")
+
+    done = ckpt("lint", tmp_path / "x.pth", "--level", "error")
+
+    assert done.code == 1 and b"sets __overloads__ on" in done.out

@@ -537,3 +537,13 @@ def test_folders_that_are_nested_too_deep_are_an_error(
         done.code == 2
         and b"folders are nested more than 200 deep" in done.out + done.err
     ), done
+
+
+def test_a_path_that_is_not_there_is_not_another_kind_of_file(tmp_path: Path) -> None:
+    """A gate with a typing error in it lets nothing pass."""
+    (tmp_path / "link").symlink_to("gone")
+
+    for name in ("modles", "modles.txt", "link"):
+        done = inside("lint", "--skip-others", "--", name, cwd=tmp_path)
+        assert done.code == 2, name
+        assert "no such file" in done.err.decode()

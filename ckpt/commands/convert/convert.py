@@ -922,7 +922,12 @@ def _as_state_dict(
 
 def _own_metadata(checkpoint: Checkpoint) -> list[Leftover]:
     """The metadata of another program in one row: no other format holds it."""
-    names = [value.name for value in checkpoint.values if is_metadata(value.path)]
+    # The same names for a file that is cut off, whose tree is made anew.
+    names = [
+        value.name.removeprefix(f"{METADATA}.")
+        for value in checkpoint.values
+        if is_metadata(value.path)
+    ]
     if not checkpoint.traits.has_own_metadata or not names:
         return []
     text = (

@@ -872,7 +872,8 @@ def _bar_lines(
         room = min(max(left_over, _FEWEST_CELLS), _BAR_CELLS)
     for table_row, change in zip(table, shares, strict=True):
         table_row.append(_bar_text(change, largest, room))
-    module_column = Column("MODULE", gives_way=True, is_file=True)
+    # A pipe gets the whole names.
+    module_column = Column("MODULE", gives_way=width is not None)
     out = column_lines([module_column, *numbers, Column("")], table, width=width)
     if len(bars.modules) < bars.total:
         every = f"{'--stat ' if only_changed else ''}--depth {bars.depth}"

@@ -263,11 +263,10 @@ def _tensors_text(
     shown = [inside.relative(name) if inside else name for name in names]
     if not other:
         return _names_with_count(shown) if names else "", names
-    text = show_folded_names(shown)
-    text += f"{' and ' if text else ''}{other}"
-    if names:
-        text += f" ({counted_noun(len(names), 'parameter')})"
-    return text, names
+    if not names:
+        return other, names
+    # The count stands behind the names that it counts: the others have their own.
+    return f"{_names_with_count(shown)} and {other}", names
 
 
 def _names_with_count(names: Sequence[str]) -> str:
@@ -297,7 +296,8 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
         them = "it" if len(lost) == 1 else "them"
         yield Finding(
             "list-modules",
-            f"{_places_text(lost)} are not registered ({objects}, {count}).",
+            f"{_places_text(lost)} {_be_verb(lost)} not registered "
+            f"({objects}, {count}).",
             where=tuple(row.place for row in lost),
             consequence=(
                 f"state_dict, .to(), the optimizer and DataParallel miss {them}. Use "
@@ -308,12 +308,17 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
     if again:
         yield Finding(
             "list-modules",
-            f"{_places_text(again)} are registered as {_registered_text(again)} too.",
+            f"{_places_text(again)} {_be_verb(again)} registered as "
+            f"{_registered_text(again)} too.",
             where=tuple(row.place for row in again),
             consequence=(
                 "Replicas of DataParallel fail: the list holds the modules of device 0."
             ),
         )
+
+
+def _be_verb(rows: Sequence[LooseModule]) -> str:
+    return "is" if len(rows) == 1 else "are"
 
 
 def _registered_text(rows: Sequence[LooseModule]) -> str:

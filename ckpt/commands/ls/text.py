@@ -54,6 +54,7 @@ _ALIKE = {
 """Columns -> the words in the headline for their cell, where all rows have the same
 one.
 """
+_COUNTERS = ("EPOCH", "STEP")
 _NAMES = [head.name for head in _COLUMNS]
 _LOADS = _NAMES.index("LOADS")
 _FINDINGS = _NAMES.index("FINDINGS")
@@ -198,10 +199,13 @@ def _table_lines(
     for line, cell, row in zip(lines, findings, rows, strict=True):
         if row.error is not None:  # its other columns are empty
             padded_name, _ = line[0]
-            room_of_name = len(padded_name)
-            if len(heads) == 1:  # a name alone has no blanks behind it
-                room_of_name += 2
-            name = padded_name.rstrip().ljust(room_of_name)
+            # The word is no epoch and no step.
+            counters = sum(head.name in _COUNTERS for head in heads)
+            blanks = sum(len(text) for text, _ in line[: counters + 1])
+            blanks -= len(padded_name.rstrip())
+            if len(heads) == counters + 1:  # the last cell has no blanks behind it
+                blanks += 2
+            name = padded_name.rstrip() + " " * blanks
             line = [(name, ""), (UNREADABLE, _STYLES[UNREADABLE])]
             cell = show_literal(str(row.error))
         elif loads is not None:

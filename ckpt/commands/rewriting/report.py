@@ -61,8 +61,13 @@ class Change(NamedTuple):
     def __repr__(self) -> str:
         words = [text for text in (self.before, self.after) if text]
         said = " → ".join(show(word, 60) for word in words)
-        count = counted_noun(self.number, self.unit)
-        return f"<Change {self.kind}{f' {said}' if said else ''}: {count}>"
+        text = " ".join(filter(None, (self.kind, show(self.name, 60))))
+        if said:
+            text += f": {said}" if self.name else f" {said}"
+        # A single name or value has no unit.
+        if self.unit:
+            text += f": {counted_noun(self.number, self.unit)}"
+        return f"<Change {text}>"
 
 
 class Leftover(NamedTuple):
@@ -603,7 +608,8 @@ def made_plain(edit: Plain) -> list[Change]:
     for kind, count in edit.made.items():
         changes.append(Change("plain", kind, "plain", count, "object"))
     for (what, parts), count in edit.taken.items():
-        shown_parts = and_more([f".{name}" for name in parts], 8)
+        # A DTensor becomes the one tensor inside of it.
+        shown_parts = and_more([f".{name}" for name in parts], 8) or "a plain tensor"
         changes.append(Change("apart", what, shown_parts, count, "tensor"))
     return changes
 

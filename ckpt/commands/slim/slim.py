@@ -58,10 +58,10 @@ from ckpt.model.tensors import (
 from ckpt.model.text import shell_word, show
 from ckpt.pickle.branches import Branches
 from ckpt.pickle.judge.imports import nodes_below
-from ckpt.pickle.judge.names import is_known
+from ckpt.pickle.judge.names import is_known, is_standard, python3_name
 from ckpt.pickle.state_dict import without_tensors
 from ckpt.tree.find import find_nodes, tied_names
-from ckpt.tree.view import Known
+from ckpt.tree.view import Known, look
 
 _MODELS = 4
 """Models up to which an error names the options that keep all of them."""
@@ -112,6 +112,9 @@ def _slim_weights(
     if others:
         gone_names = {chosen.relative(entry.name) for entry in others}
         weights = without_tensors(weights, gone_names)
+    started = _started_programs(checkpoint, chosen, weights)
+    if started:
+        weights = without_tensors(weights, started.keys())
     node = _with_kept(survey, chosen, weights, kept)
     edit = _Slim()
     root = edit.copy(node)
@@ -143,6 +146,7 @@ def _slim_weights(
     changes = _slim_changes(result, edit, label)
     leftovers = [row for row in rest_of(survey, chosen) if row.name not in keep]
     leftovers += not_selected(others)
+    leftovers += started.values()
     listed = {row.name for row in (*leftovers, *dropped)}
     leftovers += _call_leftovers(checkpoint, listed)
     return refuse_empty(
@@ -218,6 +222,28 @@ def _find_kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path,
             hint=f"near: {listed}" if listed else None,
         )
     return matches[0]
+
+
+def _started_programs(
+    checkpoint: Checkpoint, chosen: Section, weights: Node
+) -> dict[str, Leftover]:
+    """The keys of a state dict whose values are calls of Python's own library that run
+    on load, and hold no weights: the arguments of `subprocess.Popen` are none.
+    """
+    called: dict[str, str] = {}
+    for row in checkpoint.imports:
+        if row.group == "called" and row.calls and is_standard(row.module):
+            what = python3_name(row.module, row.name)
+            called.update(dict.fromkeys(row.where, what))
+    if not called:
+        return {}
+    started: dict[str, Leftover] = {}
+    view = look(weights)
+    for key, child in zip(view.keys, view.children, strict=True):
+        name = f"{chosen.name}.{key!s}" if chosen.name else str(key)
+        if name in called and not _holds_weights(child):
+            started[str(key)] = Leftover(name, called[name])
+    return started
 
 
 def _call_leftovers(checkpoint: Checkpoint, listed: set[str]) -> list[Leftover]:

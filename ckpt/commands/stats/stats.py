@@ -144,7 +144,7 @@ class DeadChannels(NamedTuple):
 
 class Row(NamedTuple):
     """A tensor and its numbers. `label` is its name inside of its section; `why` says
-    why it has no numbers.
+    why it has no numbers, or of which values they are.
     """
 
     entry: Entry

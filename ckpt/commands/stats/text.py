@@ -29,6 +29,8 @@ from ckpt.surface.text.lines import (
 )
 
 _ROWS = 60
+_WIDE_INTEGER = 10**7
+"""Integers from here on are written in three digits."""
 _GIVEN_UP = {"RMS": 1, "MEAN": 3, "STD": 4, "MIN": 5, "MAX": 5}
 """The order in which a narrow screen does without columns; SHAPE is the second. MIN and
 MAX go together.
@@ -155,6 +157,22 @@ def _tensor_lines(
     out += given_up_lines(heads, shown, width)
     if rest:
         out.append([(f"… {rest:,} more (--all, --tsv, --json)", "dim")])
+    out += _partial_lines(report, width)
+    return out
+
+
+def _partial_lines(report: StatsReport, width: int | None) -> list[Line]:
+    """Say which rows have the numbers of a part of their tensor, as of the values that
+    a sparse one stores.
+    """
+    names: dict[str, list[str]] = {}
+    for row in report.rows:
+        if row.found is not None and row.why and not row.unread:
+            names.setdefault(row.why, []).append(row.label)
+    out: list[Line] = []
+    for why, labels in names.items():
+        text = f"the numbers are of {why}: {show_folded_names(labels)}"
+        out += hanging_lines([], text, width, 2)
     return out
 
 
@@ -230,8 +248,10 @@ def _dead_text(row: Row) -> str:
 def _number_text(value: float | int | None) -> str:
     if value is None:
         return "-"
-    # Integers are exact, floats have three digits.
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+    # One random seed would take the room of all other numbers: --tsv has it in full.
+    if isinstance(value, int) and abs(value) < _WIDE_INTEGER:
+        return f"{value:,}"
+    return f"{value:.3g}"
 
 
 def stats_table(report: StatsReport) -> list[list[str]]:

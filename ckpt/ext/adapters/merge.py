@@ -26,12 +26,11 @@ from ckpt.ext.adapters.base import Base
 from ckpt.ext.adapters.names import part_of
 from ckpt.ext.adapters.packing import Packing, UnnamedPackingError
 from ckpt.ext.adapters.plan import (
-    HEAD,
     Options,
     Plan,
     Planner,
     Target,
-    is_embedding,
+    has_tokens,
 )
 from ckpt.ext.adapters.products import derived_place
 from ckpt.ext.adapters.reader import (
@@ -499,7 +498,7 @@ def _merged_checkpoint(
             for other in tied:
                 if other not in rivals:
                     ties.append(Leftover(other.name, stays))
-            if _has_tokens(target.name):
+            if has_tokens(target.name):
                 wanted[_UNTIED] = None
             fresh[entry.name] = new_tensor(place, dtype, shape, ref.device)
         elif is_kept:
@@ -553,7 +552,7 @@ def _apart_text(embedding: str) -> str:
 def _parted_text(other: str) -> str:
     """The words for a tensor that shared its memory with one that changes too."""
     text = f"shared the memory of {other}, which changes too, and has its own now"
-    return f"{text}: {_UNTIED.text}" if _has_tokens(other) else text
+    return f"{text}: {_UNTIED.text}" if has_tokens(other) else text
 
 
 def _untied_text(embedding: str) -> str:
@@ -564,11 +563,6 @@ def _untied_text(embedding: str) -> str:
     )
 
 
-def _has_tokens(name: str) -> bool:
-    """Tell whether a tensor has a row for each token: an embedding, or a head."""
-    return is_embedding(name) or name.rpartition(".")[0].endswith(HEAD)
-
-
 def _vocabulary_size(
     name: str,
     before: tuple[int, ...],
@@ -577,7 +571,7 @@ def _vocabulary_size(
     """The value of config.json for an embedding or a head with another number of
     tokens, or None for any other tensor.
     """
-    if not _has_tokens(name) or before[1:] != after[1:] or not before:
+    if not has_tokens(name) or before[1:] != after[1:] or not before:
         return None
     return ConfigValue("vocab_size", before[0], after[0])
 

@@ -117,6 +117,10 @@ class Plan(NamedTuple):
 HEAD = "lm_head"
 """The layer that a base without a tensor of its own shares with the embedding."""
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
+_OTHER_TABLES = ("embed_in.weight", "tok_embeddings.weight", "shared.weight")
+"""The ends of the names of embeddings that no head shares."""
+_HEADS = (HEAD, "embed_out")
+"""The ends of the names of layers with an output for each token."""
 
 
 class _Change:
@@ -1041,7 +1045,18 @@ def _refuse_lengthless(adapter: Adapter) -> None:
 
 def is_embedding(name: str) -> bool:
     """Tell whether a name belongs to the embedding of a language model."""
-    return any(name == end or name.endswith(f".{end}") for end in _EMBEDDINGS)
+    return _ends_as(name, _EMBEDDINGS)
+
+
+def has_tokens(name: str) -> bool:
+    """Tell whether a tensor has a row for each token: an embedding, or a head."""
+    if is_embedding(name) or _ends_as(name, _OTHER_TABLES):
+        return True
+    return name.rpartition(".")[0].endswith(_HEADS)
+
+
+def _ends_as(name: str, ends: Sequence[str]) -> bool:
+    return any(name == end or name.endswith(f".{end}") for end in ends)
 
 
 def _is_stack(steps: Iterable[Step], shape: tuple[int, ...]) -> bool:

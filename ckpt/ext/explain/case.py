@@ -106,6 +106,23 @@ class Older(NamedTuple):
     """The parameters of the newer save that the older one says nothing about: it lacks
     them, has another shape or dtype, or their bytes could not be compared.
     """
+    unsure: frozenset[str] = frozenset()
+    """The tensors that may be parameters or buffers: their names do not say."""
+
+
+def counted_parameters(count: int, unsure: int) -> str:
+    """Return `7 parameters and 1 tensor that may be one`: `unsure` of the `count`
+    tensors may be parameters or buffers.
+    """
+    sure = count - unsure
+    if not unsure:
+        return counted_noun(sure, "parameter")
+    tensors = counted_noun(unsure, "tensor")
+    kind = "one" if unsure == 1 else "some"
+    if not sure:
+        kind = "a parameter" if unsure == 1 else "parameters"
+        return f"{tensors} that may be {kind}"
+    return f"{counted_noun(sure, 'parameter')} and {tensors} that may be {kind}"
 
 
 class Case:

@@ -587,11 +587,19 @@ def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
             limits=request.limits,
             plugins=plugins_allowed(),
         )
+    words = [pasted_path(name) or "…" for name in (older, path)]
+    # Two ranks differ in what they took, and neither comes before the other.
+    if any(finding.code == "ranks-differ" for finding in report.findings):
+        raise UsageError(
+            f"of another rank than {show(path, 80)}, so it is no older save of it",
+            path=older,
+            hint=f"the difference of two ranks: ckpt diff {' '.join(words)}",
+        )
     # The counters of the run tell that both saves were given in the wrong order.
     later = backwards(report)
     if later:
-        words = [pasted_path(name) or "…" for name in (path, older)]
-        hint = f"if both are saves of one run: ckpt explain MESSAGE {' '.join(words)}"
+        in_order = " ".join(reversed(words))
+        hint = f"if both are saves of one run: ckpt explain MESSAGE {in_order}"
         raise UsageError(
             (
                 f"a later save than {show(path, 80)} ({later}), and the older one "
@@ -628,6 +636,7 @@ def _compare_older(older: str, survey: Survey, request: _Request) -> Older:
             for row in parameters
             if row.after is not None and row.status not in _TOLD
         ),
+        unsure=frozenset(row.name for row in parameters if row.role.role == "unknown"),
     )
 
 

@@ -121,7 +121,8 @@ def parse_name(name: str, wanted: Collection[str] = ()) -> SaveName:
     """The parts of the name, with `*` and `#` in the place of numbers."""
     counts: list[tuple[str, float]] = []
     metrics: list[tuple[str, float]] = []
-    others: list[str] = []
+    # Numbers without a word, and the place of each in the parts of the name.
+    others: list[tuple[str, int]] = []
     begin = 0
     for match in _NUMBER.finditer(stem):
         # The words between the last number and this one.
@@ -138,7 +139,10 @@ def parse_name(name: str, wanted: Collection[str] = ()) -> SaveName:
             metrics.append((label, float(text)))
             series += [before, "#"]
         else:
-            others.append(text)
+            # The 2 of `w2v_4` is a letter of the word.
+            is_in_word = before[-1:].isalpha() and stem[match.end() :][:1].isalpha()
+            if not is_in_word:
+                others.append((text, len(series) + 1))
             series += [before, text]
         begin = match.end()
     series.append(stem[begin:])
@@ -147,9 +151,11 @@ def parse_name(name: str, wanted: Collection[str] = ()) -> SaveName:
     number = None
     # One number without a word may count, if the save itself records that count.
     is_alone = not counts and len(others) == 1
-    if is_alone and others[0].isdecimal() and len(others[0]) <= _LONGEST:
-        number = int(others[0])
-        series = ["*" if part == others[0] else part for part in series]
+    if is_alone:
+        text, place = others[0]
+        if text.isdecimal() and len(text) <= _LONGEST:
+            number = int(text)
+            series[place] = "*"
     return SaveName("".join(series) + ending, tuple(counts), tuple(metrics), number)
 
 

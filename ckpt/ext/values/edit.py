@@ -4,6 +4,7 @@ asked for changed, and nothing else.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
@@ -22,7 +23,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.names import Path, names_above, nearest_names
 from ckpt.model.nodes import Dict, Node, Opaque, inside, is_tuple, key_of, tensor_of
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import counted_noun, show
+from ckpt.model.text import counted_noun, pasted_path, shell_word, show
 from ckpt.pickle.edit import Edit
 from ckpt.tree.find import METADATA, KeyTables, children_of, find_nodes, is_metadata
 from ckpt.tree.literals import brief_text
@@ -329,6 +330,8 @@ def _unknown_name_error(
     hint = f"did you mean {', '.join(alike)}?" if alike else None
     if not alike and not checkpoint.traits.is_pickle and name.startswith("config."):
         hint = "ckpt set changes the file of the weights; config.json is for an editor"
+    if hint is None:
+        hint = _hint_of_file_beside(checkpoint.path, name)
     if hint is None and may_be_added:
         hint = f"{show(name, 80)}:=JSON adds it"
     return UsageError(
@@ -336,6 +339,25 @@ def _unknown_name_error(
         path=checkpoint.path,
         hint=hint,
     )
+
+
+_ENDINGS = (".pt", ".bin", ".pth", ".pkl")
+
+
+def _hint_of_file_beside(path: str, name: str) -> str | None:
+    """The way to a value that `inspect FOLDER` shows of another file of the folder:
+    `optimizer.param_groups.0.lr` lies in optimizer.pt.
+    """
+    first, _, rest = name.partition(".")
+    folder = os.path.dirname(path)
+    if not rest or not folder or os.sep in first:
+        return None
+    for ending in _ENDINGS:
+        beside = os.path.join(folder, first + ending)
+        words = pasted_path(beside), shell_word(rest)
+        if beside != path and os.path.isfile(beside) and None not in words:
+            return f"one file at a time: ckpt set {words[0]} {words[1]}=VALUE"
+    return None
 
 
 # --- the change -----------------------------------------------------------------------

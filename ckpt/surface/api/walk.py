@@ -101,7 +101,9 @@ def found(
         else:
             yield (
                 _of_file(path, os.path.basename(path), plugins, typed=True)
-                if picked
+                # What is not there is no file of another kind: a typing error in a gate
+                # must not let it pass.
+                if picked and os.path.exists(path)
                 else Found(path)
             )
 

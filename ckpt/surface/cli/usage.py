@@ -57,6 +57,7 @@ _MEANT = {
     **dict.fromkeys(("--float", "--fp32", "--float32"), "--dtype float32"),
     **dict.fromkeys(("--filter", "--grep", "--pattern"), "--include"),
     "--name-status": "--name-only",
+    **dict.fromkeys(("--no-color", "--no-colour", "--nocolor"), "--color never"),
     "--weights": "--ratios",
     "--target": "--into",
 }
@@ -68,6 +69,9 @@ _NEEDLESS = {
     "diff": {"--exit-code": "the exit code is 1 without it"},
     "prune": dict.fromkeys(("-n", "--dry-run"), "nothing is deleted without --delete"),
     "explain": {"--list": "without an argument it lists all"},
+    "sum": dict.fromkeys(
+        ("-c", "--check"), "to compare with a list: ckpt verify FILE --sums LIST"
+    ),
     "strip": {"--undo": _UNDO},
     "rename": {"--undo": _UNDO},
     "set": {"--undo": _UNDO},
@@ -76,6 +80,8 @@ _NEEDLESS = {
 _RECURSIVE = frozenset(("-r", "-R", "--recursive"))
 _SEARCHES = frozenset(("ls", "lint", "stats", "sum", "verify"))
 """The commands that search folders by themselves."""
+_CHOICES = {"--color": "--color auto, always or never"}
+"""Options that git also takes without a value -> the values that they have here."""
 _NO_NUMBER = re.compile(r"is not a valid (?:int(?:eger)?|float)(?: range)?")
 """The words of the releases of click for it."""
 
@@ -89,6 +95,9 @@ def usage_error(error: Any, commands: Sequence[str]) -> CkptError:
     command = (
         "" if context is None or context.parent is None else str(context.info_name)
     )
+    # click leaves the context out of some errors.
+    if context is None:
+        command = next((word for word in sys.argv[1:] if word in commands), "")
     place = f"{command}: " if command else ""
     problem, hint = _explain_error(error, context, command, commands)
     return UsageError(
@@ -123,6 +132,9 @@ def _explain_error(
         return f"{option}: {text}" if option else text, None
     text = str(error.format_message())
     # click says these only in words.
+    bare = re.match(r"Option '(.*)' requires an argument\.", text, re.DOTALL)
+    if bare:
+        return f"{show(bare[1], 60)} needs a value", _CHOICES.get(bare[1])
     name = re.match(r"No such command '(.*)'\.", text, re.DOTALL)
     if name:
         return _unknown_command(name[1], commands)

@@ -195,16 +195,27 @@ def _names_of_one_end(short: Mapping[str, str]) -> Iterator[set[str]]:
     are several. `short` maps names to what is shown.
     """
     ends: dict[int, dict[str, set[str]]] = {}
+    # Ends that begin in the middle of a part of the name, by their letters.
+    torn: dict[int, dict[str, set[str]]] = {}
     for name, text in short.items():
         if text != name and text.lstrip(" ").startswith("…"):
             end = text.lstrip(" ")[1:]
-            # Ends of one number of parts are looked up together.
-            ends.setdefault(end.count(".") + 1, {}).setdefault(end, set())
+            # Ends of one number of parts are looked up together, and so are torn ones
+            # of one length.
+            if name.endswith(f".{end}"):
+                ends.setdefault(end.count(".") + 1, {}).setdefault(end, set())
+            else:
+                torn.setdefault(len(end), {}).setdefault(end, set())
     for count, found in ends.items():
         for name in short:
             end = ".".join(name.lstrip(" ").split(".")[-count:])
             if end in found:
                 found[end].add(name)
+        yield from (alike for alike in found.values() if len(alike) > 1)
+    for size, found in torn.items():
+        for name in short:
+            if name[-size:] in found:
+                found[name[-size:]].add(name)
         yield from (alike for alike in found.values() if len(alike) > 1)
 
 

@@ -922,3 +922,19 @@ def test_what_one_file_alone_has_is_one_line(tmp_path: Path) -> None:
         "not compared: d, epoch, lr of x.pt (not in the other file)",
         "not compared: args of y.pt (not in the other file)",
     ]
+
+
+def test_a_bar_of_several_modules_says_which_on_a_narrow_screen(tmp_path: Path) -> None:
+    """`block_0000` is no name of the blocks from 0 to 99."""
+    stem = "encoder.stage_of_a_very_long_name_for_a_layer.block_{:04}.weight"
+    names = [stem.format(number) for number in range(700)]
+    saved(
+        tmp_path,
+        {name: torch.ones(2) for name in names},
+        {name: torch.full((2,), 2.0) for name in names},
+    )
+
+    bars = [line for line in seen(tmp_path, columns=80, rows=30) if "█" in line]
+
+    assert "block_0000-" in bars[0]
+    assert bars[-1].split()[0].endswith("-0699")

@@ -425,3 +425,19 @@ def test_parameters_without_a_gradient_are_counted_once(tmp_path: Path) -> None:
     )
     text = ckpt("inspect", "a.pt", cwd=tmp_path).out.decode()
     assert "{ctc,gate}.{weight,bias} ×4 never had a gradient" in text
+
+
+def test_rows_of_long_names_keep_the_part_that_tells_them_apart(tmp_path: Path) -> None:
+    """The names differ in their middle, and end with a part of half of the width."""
+    stem = (
+        "encoder.stage_of_a_very_long_name_for_a_layer.block_{:04}."
+        "inner_projection_with_adapter_and_normalisation.submodule_number_weight"
+    )
+    content = {stem.format(number): torch.ones(1) for number in range(50)}
+    torch.save(content, tmp_path / "a.pth")
+
+    done = ckpt("inspect", "a.pth", "--all", cwd=tmp_path)
+    rows = {line.split()[0] for line in done.lines if "number_weight" in line}
+
+    assert len(rows) == len(content)
+    assert "…block_0007…submodule_number_weight" in rows

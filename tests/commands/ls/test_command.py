@@ -843,3 +843,18 @@ def test_a_set_without_a_shard_names_the_way_on(
     assert done.returncode == 2
     assert "ckpt verify llm names what is lost" in done.stderr + done.stdout
     assert "lost: b.weight" in ckpt("verify", "llm", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_an_unreadable_file_has_no_epoch(columns: int, tmp_path: Path) -> None:
+    torch.save(
+        {"model": {"fc.weight": torch.ones(2, 2)}, "epoch": 3}, tmp_path / "a.pth"
+    )
+    (tmp_path / "b.pth").touch()
+
+    text = terminal(
+        "ls", "a.pth", "b.pth", columns=columns, code=2, cwd=tmp_path, NO_COLOR="1"
+    )
+    head, _, broken = text.splitlines()[:3]
+
+    assert broken.index("unreadable") > head.index("EPOCH") + len("EPOCH")

@@ -11,7 +11,7 @@ import pytest
 import rewriting
 import torch
 from inside import inside
-from process import SAMPLES
+from process import ROOT, SAMPLES
 
 from ckpt.surface.cli import output
 
@@ -83,3 +83,32 @@ def test_the_command_that_takes_a_change_back_is_not_broken(tmp_path: Path) -> N
     assert max(map(len, lines)) <= 80
     assert "  ckpt rehome --undo 'my run.pth'" in lines
     assert any(line.startswith("rewrote my run.pth in place: ") for line in lines)
+
+
+def test_a_wrapper_of_one_tensor_becomes_a_plain_one(tmp_path: Path) -> None:
+    """An arrow leads to something."""
+    source = ROOT / "tests" / "gpu_files" / "dtensors.pth"
+
+    done = inside("slim", str(source), "-o", "x.pth", cwd=tmp_path)
+
+    assert done.code == 0
+    assert (
+        "a tensor of torch.distributed.tensor.DTensor → a plain tensor   10 tensors"
+        in done.out.decode()
+    )
+
+
+def test_a_file_without_a_model_names_the_section_to_take(tmp_path: Path) -> None:
+    content = {"a": {"b": {"c": torch.ones(3, 3)}, "step": 3}, "x": [torch.ones(2)]}
+    torch.save(content, tmp_path / "deep.pth")
+    words = ("convert", "deep.pth", "--dtype", "float16", "-o", "x.pth")
+
+    done = inside(*words, cwd=tmp_path)
+
+    assert done.code == 2
+    assert "ckpt finds no model in this file (--section . takes it for one)" in (
+        done.err.decode()
+    )
+    done = inside(*words, "--section", ".", cwd=tmp_path)
+    assert done.code == 0
+    assert torch.load(tmp_path / "x.pth")["a"]["b"]["c"].dtype == torch.float16

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import zipfile
 from collections import OrderedDict
 from contextlib import nullcontext
@@ -801,3 +802,27 @@ def test_a_folder_with_a_config_is_told_the_way_to_a_folder(tmp_path: Path) -> N
     (tmp_path / "there.pth").touch()
     done = ckpt("slim", "model", "-o", "there.pth", cwd=tmp_path)
     assert "--with-config" not in check_error(done, "already exists")
+
+
+class _Started:
+    """Pickles as the start of a program."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return subprocess.Popen, (["touch", "pwned"],)
+
+
+@pytest.mark.parametrize("key", [None, "model"])
+def test_the_arguments_of_a_program_are_not_kept(
+    key: str | None, tmp_path: Path
+) -> None:
+    """They look like the list that makes an object of a class."""
+    weights = {"fc.weight": torch.ones(2, 2), "v": _Started()}
+    torch.save({key: weights} if key else weights, tmp_path / "a.pth")
+
+    done = inside("slim", "a.pth", "-o", "x.pth", cwd=tmp_path)
+
+    assert done.code == 0, done
+    assert list(torch.load(tmp_path / "x.pth", weights_only=True)) == ["fc.weight"]
+    name = f"{key}.v" if key else "v"
+    assert f"left out: {name}: commands.Popen" in done.out.decode()
+    assert not (tmp_path / "pwned").exists()

@@ -128,3 +128,25 @@ def test_names_of_one_long_word_keep_their_number(tmp_path: Path) -> None:
         text = terminal("stats", "a.pth", columns=columns, cwd=tmp_path, NO_COLOR="1")
         names = [line.split()[0] for line in text.splitlines() if "projection" in line]
         assert [f"{i:04}" in name for i, name in enumerate(names)] == [True] * 20
+
+
+def test_one_wide_integer_leaves_the_columns_of_the_others(tmp_path: Path) -> None:
+    """A random seed of 19 digits, in its minimum and its maximum."""
+    content = {"seed": torch.tensor([2**62]), "fc.weight": torch.tensor([0.5, 1.5])}
+    torch.save(content, tmp_path / "a.pth")
+
+    text = terminal("stats", "a.pth", columns=80, cwd=tmp_path, NO_COLOR="1")
+
+    assert "MIN" in text and "MEAN" in text
+    assert "4.61e+18" in text
+
+
+def test_a_sparse_tensor_is_measured_by_what_it_stores_and_the_screen_says_so(
+    tmp_path: Path,
+) -> None:
+    content = {"mask": torch.eye(4).to_sparse(), "fc.weight": torch.ones(2)}
+    torch.save(content, tmp_path / "a.pth")
+
+    text = terminal("stats", "a.pth", columns=80, cwd=tmp_path, NO_COLOR="1")
+
+    assert "the numbers are of the values that are stored: mask" in text

@@ -337,6 +337,30 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+def test_added_tokens_of_other_names_change_the_config(tmp_path: Path) -> None:
+    """GPT-NeoX has its embeddings in `embed_in` and its head in `embed_out`."""
+    names = ("embed_out.weight", "gpt_neox.embed_in.weight")
+    layer = "gpt_neox.layers.0.mlp.dense_h_to_4h.weight"
+    state = {name: noise(30, 12, seed=1) for name in names}
+    state[layer] = noise(24, 12, seed=2)
+    base = tmp_path / "base"
+    base.mkdir()
+    loras.save_base(state, base / "model.safetensors")
+    (base / "config.json").write_text(json.dumps({"vocab_size": 30}))
+    adapter = loras.pairs({layer: state[layer]})
+    adapter |= {f"{PREFIX}{name}": noise(32, 12, seed=3) for name in names}
+    loras.save_adapter(adapter, tmp_path / "adapter")
+
+    done = inside(
+        "merge", "base", "adapter", "-o", "merged", "--with-config", cwd=tmp_path
+    )
+
+    assert done.code == 0, done.err
+    config = json.loads((tmp_path / "merged" / "config.json").read_text())
+    assert config == {"vocab_size": 32}
+    assert "config.json: vocab_size: 30 → 32" in done.out.decode()
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 def test_added_tokens_change_the_config_that_goes_along(
     config: str, tmp_path: Path

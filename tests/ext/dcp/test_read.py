@@ -254,3 +254,39 @@ def test_a_counter_of_zero_is_state_too(tmp_path: Path) -> None:
     dcp.save({"model": model, "optim": optimizer}, checkpoint_id=str(tmp_path / "c"))
     codes = {row.code for row in ckpt.inspect(tmp_path / "c").findings}
     assert "unused" in codes and "resume-stops" not in codes
+
+
+@pytest.mark.parametrize("keys", [(), ("model",), ("app", "net")])
+def test_the_line_that_loads_names_the_dict_that_torch_fills(
+    keys: tuple[str, ...], tmp_path: Path
+) -> None:
+    """torch finds `model.weight` in the files by the key `model` of the dict alone."""
+
+    def nested(model: torch.nn.Module) -> dict[str, Any]:
+        state: dict[str, Any] = model.state_dict()
+        for key in reversed(keys):
+            state = {key: state}
+        return state
+
+    saved, filled = torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)
+    dcp.save(nested(saved), checkpoint_id=str(tmp_path / "run"), no_dist=True)
+    state = nested(filled)
+    dcp.load(state, checkpoint_id=str(tmp_path / "run"), no_dist=True)
+    assert torch.equal(saved.weight, filled.weight)
+
+    done = inside("inspect", "run", cwd=tmp_path)
+
+    words = "your model's state dict"
+    for key in reversed(keys):
+        words = f'{{"{key}": {words}}}'
+    assert f"state is {words};" in done.out.decode()
+
+
+def test_the_line_that_loads_names_each_of_several_models(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    models = {name: net.state_dict() for name in ("gen", "disc")}
+    dcp.save(models, checkpoint_id=str(tmp_path / "run"), no_dist=True)
+
+    done = inside("inspect", "run", cwd=tmp_path)
+
+    assert 'state is {"gen": …, "disc": …}' in done.out.decode()

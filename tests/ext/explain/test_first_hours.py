@@ -17,6 +17,8 @@ from process import ROOT
 from safetensors.torch import save_file
 from torch import nn
 
+import ckpt
+
 pytestmark = oracle.QUIET
 GPU_FILES = ROOT / "tests" / "gpu_files"
 
@@ -346,3 +348,154 @@ def test_a_page_says_where_another_one_is() -> None:
     done = inside("explain", text, "dcp", cwd=ROOT / "sample_checkpoints")
 
     assert "docs/distributed.md says" in " ".join(done.out.decode().split())
+
+
+class Recognizer(nn.Module):
+    """A model with a buffer that is called as a parameter could be, a layer that is
+    frozen, and heads that are not used.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(1))
+        self.stem = nn.Linear(3, 5, bias=False)
+        self.stem.weight.requires_grad_(False)
+        self.body = nn.Linear(5, 4)
+        self.spare = nn.Linear(4, 2)
+
+
+@pytest.fixture
+def recognizer(tmp_path: Path) -> Path:
+    """The folder of two saves of a run, before and after a step."""
+    model = Recognizer()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def save(name: str) -> None:
+        content = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(content, tmp_path / name)
+
+    def step() -> None:
+        model.body(model.stem(torch.randn(2, 3))).sum().backward()
+        optimizer.step()
+
+    step()
+    save("older.pt")
+    step()
+    save("newer.pt")
+    return tmp_path
+
+
+NOT_IN_LOSS = "Parameter indices which did not receive grad for rank 0: 2 3"
+
+
+def test_a_tensor_that_may_be_a_buffer_is_not_counted_as_a_parameter(
+    recognizer: Path,
+) -> None:
+    """The model has 5 parameters. The name `mean` does not say that it is none."""
+    alone = inside("explain", NOT_IN_LOSS, "newer.pt", cwd=recognizer)
+    both = inside("explain", NOT_IN_LOSS, "older.pt", "newer.pt", cwd=recognizer)
+    said = " ".join(alone.out.decode().split())
+
+    assert "holds 5 of 6 tensors of the model that may be parameters" in said
+    assert "6 parameters" not in said
+    said = " ".join(both.out.decode().split())
+    assert "3 parameters and 1 tensor that may be one did not change" in said
+
+
+def test_an_optimizer_is_not_said_to_lack_a_buffer(recognizer: Path) -> None:
+    text = (
+        "ValueError: loaded state dict contains a parameter group that doesn't match "
+        "the size of optimizer's group"
+    )
+
+    found = Answered(text, recognizer / "newer.pt")
+
+    assert "model has 5 parameters and 1 tensor that may be one." in found.said
+    assert "1 of them is not in the optimizer." in found.said
+
+
+def test_the_count_of_unused_names_leaves_out_what_has_no_name(
+    recognizer: Path,
+) -> None:
+    done = inside("inspect", "newer.pt", cwd=recognizer)
+
+    assert (
+        "spare.{weight,bias} (2 parameters) and 1 unknown parameter (one of mean, "
+        "stem.weight) never had a gradient" in done.out.decode()
+    )
+
+
+@pytest.mark.needs("live")
+def test_snapshots_of_two_ranks_are_no_older_and_newer_save(tmp_path: Path) -> None:
+    """Both are of one step: what is equal in them did not stand still."""
+    for rank in range(2):
+        model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+        for parameter in model.parameters():
+            nn.init.ones_(parameter)
+        model[rank](torch.ones(1, 2)).sum().backward()
+        ckpt.snapshot(model, tmp_path / f"step.rank{rank}.pth")
+        _set_rank(tmp_path / f"step.rank{rank}.pth", rank)
+
+    done = inside(
+        "explain", NOT_IN_LOSS, "step.rank0.pth", "step.rank1.pth", cwd=tmp_path
+    )
+
+    assert done.code == 2
+    assert (
+        "of another rank than step.rank1.pth, so it is no older save of it (the "
+        "difference of two ranks: ckpt diff step.rank0.pth step.rank1.pth)"
+        in " ".join(done.err.decode().split())
+    )
+
+
+def _set_rank(path: Path, rank: int) -> None:
+    """Make a snapshot that of one of two ranks."""
+    content = torch.load(path, weights_only=True)
+    content["ckpt"] |= {"rank": rank, "world_size": 2}
+    torch.save(content, path)
+
+
+def test_positions_of_a_larger_image_have_the_command_that_interpolates_them(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "mae.pth"
+    weights = {f"blocks.{number}.weight": torch.ones(12, 12) for number in range(8)}
+    weights |= {"pos_embed": torch.ones(1, 17, 12), "norm.weight": torch.ones(12)}
+    torch.save(weights, path)
+    text = (
+        "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for "
+        "pos_embed: copying a param with shape torch.Size([1, 17, 12]) from "
+        "checkpoint, the shape in current model is torch.Size([1, 37, 12])."
+    )
+
+    found = Answered(text, path)
+
+    assert (
+        "ckpt warmstart mae.pth --into-model FILE.py:FACTORY "
+        "--on-mismatch interpolate -o start.pth"
+    ) in found.commands
+
+
+def test_an_optimizer_without_a_buffer_has_the_whole_state(recognizer: Path) -> None:
+    text = (
+        "Optimizer state has not been consolidated on this rank. Please call "
+        "`consolidate_state_dict(to=0)` on all ranks beforehand"
+    )
+
+    found = Answered(text, recognizer / "newer.pt")
+
+    assert "this file has the whole state" in found.said
+    assert "5 parameters and 1 tensor that may be one" in found.said
+
+
+def test_a_question_on_frozen_layers_calls_no_buffer_a_parameter(
+    recognizer: Path,
+) -> None:
+    done = inside(
+        "explain", "which layers are frozen? requires_grad", "newer.pt", cwd=recognizer
+    )
+    said = " ".join(done.out.decode().split())
+
+    assert "6 parameters" not in said
+    assert "has 5 of the 6 tensors of model that may be parameters" in said
+    assert "The other one is frozen, or is a buffer" in said

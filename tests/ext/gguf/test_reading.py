@@ -368,6 +368,8 @@ def test_a_file_that_is_cut_off_gives_what_is_whole(ckpt: Run, tmp_path: Path) -
     assert "cut off: tensor" in done.stderr
     partial = ckpt("convert", path, "-o", out, "--dtype", "float32", "--partial")
     assert partial.returncode == 1
+    # The names are those of a whole file.
+    assert "values of GGUF: general.architecture" in partial.stdout
     whole = load_file(out)
     with library.open(DATA / "tiny.gguf") as file:
         assert 0 < len(whole) < len(file)

@@ -854,3 +854,21 @@ def test_ranks_of_two_moments_say_nothing_of_branches(tmp_path: Path) -> None:
             ckpt.snapshot(net, tmp_path / "a.pth", ranks="all")
 
     assert ckpt.diff(tmp_path / "a.rank0.pth", tmp_path / "a.rank1.pth").findings == ()
+
+
+def test_one_hidden_module_is_one(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(2, 2)
+            self.aux = {"x": nn.Linear(2, 2)}
+
+    ckpt.snapshot(Net(), tmp_path / "a.pth")
+
+    (message,) = [
+        row.message
+        for row in inspected(tmp_path / "a.pth").findings
+        if row.code == "list-modules"
+    ]
+
+    assert message.startswith("aux['x'] (Linear) is not registered (1 module,")

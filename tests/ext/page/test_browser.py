@@ -729,6 +729,30 @@ def test_a_series_draws_what_its_files_record(show: Any) -> None:
     assert is_quiet(shown)
 
 
+def test_recorded_numbers_are_not_rounded_to_three_digits(show: Any) -> None:
+    rows = documents("series")
+    paths = [row["path"] for row in rows if "path" in row]
+    numbers = {
+        path: {
+            "step": 123456 + 1777 * at,
+            "elo": 1000 + 13.5 * at,
+            "loss": 2.34567 - 0.001 * at,
+            "lr": 2.5e-5 / (at + 1),
+        }
+        for at, path in enumerate(paths)
+    }
+    last = len(paths) - 1
+    shown = show(html_page(rows, numbers=numbers))
+
+    titles = texts(shown, '[data-part="Recorded values"] .curve-title')
+
+    assert f"step 123,456 → {123456 + 1777 * last:,}" in titles
+    assert f"elo 1,000 → {1000 + 13.5 * last:,.6g}" in titles
+    assert f"loss 2.34567 → {2.34567 - 0.001 * last:.6g}" in titles
+    assert any(title.startswith("lr 2.5e-5 → ") for title in titles)
+    assert is_quiet(shown)
+
+
 def test_what_could_not_be_read_is_said_before_all_numbers(
     show: Any, tmp_path: Path
 ) -> None:

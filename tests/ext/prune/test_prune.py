@@ -180,6 +180,19 @@ def test_all_that_are_equally_good_stay(tmp_path: Path) -> None:
     assert may_go(tmp_path, "--keep-best", "val_loss") == ["epoch_0.pth"]
 
 
+@pytest.mark.parametrize("model", ["w2v", "res2net", "conv2d"])
+def test_a_digit_in_the_word_of_a_model_hides_no_series(
+    model: str, tmp_path: Path
+) -> None:
+    for number in range(1, 4):
+        content = {"w": torch.ones(2), "step": number}
+        torch.save(content, tmp_path / f"{model}_{number}.pt")
+
+    may = may_go(tmp_path, "--keep-last", "1")
+
+    assert may == [f"{model}_1.pt", f"{model}_2.pt"]
+
+
 @pytest.mark.parametrize(
     "number",
     [float("nan"), torch.tensor(float("nan")), np.float64("nan"), np.float32("nan")],

@@ -459,3 +459,31 @@ def test_python_is_told_in_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="what to set") as caught:
         library.set(path, out=tmp_path / "b.pth")
     assert "-d NAME" not in str(caught.value) and 'delete="NAME"' in str(caught.value)
+
+
+def test_a_value_of_another_file_of_a_folder_names_that_file(
+    ckpt: Run, tmp_path: Path
+) -> None:
+    """`inspect` shows the folder as one checkpoint, and `set` changes one file."""
+    folder = tmp_path / "checkpoint-10"
+    folder.mkdir()
+    model = torch.nn.Linear(2, 2)
+    save_file(model.state_dict(), folder / "model.safetensors")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    torch.save(optimizer.state_dict(), folder / "optimizer.pt")
+    (folder / "trainer_state.json").write_text('{"global_step": 10}')
+
+    done = ckpt(
+        "set", "checkpoint-10", "optimizer.param_groups.0.lr=1", "-o", "x", cwd=tmp_path
+    )
+
+    assert done.returncode == 2
+    way = "ckpt set checkpoint-10/optimizer.pt param_groups.0.lr=VALUE"
+    assert way in done.stderr
+
+
+def test_a_change_of_one_value_shows_its_name(run_path: Path, tmp_path: Path) -> None:
+    report = library.set(run_path, {"epoch": 9}, out=tmp_path / "x.pt")
+
+    (change,) = report.changes
+    assert repr(change) == f"<Change value epoch: {change.before} → 9>"

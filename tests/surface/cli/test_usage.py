@@ -131,6 +131,12 @@ LINES = {
     ),
     "diff a b --brief": "diff: no option --brief (did you mean --quiet?)",
     "diff a b --shortstat": "diff: no option --shortstat (did you mean --stat?)",
+    "diff a b --no-color": "diff: no option --no-color (did you mean --color never?)",
+    "diff a b --color": "diff: --color needs a value (--color auto, always or never)",
+    "slim a -o": "slim: -o needs a value (ckpt slim --help)",
+    "sum -c a.sums": (
+        "sum: no option -c (to compare with a list: ckpt verify FILE --sums LIST)"
+    ),
     "average a b --weights 1,2 -o x.pth": (
         "average: no option --weights (did you mean --ratios?)"
     ),

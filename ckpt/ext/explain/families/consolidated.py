@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from ckpt.evidence.optimizers import optimizer_facts
-from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.case import Case, Statement, counted_parameters
 from ckpt.model.text import counted_noun, show
 
 NOT_CONSOLIDATED = re.compile(
@@ -26,20 +27,24 @@ def of_not_consolidated(found: re.Match[str], case: Case) -> Iterator[Statement]
         "and save the part of the rank that called; newer ones stop."
     )
     # Buffers are never in an optimizer, so they are not counted.
-    model = sum(
-        case.survey.roles[index].role in ("parameter", "unknown")
+    roles = Counter(
+        case.survey.roles[index].role
         for section in case.survey.candidates[:1]
         for index in section.indices
+    )
+    model = counted_parameters(
+        roles["parameter"] + roles["unknown"], unsure=roles["unknown"]
     )
     for section in case.optimizers:
         facts = optimizer_facts(section)
         if facts is None:
             continue
         label = show(section.name, 80) or "The root of this file"
-        if facts.parameters < model:
+        # What may be a buffer does not make the state a part of one.
+        if facts.parameters < roles["parameter"]:
             yield Statement(
                 f"{label} has {counted_noun(facts.parameters, 'parameter')}, beside "
-                f"{counted_noun(model, 'parameter')} of the model: it can be the part "
+                f"{model} of the model: it can be the part "
                 "of one rank, whose others saved none. An optimizer of "
                 "all parameters refuses it. The weights are whole: load the model "
                 "alone, and let the optimizer begin anew."
@@ -47,7 +52,7 @@ def of_not_consolidated(found: re.Match[str], case: Case) -> Iterator[Statement]
         else:
             yield Statement(
                 f"{label} has {counted_noun(facts.parameters, 'parameter')}, and "
-                f"the model has {model:,}: this file has the whole state."
+                f"the model has {model}: this file has the whole state."
             )
     if not case.optimizers:
         yield Statement("This file holds no optimizer, so nothing of it is lost here.")

@@ -19,10 +19,17 @@ from ckpt.evidence.numbering import (
 )
 from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.survey import Survey
-from ckpt.ext.explain.case import Answer, Case, Older, Statement, finding_statements
+from ckpt.ext.explain.case import (
+    Answer,
+    Case,
+    Older,
+    Statement,
+    counted_parameters,
+    finding_statements,
+)
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.message import MOST_NAMES, Message
-from ckpt.model.text import counted_noun, pasted_path, show
+from ckpt.model.text import pasted_path, show
 
 _NAMES = re.compile(
     r"Parameters which did not receive grad for rank (\d{1,9}): ([^\n]+)"
@@ -175,10 +182,9 @@ def _unchanged_statements(older: Older, misfit: str | None) -> Iterator[Statemen
             if older.is_sure
             else "they had no gradient, are frozen, or their step was too small"
         )
-        text = (
-            f"{counted_noun(len(older.unchanged), 'parameter')} did not change "
-            f"{since}: {why}."
-        )
+        unsure = len(older.unsure.intersection(older.unchanged))
+        counted = counted_parameters(len(older.unchanged), unsure)
+        text = f"{counted} did not change {since}: {why}."
         if misfit is not None:
             text += f" {misfit}"
         yield Statement(text, older.unchanged)
@@ -191,7 +197,8 @@ def _unchanged_statements(older: Older, misfit: str | None) -> Iterator[Statemen
         )
     if older.stepped:
         verb = "is" if len(older.stepped) == 1 else "are"
-        count = counted_noun(len(older.stepped), "parameter")
+        unsure = len(older.unsure.intersection(older.stepped))
+        count = counted_parameters(len(older.stepped), unsure)
         text = (
             f"{count} {verb} the same although the optimizer stepped: a zero gradient, "
             "lr 0, or too small a step."
@@ -201,7 +208,8 @@ def _unchanged_statements(older: Older, misfit: str | None) -> Iterator[Statemen
 
 def _untold_statement(older: Older) -> Statement:
     """Say how many parameters the older save tells nothing about, and which."""
-    count = counted_noun(len(older.untold), "parameter")
+    unsure = len(older.unsure.intersection(older.untold))
+    count = counted_parameters(len(older.untold), unsure)
     return Statement(
         f"{show(older.path, 80)} tells nothing about {count}: not there, of another "
         "shape or dtype, or not readable. Is it a save of the run that stopped?",

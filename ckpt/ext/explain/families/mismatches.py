@@ -27,7 +27,11 @@ from ckpt.ext.explain.families.layers import (
     one_size_statement,
 )
 from ckpt.ext.explain.families.places import find_in_order
-from ckpt.ext.explain.families.positions import has_equal_grids, is_other_attention
+from ckpt.ext.explain.families.positions import (
+    are_other_grids,
+    has_equal_grids,
+    is_other_attention,
+)
 from ckpt.ext.explain.families.quantized import SCALE
 from ckpt.ext.explain.families.recorded import settings_of, settings_places
 from ckpt.ext.explain.families.recurrent import (
@@ -65,7 +69,7 @@ from ckpt.ext.explain.families.verdicts import (
 )
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
 CONVERTED = "input_blocks.0.0.weight"
 """The first convolution of a UNet in the names of its authors."""
@@ -149,8 +153,22 @@ def mismatch_statements(
             return
         left = told.left
     if _is_worth_a_load([row.name for row in rows], left, asked):
+        if any(map(are_other_grids, left)):
+            yield from _interpolated_statements(case.survey.path)
         yield load_into_statement(
             case.survey, "Load what fits, and keep the model's own values elsewhere:"
+        )
+
+
+def _interpolated_statements(path: str) -> Iterator[Statement]:
+    """The command that interpolates positions to the grid of the model."""
+    words = pasted_path(path)
+    if words is not None:
+        yield Statement(
+            "With the code of the model, the grid of positions is interpolated:",
+            (),
+            f"ckpt warmstart {words} --into-model FILE.py:FACTORY "
+            "--on-mismatch interpolate -o start.pth",
         )
 
 

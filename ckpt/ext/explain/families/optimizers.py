@@ -5,6 +5,7 @@ device.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ckpt.evidence.matching import groups_of
@@ -15,6 +16,7 @@ from ckpt.ext.explain.case import (
     Case,
     Statement,
     be_verb,
+    counted_parameters,
     finding_statements,
     looked_at,
 )
@@ -46,19 +48,13 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
         if match is not None and match.model is not None:
             model = match.model
             # Buffers are never in an optimizer, so they are not counted.
-            count = sum(
-                survey.roles[index].role in ("parameter", "unknown")
-                for index in model.indices
-            )
+            roles = Counter(survey.roles[index].role for index in model.indices)
             yield Statement(
-                (
-                    f"{show(model.name, 80) or 'The model'} has "
-                    f"{counted_noun(count, 'parameter')}."
-                )
-                + (
-                    f" {count - len(match.slots):,} of them are not in the optimizer."
-                    if count > len(match.slots)
-                    else ""
+                _model_text(
+                    show(model.name, 80) or "The model",
+                    roles["parameter"],
+                    roles["unknown"],
+                    len(match.slots),
                 )
             )
         else:
@@ -77,6 +73,19 @@ def _answer_optimizer(message: Message, case: Case) -> Iterator[Statement]:
         "The new optimizer must get the same parameters, in the same groups, in the "
         "same order. Or load the model alone: the optimizer then begins anew."
     )
+
+
+def _model_text(model: str, sure: int, unsure: int, held: int) -> str:
+    """Say how many parameters a model has, and how many of them the optimizer, which
+    has `held`, lacks. `unsure` tensors may be parameters or buffers.
+    """
+    count = sure + unsure
+    text = f"{model} has {counted_parameters(count, unsure)}."
+    lacking = count - held
+    if lacking > 0:
+        verb = "is" if lacking == 1 else "are"
+        text += f" {lacking:,} of them {verb} not in the optimizer."
+    return text
 
 
 def _with_statistics(section: Section, case: Case) -> Iterator[Statement]:

@@ -209,6 +209,16 @@ def positions_statement(
     )
 
 
+def are_other_grids(row: Mismatch) -> bool:
+    """Tell whether both sides are square grids of patches, one larger than the other,
+    of embeddings of one width.
+    """
+    sides = [_grid_side(shape) for shape in (row.checkpoint, row.model)]
+    if 0 in sides or sides[0] == sides[1] or row.checkpoint[-1] != row.model[-1]:
+        return False
+    return _has_other_positions(row)
+
+
 def _has_other_positions(row: Mismatch) -> bool:
     """Tell whether a tensor has embeddings of another number of positions."""
     if not POSITIONS.search(row.name):

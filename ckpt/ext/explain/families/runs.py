@@ -10,7 +10,12 @@ from collections.abc import Iterator
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.sections import Section
-from ckpt.ext.explain.case import Case, Statement, finding_statements
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    counted_parameters,
+    finding_statements,
+)
 from ckpt.ext.explain.origins import name_origin
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 from ckpt.tree.find import children_of, counter
@@ -431,12 +436,19 @@ def of_frozen(text: str, case: Case) -> Iterator[Statement]:
         left = tuple(name for index, name in entries if index not in match.indices)
         label = show(model.name, 60) or "the model"
         optimizer = show(match.optimizer.name, 60) or "the optimizer"
+        if not left:
+            text = f"All {len(entries):,} parameters of {label} are in {optimizer}."
+            yield Statement(text, left)
+            continue
+        unsure = sum(roles[index].role == "unknown" for index, _ in entries)
+        verb, them = ("is", "it") if len(left) == 1 else ("are", "them")
+        text = f"{len(left):,} of the {len(entries):,} parameters of {label}"
+        if unsure:
+            counted = counted_parameters(len(entries), unsure)
+            text = f"{label} has {counted}. {len(left):,} of them"
         yield Statement(
-            f"{len(left):,} of the {len(entries):,} parameters of {label} are not in "
-            f"{optimizer}: no step of it changes them. A parameter that is in it, and "
-            "has requires_grad=False, has no state there."
-            if left
-            else f"All {len(entries):,} parameters of {label} are in {optimizer}.",
+            f"{text} {verb} not in {optimizer}: no step of it changes {them}. A "
+            "parameter that is in it, and has requires_grad=False, has no state there.",
             left,
         )
     yield from finding_statements(case.found("unused"))
@@ -481,12 +493,15 @@ def _of_count(match: Match, model: Section, case: Case) -> Iterator[Statement]:
     if lacking <= 0:
         return
     end = " These are surely in it:" if sure else ""
+    rest = f"The other {lacking:,} are frozen, or are buffers that only look like "
+    rest += "parameters."
+    if lacking == 1:
+        rest = "The other one is frozen, or is a buffer that only looks like one."
     yield Statement(
         f"{show(match.optimizer.name, 60) or 'The optimizer'} has "
-        f"{len(match.indices):,} of the {count:,} parameters of "
-        f"{show(model.name, 60) or 'the model'}. The other {lacking:,} are frozen, or "
-        "are buffers that only look like parameters. The shapes of its state do not "
-        f"tell all of them apart.{end}",
+        f"{len(match.indices):,} of the {count:,} tensors of "
+        f"{show(model.name, 60) or 'the model'} that may be parameters. {rest} The "
+        f"shapes of its state do not tell all of them apart.{end}",
         sure,
     )
 

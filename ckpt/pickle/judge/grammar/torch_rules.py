@@ -265,11 +265,19 @@ _HOOKS = [
     )
 ]
 _WEIGHTS = _table_of(_is_weight)
+
+
+def _is_empty_dict(grammar: Grammar, node: Node) -> bool:
+    return type(node) is Dict and not node.keys
+
+
 TABLES: dict[str, Form] = {
     "_parameters": _WEIGHTS,
     "_buffers": _WEIGHTS,
     "_modules": _table_of(_is_layer),
     **dict.fromkeys(_HOOKS, _TABLE),
+    # `torch.jit.script` leaves it on the layers that it went through.
+    "__overloads__": _is_empty_dict,
 }
 """The dicts of a layer. Loading looks names up in the first three, and calls no
 hook.

@@ -115,6 +115,15 @@ function number_text(value) {
   return to_even(value).toExponential(2).replace(/\.?0+e/, "e");
 }
 
+// A number that a run recorded. A step and an epoch are whole numbers, and losses of two epochs may differ in their fourth digit.
+function recorded_text(value) {
+  if (typeof value !== "number" || !Number.isFinite(value)) return number_text(value);
+  if (Number.isSafeInteger(value)) return whole(value);
+  const size = Math.abs(value);
+  if (size >= 1e-4 && size < 1e6) return value.toLocaleString("en-US", { maximumSignificantDigits: 6 });
+  return value.toExponential(5).replace(/\.?0+e/, "e");
+}
+
 const shape_text = (shape) => (Array.isArray(shape) ? `[${shape.join(", ")}]` : "");
 const percent = (share) => (share === 1 ? "100 %" : share === 0 ? "0 %" : `${Math.min(Math.max(share * 100, 0.1), 99.9).toFixed(1)} %`);
 

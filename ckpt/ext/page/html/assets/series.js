@@ -86,7 +86,7 @@ function curves_part(view, files, labels) {
 
 function curve_of({ names, values }, files, labels) {
   const drawn = chart(`${show(names[0])} over the files`, 150, (palette, width) => curve_option(values, files, labels, palette, width));
-  const ends = `${number_text(values[0])} → ${number_text(values[values.length - 1])}`;
+  const ends = `${recorded_text(values[0])} → ${recorded_text(values[values.length - 1])}`;
   const title = el("p", { class: "curve-title" }, name_of(names[0], 80), el("span", { class: "soft" }, ` ${ends}`), names.length > 1 && el("span", { class: "soft", title: names.slice(1, 20).map((name) => show(name)).join(", ") }, `, and ${plural(names.length - 1, "value")} equal to it`));
   return el("figure", { class: "curve" }, title, drawn.element);
 }
@@ -120,7 +120,7 @@ function curve_option(values, files, labels, palette, width) {
   const { to, min, max, step, label } = curve_axis(values);
   return {
     grid: { left: 64, right: 14, top: 10, bottom: 24 },
-    tooltip: tooltip(palette, ({ dataIndex }) => `${show(files[dataIndex])}\n${number_text(values[dataIndex])}`, { trigger: "item" }),
+    tooltip: tooltip(palette, ({ dataIndex }) => `${show(files[dataIndex])}\n${recorded_text(values[dataIndex])}`, { trigger: "item" }),
     xAxis: { ...axis(palette), type: "category", data: labels.map((_, at) => String(at)), axisLabel: { color: palette.soft, fontSize: 10, interval: Math.max(Math.ceil(labels.length / Math.max(Math.floor(width / 90), 1)) - 1, 0), formatter: (at) => shortened(labels[Number(at)], 14) } },
     yAxis: { ...axis(palette), type: "value", min, max: max > min ? max : min + step, interval: step, axisLabel: { color: palette.soft, fontSize: 10, formatter: label, hideOverlap: true } },
     series: [{ type: "line", data: values.map((value) => (typeof value === "number" && Number.isFinite(value) ? to(value) : null)), symbolSize: 5, lineStyle: { color: palette.accent, width: 2 }, itemStyle: { color: palette.accent } }],
