@@ -427,7 +427,7 @@ class _Gathering:
 
 
 def _spread_rows(rows: Array) -> Array:
-    """A copy of rows that lie a line of the cache further apart.
+    """Return a copy of rows that lie a line of the cache further apart.
 
     Of rows that begin a power of two apart, as those of most models, the elements of
     one column share a few lines of the cache, and push each other out of it.
