@@ -223,11 +223,16 @@ def _of_another_base(
             "without it the adapter works, and weaker."
         )
         return
-    yield Statement(
-        f"{listed} ({share}). The loader has read them, and the model that was loaded "
-        "has no layers for them: it is of another kind than the model that the adapter "
-        "was trained on, or a newer program knows the names of this trainer."
-    )
+    fused = _fused_statement(known, names)
+    if fused is not None:
+        yield Statement(f"{listed} ({share}). {fused}")
+    else:
+        yield Statement(
+            f"{listed} ({share}). The loader has read them, and the model that was "
+            "loaded has no layers for them: it is of another kind than the model that "
+            "the adapter was trained on, or a newer program knows the names of this "
+            "trainer."
+        )
     rows = [
         # The metadata of safetensors stands below `__metadata__` in ckpt: the key
         # behind it is that of the trainer.
@@ -236,9 +241,9 @@ def _of_another_base(
         for name, node in case.finds_value((key,))
     ]
     if rows:
+        load = "" if fused is not None else " Load that model, or one of its kind."
         yield Statement(
-            f"The file says what it was trained on: {and_more(rows, 3)}. Load that "
-            "model, or one of its kind."
+            f"The file says what it was trained on: {and_more(rows, 3)}.{load}"
         )
     else:
         beginnings = dict.fromkeys(map(_first_words, names))
@@ -247,6 +252,33 @@ def _of_another_base(
             "The file does not say which model it was trained on. The layers that it "
             f"changes begin with {listed}."
         )
+
+
+_OF_ATTENTION = re.compile(
+    r"(?:^|[._])(?:attn\d?|attention|self_attn)[._](?:to_(?:q|k|v|out)|q(?:_proj)?"
+    r"|k(?:_proj)?|v(?:_proj)?|out(?:_proj)?)(?:[._]|$)"
+)
+"""A projection of an attention, which some programs keep in one layer (qkv)."""
+
+
+def _fused_statement(known: set[str], names: list[str]) -> str | None:
+    """Say that a model has the attention of an adapter in another form, where a loader
+    did not know its projections alone, or return None.
+    """
+    others = [name for name in names if name not in known]
+    is_attention = all(_OF_ATTENTION.search(name) for name in known)
+    if not known or not others or not is_attention:
+        return None
+    if any(_OF_ATTENTION.search(name) for name in others):
+        return None
+    return (
+        f"They are the projections of the attention, and the other "
+        f"{counted_noun(len(others), 'name')} of the file are not in the list: they "
+        "were taken, so the model is the right one. It keeps q, k and v in one layer "
+        "(qkv), or has other names there, and the adapter works in part alone. Take "
+        "the trainer's conversion for this program (musubi-tuner and sd-scripts have "
+        "some for ComfyUI), or a newer program."
+    )
 
 
 # Group 1 is the layer: `encoder.q_proj` of

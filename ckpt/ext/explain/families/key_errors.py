@@ -25,6 +25,7 @@ from ckpt.ext.explain.families.asked_names import (
     of_present_key,
     of_recoverables,
     of_taken_part,
+    of_unsaved_buffer,
     of_zero,
 )
 from ckpt.ext.explain.families.asked_optimizers import (
@@ -281,6 +282,9 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield newer
         return
     places = places_of(name, case)
+    unsaved = of_unsaved_buffer(name)
+    if unsaved is not None:
+        yield unsaved
     if places:
         shown = and_more([show(place, 120) for place in places], 4)
         yield Statement(f"This file has {show(name, 80)} at another place: {shown}.")

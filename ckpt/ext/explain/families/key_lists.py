@@ -14,7 +14,13 @@ from ckpt.evidence.mapping import Match
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS
-from ckpt.ext.explain.case import Case, Statement, be_verb, finding_statements
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    be_verb,
+    finding_statements,
+    root_keys,
+)
 from ckpt.ext.explain.families.architectures import compare_depths, likely_pair
 from ckpt.ext.explain.families.beginnings import (
     each_beginning,
@@ -54,6 +60,7 @@ from ckpt.ext.explain.families.leftovers import (
     added_layers,
     classifier_of_backbone,
     form_of_blocks,
+    further_head,
     layout_of_experts,
     parts_left_out,
     parts_statement,
@@ -102,7 +109,10 @@ from ckpt.ext.explain.families.quantized import (
     built_by_quantizers,
     without_order,
 )
-from ckpt.ext.explain.families.recurrent import layers_statement
+from ckpt.ext.explain.families.recurrent import (
+    deeper_layers_statement,
+    layers_statement,
+)
 from ckpt.ext.explain.families.renaming import combined_rules, rename_line
 from ckpt.ext.explain.families.replaced import replaced_parts, replaced_statement
 from ckpt.ext.explain.families.speakers import of_speakers
@@ -190,7 +200,13 @@ class KeyLists:
         self.missing = with_leaves(
             [name for name in message.missing if name not in differing], shapes
         )
-        self.unexpected = of_modules(message.unexpected, shapes)
+        # A key at the root of a checkpoint may be the name of a module too: `model`.
+        is_whole = bool(chosen.path) and set(message.unexpected) <= set(root_keys(case))
+        self.unexpected = (
+            list(message.unexpected)
+            if is_whole
+            else of_modules(message.unexpected, shapes)
+        )
         self.here = [name for name in self.unexpected if name in shapes]
         """The unexpected keys that are in this file."""
         self.total = len(self.missing)
@@ -1211,10 +1227,14 @@ class KeyLists:
             own = []
         if own and not all(_OF_LOSS.match(name) for name in self.rest):
             yield own_parts_statement(own)
-        # The one key of torch before 0.4 may be a layer that is counted otherwise.
+        # The one key of torch before 0.4 may be of a deeper model, or a layer that is
+        # counted otherwise.
         counted = (
-            _counted_otherwise(self.rest, self.shapes)
-            if _OLD_LOAD.search(self.message.text)
+            (
+                _deeper_than_model(self.rest, self.shapes)
+                or _counted_otherwise(self.rest, self.shapes)
+            )
+            if is_old
             else None
         )
         if counted is not None:
@@ -1234,6 +1254,8 @@ class KeyLists:
             if is_complete and not own and not self.has_copies
             else None
         )
+        if is_complete and not own and not self.has_copies and not self.is_other_size:
+            variant = variant or further_head(self.rest)
         if variant is not None and not all(_OF_LOSS.match(name) for name in self.rest):
             yield variant
         # strict=False is offered only where the message is known to list all keys.
@@ -1300,6 +1322,43 @@ _LEAST_ELSEWHERE = 2
 """Missing keys that another part must have: one alone may be there by chance."""
 _LEAST_PARTS = 2
 _IN_SEQUENCE = re.compile(r"^(.+)\.(\d{1,3})\.(?:weight|bias)$")
+
+
+_IN_BLOCK = re.compile(r"^(.*?)\.(\d{1,3})\.(.+)$")
+"""A name below a number: the list, the number and what stands below it."""
+
+
+def _deeper_than_model(
+    rest: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
+) -> Statement | None:
+    """Say that the one key without a place begins layers that the model has fewer of,
+    or return None. torch before 0.4 stops there, so those behind it are not named.
+    """
+    if len(rest) != 1:
+        return None
+    recurrent = deeper_layers_statement(rest[0], shapes)
+    if recurrent is not None:
+        return recurrent
+    found = _IN_BLOCK.match(rest[0])
+    if found is None or found[2] == "0":
+        return None
+    place, number = found[1], int(found[2])
+    blocks: dict[int, list[str]] = {}
+    for name in shapes:
+        row = _IN_BLOCK.match(name)
+        if row is not None and row[1] == place:
+            blocks.setdefault(int(row[2]), []).append(row[3])
+    own, before = blocks[number], blocks.get(number - 1, [])
+    # A block of other layers is no further one, and one that has begun is there.
+    if own[0] != found[3] or set(own) != set(before):
+        return None
+    return Statement(
+        f"{show(place, 80)} has {len(blocks)} blocks in this file, and block "
+        f"{number} is the first without a place: the model was built with {number}. "
+        "torch before 0.4 stops there, and names none of those behind it. Build the "
+        "model with the depth of the file: with strict=False the rest loads, and is a "
+        "model that was not trained so."
+    )
 
 
 def _counted_otherwise(

@@ -385,6 +385,9 @@ _RESUMES = re.compile(
     r"(?i)恢复训|续训|断点|中断后|继续训|重新加载|"
     r"\bresum\w{1,4}|\bcontinu\w{1,4} (?:the |to |my )?train"
     r"|\btrain (?:it |my model )?further\b"
+    r"|\b(?:re-?)?load\w{0,3}\b[^\n.]{0,120}\bto (?:re-?train|train (?:again|on|more|for))\b"
+    r"|\b(?:keep|go(?:ing)? on|carry(?:ing)? on) (?:with )?(?:the )?training\b"
+    r"|\bre-?start\w{0,3} (?:the |my )?training\b"
 )
 _CLASS_METHOD = "load_from_checkpoint"
 _OF_CLASS = re.compile(
