@@ -110,7 +110,7 @@ def _flat_statements(message: Message) -> Iterator[Statement]:
     ]
     # FSDP hands all parameters over in one way, so one example is enough.
     for row in flat[:1]:
-        is_part = prod(row.checkpoint) % row.model[0] == 0
+        is_part = row.model[0] != row.checkpoint[0]
         count = (
             f", with {row.model[0]:,} of its {prod(row.checkpoint):,} elements"
             if is_part

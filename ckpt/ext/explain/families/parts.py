@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from ckpt.evidence.loading import load_of, string_literal
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import Case, Statement, trust_text
+from ckpt.ext.explain.families.asking import asks
 from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -25,16 +26,17 @@ _PART = (
 _TAKES = (
     r"(?:load(?:s|ed|ing)?|us(?:e|es|ed|ing)|extract(?:s|ed|ing)?|tak(?:e|en|ing)"
     r"|initiali[sz]\w{1,5}|get(?:ting)?|sav(?:e|ed|ing)|export\w{0,3}|fine-?tun\w{1,4}"
-    r"|transfer\w{0,4}|keep(?:ing)?|separat\w{1,4})"
+    r"|transfer\w{0,4}|keep(?:ing)?|separat\w{1,4}|need(?:s|ed)?|want(?:s|ed)?)"
 )
+_TAKES_PART = rf"(?:\b{_TAKES}\b|加载|提取|使用|只用|只要)"
 _ASKS_FOR_PART = re.compile(
-    rf"(?i)\b{_TAKES}\b[^\n]{{0,160}}?\b{_PART}s?\b"
-    rf"|\b{_PART}s?\b[^\n]{{0,160}}?\b{_TAKES}\b"
+    rf"(?i){_TAKES_PART}[^\n]{{0,160}}?\b{_PART}s?\b"
+    rf"|\b{_PART}s?\b[^\n]{{0,160}}?{_TAKES_PART}"
 )
 _ASKS_HOW = re.compile(
     r"(?i)\bhow\b|\bcan (?:i|you|we|one)\b|\b(?:is|are) (?:there|it)\b|\bwork-?around\b"
     r"|\b(?:want|need|would like|wish|try|trying|possible|way) to\b|\bpossible\b"
-    r"|\bonly\b|\balone\b|\bwhich\b|\bwhat\b"
+    r"|\bonly\b|\balone\b|\bwhich\b|\bwhat\b|如何|怎么|怎样|只"
 )
 _WORD = re.compile(r"[a-z][a-z0-9_]{2,60}")
 _KIN = {"encoder": "backbone", "backbone": "encoder", "trunk": "backbone"}
@@ -48,7 +50,7 @@ _SHOWN = 6
 
 def asks_of_part(text: str) -> bool:
     """Tell whether a text asks how to take a part out of a file."""
-    return "?" in text and bool(_ASKS_FOR_PART.search(text) and _ASKS_HOW.search(text))
+    return asks(text) and bool(_ASKS_FOR_PART.search(text) and _ASKS_HOW.search(text))
 
 
 def of_asked_part(text: str, case: Case) -> Iterator[Statement]:

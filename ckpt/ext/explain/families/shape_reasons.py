@@ -326,8 +326,8 @@ def _stage_of(row: Mismatch) -> tuple[str, int] | None:
 
 
 def _stages_statement(rows: Sequence[Mismatch]) -> Statement | None:
-    """Say that layers which take the stages of a backbone take those of another one, or
-    return None.
+    """Say that layers for the stages of a backbone are for another backbone, or return
+    None.
     """
     lists: dict[str, dict[int, Mismatch]] = {}
     for row in rows:

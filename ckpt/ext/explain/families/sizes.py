@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import (
@@ -15,6 +16,7 @@ from ckpt.ext.explain.case import (
     command_statements,
     finding_statements,
 )
+from ckpt.model.findings import Way
 from ckpt.model.nodes import Node, tensor_of
 from ckpt.model.text import and_more, show, size_text
 from ckpt.tree.find import children_of
@@ -24,7 +26,7 @@ _A_FILE = (
 )
 _A_SIZE = (
     r"(?i:\b(?:sizes?|larger|bigger|smaller|large|big|huge|doubled?|twice|grow(?:s|ing)?"
-    r"|grew|\d+(?:\.\d+)? ?(?:x|times)|[KMG]i?B)\b)"
+    r"|grew|\d+(?:\.\d+)? ?(?:x|times|[KMG]i?B?)|[KMG]i?B)\b)"
 )
 _OF_SIZES = re.compile(
     rf"(?i){_A_FILE}[^\n]{{0,200}}?{_A_SIZE}|{_A_SIZE}[^\n]{{0,200}}?{_A_FILE}"
@@ -45,6 +47,8 @@ def of_sizes(text: str, case: Case) -> Iterator[Statement]:
     yield from _of_values(sum(part.nbytes for part in held), case)
     yield from _of_objects(held, case)
     # The command follows once, below all that it takes away.
+    if len(held) == 1:
+        yield from _of_beginnings(held[0], case)
     heavy = [row._replace(hint=None) for row in case.found("bloat", "optimizer-heavy")]
     yield from finding_statements(heavy)
     if len(held) > 1 or heavy:
@@ -70,6 +74,61 @@ def of_sizes(text: str, case: Case) -> Iterator[Statement]:
             "In half of the bytes, with fewer digits:",
             case.plan(("convert", "--dtype", "bfloat16")),
         )
+
+
+_TRAINED_WITH = re.compile(
+    r"(?i)(?:^|_)(?:queue|queues|bank|momentum|teacher|target|ema|averaged"
+    r"|discriminator)(?:_|$)|_m$|^(?:net_?d|mpd|msd|dec_ema)$"
+)
+"""Words of parts that a training has beside the model: copies that follow it, memories
+of features, a network that judges.
+"""
+_LEAST_SHARE = 20
+"""A part is told where it takes more than the 20th of the bytes."""
+
+
+def _of_beginnings(part: Section, case: Case) -> Iterator[Statement]:
+    """Say how the bytes of a model are divided among its modules, and which of these
+    are of the training alone by their names.
+    """
+    sizes: Counter[str] = Counter()
+    for name, entry in zip(part.names(), part.entries, strict=True):
+        sizes[name.partition(".")[0]] += entry.tensor.nbytes
+    large = [
+        (word, size)
+        for word, size in sizes.most_common()
+        if _LEAST_SHARE * size >= part.nbytes
+    ]
+    if len(large) < 2 or part.kind != "model":
+        return
+    shown = [f"{show(word, 60)} {size_text(size)}" for word, size in large]
+    yield Statement(f"Among its modules: {and_more(shown, _SHOWN)}.")
+    besides = [word for word in sizes if _is_beside(word, sizes)]
+    if not besides or len(besides) == len(sizes):
+        return
+    total = sum(sizes[word] for word in besides)
+    exclude: list[str] = []
+    for word in besides:
+        exclude += ["--exclude", f"{word}*" if word in part.names() else f"{word}.*"]
+    yield Statement(
+        f"By their names {and_more([show(word, 60) for word in besides], _SHOWN)} "
+        f"({size_text(total)}) are of the training alone: copies that follow the model "
+        "(momentum, a teacher, averages), queues of features, a network that judges. A "
+        "program that only predicts has no place for them, and published files leave "
+        "them out."
+    )
+    yield from command_statements(
+        "Without them:",
+        case.plan(("slim", *exclude)) if len(besides) < 9 else Way(None),
+    )
+
+
+def _is_beside(word: str, sizes: Collection[str]) -> bool:
+    """Tell whether a module is one that a training has beside the model."""
+    if _TRAINED_WITH.search(word) is None:
+        return False
+    # `_m` is a copy only of a module that is there as well: `text_encoder_m`.
+    return not word.endswith("_m") or word[:-2] in sizes
 
 
 _MANY_BYTES = 64 << 10

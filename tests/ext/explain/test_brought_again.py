@@ -1,0 +1,269 @@
+"""Files and messages of people, of kinds that the other files lack: what is said is
+true of the file, and what is printed works.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import oracle
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from answered import Answered
+from safetensors.torch import load_file, save_file
+
+pytestmark = oracle.QUIET
+
+
+def sizes(
+    *rows: tuple[str, tuple[int, ...], tuple[int, ...]], name: str = "Net"
+) -> str:
+    """The text of torch for shapes that differ."""
+    lines = [f"RuntimeError: Error(s) in loading state_dict for {name}:"]
+    lines += [
+        f"\tsize mismatch for {key}: copying a param with shape "
+        f"torch.Size({list(here)}) from checkpoint, the shape in current model is "
+        f"torch.Size({list(there)})."
+        for key, here, there in rows
+    ]
+    return "\n".join(lines)
+
+
+def unexpected(*names: str, missing: tuple[str, ...] = ()) -> str:
+    """The text of torch for keys without a place."""
+    lines = ["RuntimeError: Error(s) in loading state_dict for Net:"]
+    for head, keys in (("Missing", missing), ("Unexpected", names)):
+        if keys:
+            listed = ", ".join(f'"{key}"' for key in keys)
+            lines.append(f"\t{head} key(s) in state_dict: {listed}. ")
+    return "\n".join(lines)
+
+
+def test_a_grid_of_places_is_no_table(tmp_path: Path) -> None:
+    state = {"encoder.pool.pos_grid": torch.ones(9, 2), "out.weight": torch.ones(4, 4)}
+    torch.save(state, tmp_path / "a.pth")
+    text = sizes(("encoder.pool.pos_grid", (9, 2), (144, 2)))
+    found = Answered(text, tmp_path / "a.pth")
+    assert "3×3 of them in the checkpoint, and 12×12 in the model" in found.said
+    assert "a row for each" not in found.said
+    # Numbers that are no squares are no grid.
+    torch.save({"pose_anchor": torch.ones(17, 2)}, tmp_path / "b.pth")
+    found = Answered(sizes(("pose_anchor", (17, 2), (20, 2))), tmp_path / "b.pth")
+    assert "×" not in found.said
+
+
+def test_a_root_key_that_is_a_module_too(tmp_path: Path) -> None:
+    weights = {"model.layers.0.weight": torch.ones(2, 2), "cls.weight": torch.ones(2)}
+    state = {"model": weights, "optimizer": {"state": {}, "param_groups": []}}
+    torch.save({**state, "iteration": 3}, tmp_path / "a.pth")
+    text = unexpected("model", "optimizer", "iteration", missing=tuple(weights))
+    found = Answered(text, tmp_path / "a.pth")
+    assert "The whole checkpoint was loaded into the model." in found.said
+    assert "no place" not in found.said
+    assert found.loaded().keys() == weights.keys()
+
+
+def test_layers_for_the_stages_of_a_backbone(tmp_path: Path) -> None:
+    widths = ((24, 32), (48, 64), (96, 128))
+    names = [f"head.input_proj.{number}.0.weight" for number in range(3)]
+    rows = [
+        (name, (32, here, 1, 1), (32, there, 1, 1))
+        for name, (here, there) in zip(names, widths, strict=True)
+    ]
+    state = {name: torch.ones(here) for name, here, _ in rows}
+    torch.save({**state, "fc.weight": torch.ones(5, 32)}, tmp_path / "a.pth")
+    found = Answered(sizes(*rows), tmp_path / "a.pth")
+    assert "24, 48, 96 channels in the checkpoint and 32, 64, 128" in found.said
+    assert "another backbone" in found.said
+    assert "another kind of input" not in found.said
+
+
+def test_one_first_layer_takes_another_input(tmp_path: Path) -> None:
+    torch.save({"conv1.weight": torch.ones(8, 3, 7, 7)}, tmp_path / "a.pth")
+    text = sizes(("conv1.weight", (8, 3, 7, 7), (8, 1, 7, 7)))
+    assert "another kind of input" in Answered(text, tmp_path / "a.pth").said
+
+
+OLD = "KeyError: 'unexpected key \"{}\" in state_dict'"
+
+
+def test_an_old_torch_stops_at_a_deeper_recurrent_layer(tmp_path: Path) -> None:
+    torch.save(torch.nn.LSTM(4, 4, num_layers=2).state_dict(), tmp_path / "a.pth")
+    found = Answered(OLD.format("weight_ih_l1"), tmp_path / "a.pth")
+    assert "2 layers in the file and 1 in the model (num_layers)" in found.said
+    assert not any("strict=False" in line for line in found.commands)
+    both = torch.nn.LSTM(4, 4, bidirectional=True)
+    torch.save(both.state_dict(), tmp_path / "b.pth")
+    found = Answered(OLD.format("weight_ih_l0_reverse"), tmp_path / "b.pth")
+    assert "both directions in the file and one direction in the model" in found.said
+
+
+def test_an_old_torch_stops_at_the_first_block_without_a_place(tmp_path: Path) -> None:
+    layers = torch.nn.ModuleList(torch.nn.LayerNorm(2) for _ in range(4))
+    torch.save(
+        {f"layers.{k}": v for k, v in layers.state_dict().items()}, tmp_path / "a"
+    )
+    found = Answered(OLD.format("layers.2.weight"), tmp_path / "a")
+    assert "layers has 4 blocks in this file, and block 2 is the first" in found.said
+    assert not any("strict=False" in line for line in found.commands)
+    # A name in the middle of a block is no further block.
+    found = Answered(OLD.format("layers.2.bias"), tmp_path / "a")
+    assert "is the first" not in found.said
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_projections_that_a_model_keeps_in_one_layer(
+    is_fused: bool, tmp_path: Path
+) -> None:
+    state = {}
+    for layer in ("attention_to_q", "attention_to_k", "feed_forward_w1"):
+        for part, shape in (("lora_down", (4, 8)), ("lora_up", (8, 4))):
+            state[f"lora_unet_layers_9_{layer}.{part}.weight"] = torch.ones(shape)
+    save_file(state, tmp_path / "a.safetensors", metadata={"ss_network_dim": "4"})
+    names = [name for name in state if not is_fused or "attention" in name]
+    text = "\n".join(f"lora key not loaded: {name}" for name in names)
+    found = Answered(text, tmp_path / "a.safetensors")
+    assert ("It keeps q, k and v in one layer (qkv)" in found.said) is is_fused
+    assert ("it is of another kind than the model" in found.said) is not is_fused
+
+
+def test_a_flat_parameter_that_a_reader_cut(tmp_path: Path) -> None:
+    state = {"net.embed.weight": torch.ones(30, 16)}
+    dcp.save({"state_dict": state}, checkpoint_id=tmp_path / "run")
+    text = (
+        "AssertionError: req MetadataIndex(fqn='net.embed.weight', "
+        "offset=torch.Size([0, 0]), index=0) mismatch sizes torch.Size([30]) vs "
+        "torch.Size([30, 16])"
+    )
+    found = Answered(text, tmp_path / "run")
+    assert found.code == 0
+    assert "over in one dimension: a flat parameter of FSDP 1" in found.said
+    assert "not there" not in found.page  # it is below state_dict
+
+
+def test_a_buffer_that_newer_libraries_do_not_keep(tmp_path: Path) -> None:
+    state = {"encoder.embeddings.position_ids": torch.arange(4)[None]}
+    torch.save({"state_dict": state, "epoch": 1}, tmp_path / "a.ckpt")
+    found = Answered("KeyError: 'embeddings.position_ids'", tmp_path / "a.ckpt")
+    assert "which transformers before 4.31 kept in the state dict" in found.said
+
+
+def test_a_head_that_an_option_added(tmp_path: Path) -> None:
+    state = {f"field.base.{number}.weight": torch.ones(4, 4) for number in range(4)}
+    state["field.field_head_normals.net.weight"] = torch.ones(3, 4)
+    torch.save(state, tmp_path / "a.pth")
+    text = unexpected("field.field_head_normals.net.weight")
+    found = Answered(text, tmp_path / "a.pth")
+    assert "an output more that the program that saved computed" in found.said
+    attention = {**state, "field.multihead_attn.out.weight": torch.ones(4, 4)}
+    torch.save(attention, tmp_path / "b.pth")
+    found = Answered(unexpected("field.multihead_attn.out.weight"), tmp_path / "b.pth")
+    assert "is of a head" not in found.said
+
+
+def test_blocks_that_options_put_together_otherwise(tmp_path: Path) -> None:
+    state = {
+        f"input_blocks.{number}.0.in_layers.{part}.weight": torch.ones(2, 2)
+        for number in (1, 2, 3)
+        for part in (0, 2)
+    }
+    torch.save(state, tmp_path / "a.pt")
+    text = unexpected(
+        "input_blocks.3.0.in_layers.0.weight",
+        "input_blocks.3.0.in_layers.2.weight",
+        missing=("input_blocks.3.0.op.weight", "input_blocks.3.0.op.bias"),
+    )
+    found = Answered(text, tmp_path / "a.pt")
+    assert "it was built with other options, or is of another version" in found.said
+
+
+def test_a_training_that_goes_on_is_not_measured_in_eval(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    torch.save({"epoch": 8, "model": model.state_dict()}, tmp_path / "a.pth")
+    text = (
+        "When I load the model from the last checkpoint to train again for 4 epochs, "
+        "the loss is greater than the last recorded loss. What are the reasons?"
+    )
+    found = Answered(text, tmp_path / "a.pth")
+    assert "This file holds no optimizer." in found.said
+    assert "eval()" not in found.said
+    measured = "After resuming the validation accuracy drops a lot, why?"
+    assert "eval()" in Answered(measured, tmp_path / "a.pth").said
+
+
+# --- adapters and modules beside a model ----------------------------------------------
+
+
+def test_layers_that_a_conversion_of_diffusers_left_over(tmp_path: Path) -> None:
+    state = {}
+    for layer in ("img_in", "time_in.in_layer", "guidance_in.in_layer"):
+        state[f"{layer}.lora_A.weight"] = torch.ones(4, 8)
+        state[f"{layer}.lora_B.weight"] = torch.ones(8, 4)
+    save_file(state, tmp_path / "a.safetensors")
+    text = (
+        "ValueError: `original_state_dict` should be empty at this point but has "
+        "original_state_dict.keys()=dict_keys(['guidance_in.in_layer.lora_A.weight', "
+        "'guidance_in.in_layer.lora_B.weight'])."
+    )
+    found = Answered(text, tmp_path / "a.safetensors")
+    assert "taken 4 of the 6 names" in found.said
+    kept = load_file(found.run("ckpt slim"))
+    assert kept.keys() == {name for name in state if "guidance" not in name}
+
+
+def test_the_beginning_of_peft_inside_of_names(tmp_path: Path) -> None:
+    begin = "base_model.model.blocks.{}.attn1.to_q"
+    state = {}
+    for number in range(60):
+        name = f"transformer.{begin.format(number)}"
+        state[f"{name}.lora_A.weight"] = torch.ones(2, 4)
+        state[f"{name}.lora_B.weight"] = torch.ones(4, 2)
+    save_file(state, tmp_path / "a.safetensors")
+    modules = ", ".join(f"'{begin.format(number)}'" for number in range(60))
+    text = f"ValueError: Target modules {{{modules}}} not found in the base model."
+    found = Answered(text, tmp_path / "a.safetensors")
+    assert "the trainer saved the wrapped model" in found.said
+    renamed = load_file(found.run("ckpt rename"))
+    assert "transformer.blocks.0.attn1.to_q.lora_A.weight" in renamed
+    assert not any("base_model" in name for name in renamed)
+
+
+def test_modules_of_the_training_take_bytes(tmp_path: Path) -> None:
+    state = {
+        "encoder.weight": torch.ones(64, 64),
+        "encoder_m.weight": torch.ones(64, 64),
+        "image_queue": torch.ones(64, 64),
+        "arm_m.weight": torch.ones(64, 64),
+    }
+    torch.save({"model": state}, tmp_path / "a.pth")
+    text = "The published file is 800MB, but I get a checkpoint of 1.69GB. Why?"
+    found = Answered(text, tmp_path / "a.pth")
+    assert "By their names encoder_m, image_queue (32.0 KiB) are of" in found.said
+    slim = torch.load(found.run("ckpt slim"))
+    assert slim.keys() == {"encoder.weight", "arm_m.weight"}  # no arm: no copy
+
+
+def test_layers_without_a_place_in_the_words_of_mmcv(tmp_path: Path) -> None:
+    state = {f"backbone.layer.{k}.weight": torch.ones(2, 2) for k in range(9)}
+    state["head.weight"] = torch.ones(2, 2)
+    state["backbone.extra.conv_mask.weight"] = torch.ones(1, 2, 1, 1)
+    torch.save({"state_dict": state, "meta": {}}, tmp_path / "a.pth")
+    text = (
+        "The model and loaded state dict do not match exactly\n\n"
+        "unexpected key in source state_dict: backbone.extra.conv_mask.weight\n"
+    )
+    found = Answered(text, tmp_path / "a.pth")
+    assert "another version or variant of the program, or was built" in found.said
+
+
+def test_the_best_of_a_run_in_keys_of_old_lightning(tmp_path: Path) -> None:
+    state = {"a.weight": torch.ones(2, 2)}
+    best = {"checkpoint_callback_best_model_path": "/out/epoch=1.ckpt"}
+    torch.save({"state_dict": state, "epoch": 7, **best}, tmp_path / "last.ckpt")
+    text = "There were two checkpoints when I finished training, are they the same?"
+    found = Answered(text, tmp_path / "last.ckpt")
+    assert "ModelCheckpoint recorded epoch=1.ckpt as the best" in found.said
+    torch.save({"state_dict": state, "epoch": 1, **best}, tmp_path / "epoch=1.ckpt")
+    text = "Is it the best model or the last one?"
+    assert "that is this file" in Answered(text, tmp_path / "epoch=1.ckpt").said
