@@ -45,6 +45,11 @@ from ckpt.ext.explain.families.paths import (
     lacking_names,
     path_in,
 )
+from ckpt.ext.explain.families.sizes import (
+    asks_of_sizes,
+    larger_of,
+    sizes_statement,
+)
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.pages import page_of_code
 from ckpt.ext.explain.parted import (
@@ -582,15 +587,24 @@ def _explain_two(
             limits=limits,
             plugins=plugins_allowed(),
         )
-    rows = tuple(compared_statements(report, first, second))
+    rows = list(compared_statements(report, first, second))
+    about = second
+    is_of_sizes = asks_of_sizes(found.text)
+    if is_of_sizes:
+        surveys = [_survey_of(path, limits) for path in (first, second)]
+        about = larger_of(surveys)
+        rows.insert(0, sizes_statement(surveys))
     told: tuple[Statement, ...] = ()
-    if not asks_to_compare(found.text):
+    if is_of_sizes or not asks_to_compare(found.text):
         request = _Request(None, None, None, limits)
-        answered = _explain_path(found, second, request).answer
+        answered = _explain_path(found, about, request).answer
         told = () if answered is None else answered.statements
-    return found._replace(
-        page=None, message=None, answer=Answer(second, (*rows, *told))
-    )
+    return found._replace(page=None, message=None, answer=Answer(about, (*rows, *told)))
+
+
+def _survey_of(path: str, limits: Limits) -> Survey:
+    with opened(path, limits, tell=False) as checkpoint:
+        return with_model(checkpoint, None)
 
 
 def _are_one(path: str, other: str) -> bool:

@@ -267,3 +267,108 @@ def test_the_best_of_a_run_in_keys_of_old_lightning(tmp_path: Path) -> None:
     torch.save({"state_dict": state, "epoch": 1, **best}, tmp_path / "epoch=1.ckpt")
     text = "Is it the best model or the last one?"
     assert "that is this file" in Answered(text, tmp_path / "epoch=1.ckpt").said
+
+
+BLOCK = ("norm1.weight", "attn.qkv.weight", "ls1.gamma", "mlp.fc1.weight")
+
+
+def vision(chunk: int = 0, begin: str = "") -> dict[str, torch.Tensor]:
+    """A vision transformer of six blocks, with its blocks in chunks or without."""
+    state = {f"{begin}cls_token": torch.ones(1, 1, 4)}
+    for block in range(6):
+        place = f"{block // chunk}.{block}" if chunk else f"{block}"
+        state |= {
+            f"{begin}blocks.{place}.{leaf}": torch.full((4,), float(block))
+            for leaf in BLOCK
+        }
+    return state
+
+
+def test_a_file_with_its_blocks_in_chunks(tmp_path: Path) -> None:
+    teacher = {**vision(2, "backbone."), "dino_head.mlp.0.weight": torch.ones(4)}
+    torch.save({"teacher": teacher}, tmp_path / "a.pth")
+    text = unexpected("teacher", missing=tuple(vision()))
+    found = Answered(text, tmp_path / "a.pth")
+    assert "The whole checkpoint was loaded into the model: hand its teacher" in (
+        found.said
+    )
+    state = torch.load(found.run("ckpt rename"))["teacher"]
+    for name, value in vision().items():
+        assert torch.equal(state[name], value)
+
+
+def test_a_model_with_its_blocks_in_chunks(tmp_path: Path) -> None:
+    torch.save(vision(), tmp_path / "a.pth")
+    plain = [name for name in vision() if name.startswith("blocks")]
+    chunked = {name: row for name, row in vision(3).items() if name[:6] == "blocks"}
+    found = Answered(unexpected(*plain, missing=tuple(chunked)), tmp_path / "a.pth")
+    assert "block_chunks=0" in found.said
+    state = torch.load(found.run("ckpt rename"))
+    for name, value in chunked.items():
+        assert torch.equal(state[name], value)
+
+
+def test_a_list_of_names_that_was_cut_short_is_paired_by_no_number(
+    tmp_path: Path,
+) -> None:
+    torch.save(vision(), tmp_path / "a.pth")
+    text = (
+        "RuntimeError: Error(s) in loading state_dict for DinoVisionTransformer:\n"
+        '\tMissing key(s) in state_dict: "blocks.0.0.norm1.weight", '
+        '"blocks.0.0.attn.qkv.weight", "blocks.0.0.ls1.gamma", ...\n'
+        'Unexpected key(s) in state_dict: "blocks.1.norm1.weight", '
+        '"blocks.1.attn.qkv.weight", "blocks.1.ls1.gamma", ...'
+    )
+    found = Answered(text, tmp_path / "a.pth")
+    assert "block_chunks=0" in found.said
+    assert "blocks.1.* → blocks.0.0.*" not in found.said
+
+
+def test_numbers_that_begin_anew_are_no_chunks(tmp_path: Path) -> None:
+    state = {f"stages.{n}.norm.weight": torch.ones(4) for n in range(4)}
+    torch.save(state, tmp_path / "a.pth")
+    asked = [f"stages.{n}.{m}.norm.weight" for n in range(2) for m in range(2)]
+    found = Answered(unexpected(*state, missing=tuple(asked)), tmp_path / "a.pth")
+    assert "CHUNK" not in found.said
+
+
+def test_an_object_that_the_program_does_not_have(tmp_path: Path) -> None:
+    optimizer = {"state": {}, "param_groups": []}
+    state = {"pipeline": {"_model.means": torch.ones(4, 3)}, "step": 9}
+    state["optimizers"] = {"xyz": optimizer, "camera_opt": optimizer}
+    torch.save(state, tmp_path / "a.ckpt")
+    text = (
+        'File "/nerfstudio/engine/optimizers.py", line 201, in load_optimizers\n'
+        "    self.optimizers[k].load_state_dict(v)\n"
+        "KeyError: 'xyz'\n"
+    )
+    found = Answered(text, tmp_path / "a.ckpt")
+    assert "optimizers of this file has a state for xyz" in found.said
+    assert "in the file are xyz, camera_opt" in found.said
+    assert "at another place" not in found.said
+    # A program that takes it by its own name looks for it elsewhere.
+    text = "    state = loaded['xyz']\nKeyError: 'xyz'\n"
+    assert "at another place" in Answered(text, tmp_path / "a.ckpt").said
+
+
+@pytest.mark.parametrize("kind", ["classification_headers", "head.cls_layers"])
+def test_scores_of_several_boxes(kind: str, tmp_path: Path) -> None:
+    boxes = kind.replace("classification", "regression").replace("cls", "bbox")
+    state, rows = {}, []
+    for level, count in enumerate((4, 6)):
+        state[f"{boxes}.{level}.weight"] = torch.ones(4 * count, 8, 3, 3)
+        state[f"{kind}.{level}.weight"] = torch.ones(10 * count, 8, 3, 3)
+        name = f"{kind}.{level}.weight"
+        rows.append((name, (10 * count, 8, 3, 3), (9 * count, 8, 3, 3)))
+    torch.save(state, tmp_path / "a.pth")
+    found = Answered(sizes(*rows), tmp_path / "a.pth")
+    assert "build the model with its 10 classes, and not 9" in found.said
+    assert "scores 4 boxes at each place" in found.said
+
+
+def test_scores_beside_no_boxes_are_counted_as_they_are(tmp_path: Path) -> None:
+    state = {"cls_score.weight": torch.ones(6, 8), "bbox_pred.weight": torch.ones(4, 8)}
+    torch.save(state, tmp_path / "a.pth")
+    found = Answered(sizes(("cls_score.weight", (6, 8), (4, 8))), tmp_path / "a.pth")
+    assert "boxes at each place" not in found.said
+    assert "build the model with its 6" in found.said

@@ -272,3 +272,29 @@ def test_what_was_frozen_stands_in_two_files(tmp_path: Path) -> None:
 def test_one_file_given_twice_is_refused(files: Path) -> None:
     done = ckpt("explain", "are both the same?", "run", "run", cwd=files)
     assert done.code == 2 and b"both are one file" in done.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Why is the saved checkpoint four times as large as yours?",
+        "the size of my model is twice that of the pretrained one, is it wrong?",
+    ],
+)
+@pytest.mark.parametrize("order", [("full", "small"), ("small", "full")])
+def test_the_size_of_two_files_is_that_of_their_parts(
+    text: str, order: tuple[str, str], tmp_path: Path
+) -> None:
+    model = Network()
+    optimizer = torch.optim.AdamW(model.parameters())
+    trained(model, optimizer, 1)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, tmp_path / "full")
+    torch.save({"model": model.state_dict()}, tmp_path / "small")
+    done = ckpt("explain", text, *order, cwd=tmp_path)
+    said = " ".join(done.out.decode().split())
+    assert "The tensors of full take" in said
+    assert "times those of small" in said
+    assert "in optimizer, the state of an optimizer" in said
+    assert "ckpt slim full" in said
+    assert "nothing but weights" not in said

@@ -59,6 +59,7 @@ from ckpt.ext.explain.families.frames import (
     empty_part,
     is_of_optimizer,
     is_option,
+    of_own_object,
     option_statements,
     owner_of,
     taken_keys,
@@ -165,6 +166,11 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     empty = list(empty_part(taken_keys(found.string, found.start()), case))
     if empty:
         yield from empty
+        yield from load_statements(case)
+        return
+    own = of_own_object(name, found.string, found.start(), case)
+    if own is not None:
+        yield own
         yield from load_statements(case)
         return
     inside = asked_of_part(name, found.string, found.start(), case)

@@ -28,6 +28,7 @@ from ckpt.ext.explain.families.beginnings import (
     whole_beginnings,
 )
 from ckpt.ext.explain.families.changed import Changed, find_change
+from ckpt.ext.explain.families.chunked import chunked_statement, find_chunked
 from ckpt.ext.explain.families.computed import (
     below_nothing,
     computed_buffers,
@@ -267,6 +268,16 @@ class KeyLists:
         places = places_statement(self.missing, self.here)
         if places is not None:
             yield places
+            self.is_told = True
+            return
+        chunked = find_chunked(self.missing, list(self.shapes))
+        if chunked is not None:
+            yield chunked_statement(chunked, self.missing, self.case, self._section)
+            if self.chosen.path and not self.here and self.unexpected:
+                yield Statement(
+                    "The whole checkpoint was loaded into the model: hand its "
+                    f"{show(self.chosen.name, 80)} to load_state_dict."
+                )
             self.is_told = True
             return
         renumbered = swin_downsample(self.message, self.shapes, self.case)
@@ -573,8 +584,12 @@ class KeyLists:
     ) -> str | None:
         """The command that renames by the rules and then some modules."""
         rules = combined_rules(self.rules.renames, modules, partners, list(self.shapes))
-        several = len(self.survey.candidates) > 1
-        return rename_line(rules, self.case, self.chosen.name if several else None)
+        return rename_line(rules, self.case, self._section)
+
+    @property
+    def _section(self) -> str | None:
+        """The section that a command has to name, where there are several."""
+        return self.chosen.name if len(self.survey.candidates) > 1 else None
 
     def told_renames(self) -> Iterator[Statement]:
         """Say how the names become the ones that the model has."""

@@ -494,8 +494,11 @@ def _head_statements(
         end = (
             f": another number of {_outputs_noun(heads, case)}. {which} cannot be "
             "loaded, and the others can. To use what the file learned, and not to "
-            f"train anew from it, build the model with its {row.checkpoint[0]:,}"
-            f"{_classes_text(heads)}."
+            "train anew from it, build the model with its "
+            + (
+                _boxes_text(heads, shapes)
+                or f"{row.checkpoint[0]:,}{_classes_text(heads)}."
+            )
         )
     elif is_deeper or replaced:
         end = ": another number of classes, too."
@@ -505,6 +508,60 @@ def _head_statements(
         or f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
         f"{row.model[0]:,}{end}"
     )
+
+
+_OF_BOXES = re.compile(
+    r"(?i)(?:^|[._])(?:reg(?:ression)?(?:_\w{1,20})?|loc(?:ation)?s?|[a-z]{0,8}_reg|b?box(?:es)?"
+    r"(?:_\w{1,12})?)(?:[._]|$)"
+)
+_NUMBERS = re.compile(r"\d+")
+_MOST_BOXES = 32
+
+
+def _boxes_text(heads: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> str:
+    """How many classes the outputs of a detector are that scores several boxes at each
+    place, with a layer of four numbers for each box beside it. Else an empty text.
+    """
+    pairs = [_of_boxes(row, shapes) for row in heads]
+    first = pairs[0]
+    if first is None or {pair[2:] for pair in pairs if pair} != {first[2:]}:
+        return ""
+    name, boxes, here, there = first
+    layer = show(heads[0].name.rpartition(".")[0], 80)
+    return (
+        f"{here:,} classes, and not {there:,}: {layer} scores {boxes:,} boxes at each "
+        f"place ({show(name, 80)} beside it has {4 * boxes:,} outputs, four for each), "
+        f"so {heads[0].checkpoint[0]:,} are {boxes:,} x {here:,}, with the background "
+        "where the program counts it. Take the list of classes of the run that saved "
+        "(in a file of labels an empty line counts, too)."
+    )
+
+
+def _of_boxes(
+    row: Mismatch, shapes: dict[str, tuple[int, ...]]
+) -> tuple[str, int, int, int] | None:
+    """The layer of boxes beside a layer of scores, the boxes, and the classes that the
+    file and the model have for each.
+    """
+    level = _NUMBERS.findall(row.name)
+    leaf = row.name.rpartition(".")[2]
+    found = {
+        name: shape
+        for name, shape in shapes.items()
+        if len(shape) == len(row.checkpoint)
+        and shape[1:] == row.checkpoint[1:]
+        and name.rpartition(".")[2] == leaf
+        and _NUMBERS.findall(name) == level
+        and _OF_BOXES.search(name)
+    }
+    if len(found) != 1:
+        return None
+    ((name, shape),) = found.items()
+    boxes, rest = divmod(shape[0], 4)
+    here, there = row.checkpoint[0], row.model[0]
+    if rest or not 1 < boxes <= _MOST_BOXES or here % boxes or there % boxes:
+        return None
+    return name.rpartition(".")[0], boxes, here // boxes, there // boxes
 
 
 _OF_DETECTRON = re.compile(r"(?:^|\.)roi_heads\.box_predictor(?:\.\d)?\.cls_score\.")

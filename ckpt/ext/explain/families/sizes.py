@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
 from ckpt.ext.explain.case import (
     Case,
     Statement,
@@ -32,6 +33,36 @@ _OF_SIZES = re.compile(
     rf"(?i){_A_FILE}[^\n]{{0,200}}?{_A_SIZE}|{_A_SIZE}[^\n]{{0,200}}?{_A_FILE}"
 )
 _SHOWN = 6
+
+
+def asks_of_sizes(text: str) -> bool:
+    """Tell whether a question about two files is about their sizes."""
+    return re.search(_A_SIZE, text) is not None
+
+
+def sizes_statement(surveys: Sequence[Survey]) -> Statement:
+    """Say how the bytes of two files differ. The parts of the larger one follow in the
+    answer about it.
+    """
+    large, small = sorted(surveys, key=lambda row: -_bytes_of(row))
+    parts = sorted(small.sections, key=lambda part: -part.nbytes)
+    shown = and_more([_part_text(part) for part in parts if part.nbytes], _SHOWN)
+    most, least = _bytes_of(large), _bytes_of(small)
+    text = f"The tensors of {show(large.path, 80)} take {size_text(most)}"
+    other = show(small.path, 80)
+    if not least:
+        return Statement(f"{text}, and {other} has none.")
+    told = "as much as" if most == least else f"{most / least:.1f} times"
+    return Statement(f"{text}, {told} those of {other} ({shown}).")
+
+
+def _bytes_of(survey: Survey) -> int:
+    return sum(part.nbytes for part in survey.sections)
+
+
+def larger_of(surveys: Sequence[Survey]) -> str:
+    """The path of the file with more bytes of tensors."""
+    return max(surveys, key=_bytes_of).path
 
 
 def of_sizes(text: str, case: Case) -> Iterator[Statement]:
