@@ -372,3 +372,75 @@ def test_scores_beside_no_boxes_are_counted_as_they_are(tmp_path: Path) -> None:
     found = Answered(sizes(("cls_score.weight", (6, 8), (4, 8))), tmp_path / "a.pth")
     assert "boxes at each place" not in found.said
     assert "build the model with its 6" in found.said
+
+
+def branches(count: int, width: int) -> dict[str, torch.Tensor]:
+    """A network of points with branches for so many scales."""
+    names = [f"SA_modules.{n}.mlps.{m}" for n in range(2) for m in range(count)]
+    state = {f"{name}.layer0.conv.weight": torch.ones(4, 4, 1, 1) for name in names}
+    return {**state, "FP_modules.0.mlp.layer0.conv.weight": torch.ones(4, width, 1, 1)}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_further_branches_give_other_inputs(count: int, tmp_path: Path) -> None:
+    ours = branches(count, 8 * count)
+    theirs = branches(3 - count, 8 * (3 - count))
+    torch.save(ours, tmp_path / "a.pth")
+    name = "FP_modules.0.mlp.layer0.conv.weight"
+    lost = tuple(key for key in theirs if key not in ours)
+    left = [key for key in ours if key not in theirs]
+    text = unexpected(*left, missing=lost)
+    rows = sizes((name, tuple(ours[name].shape), tuple(theirs[name].shape)))
+    found = Answered(f"{text}\n{rows.partition(chr(10))[2]}", tmp_path / "a.pth")
+    side = "model" if count == 1 else "file"
+    assert f"the {side} has further branches" in found.said
+    assert "SA_modules.0.mlps.1" in found.said
+    assert "other features go in" not in found.said
+
+
+@pytest.mark.parametrize(
+    ("name", "here", "there", "is_of_points"),
+    [
+        ("sa1.conv_blocks.0.0.weight", 6, 3, True),
+        ("sa1.conv_blocks.0.0.weight", 3, 6, True),
+        ("sa1.conv_blocks.0.0.weight", 6, 4, False),
+        ("sa1.conv_blocks.0.0.weight", 67, 64, False),
+        ("encoder.0.weight", 6, 3, False),
+    ],
+)
+def test_points_with_normals(
+    name: str, here: int, there: int, is_of_points: bool, tmp_path: Path
+) -> None:
+    state = {name: torch.ones(32, here, 1, 1), "fc.weight": torch.ones(4, 32)}
+    torch.save(state, tmp_path / "a.pth")
+    row = (name, (32, here, 1, 1), (32, there, 1, 1))
+    found = Answered(sizes(row), tmp_path / "a.pth")
+    assert ("its normal or its colour" in found.said) is is_of_points
+
+
+def test_weight_norm_under_another_name_of_its_layer(tmp_path: Path) -> None:
+    state = {"encoder.pos_conv.0.weight_g": torch.ones(1, 1, 8)}
+    state["encoder.pos_conv.0.weight_v"] = torch.ones(4, 1, 8)
+    state["encoder.layers.0.k_proj.weight"] = torch.ones(4, 4)
+    torch.save({"model": state}, tmp_path / "a.pt")
+    place = "hubert.encoder.pos_conv_embed.conv.parametrizations.weight"
+    asked = (f"{place}.original0", f"{place}.original1")
+    held = ("encoder.pos_conv.0.weight_g", "encoder.pos_conv.0.weight_v")
+    found = Answered(unexpected(*held, missing=asked), tmp_path / "a.pt")
+    assert "in its two namings" in found.said
+    assert "stays as it was built" not in found.said
+    renamed = torch.load(found.run("ckpt rename"))["model"]
+    assert [tuple(renamed[name].shape) for name in asked] == [(1, 1, 8), (4, 1, 8)]
+
+
+def test_an_item_of_a_list_is_no_setting(tmp_path: Path) -> None:
+    weights = {"enc_p.emb_phone.weight": torch.ones(192, 768)}
+    state = {"weight": weights, "config": [1025, 32, 768, 2], "version": "v2"}
+    torch.save(state, tmp_path / "a.pth")
+    text = sizes(("enc_p.emb_phone.weight", (192, 768), (192, 256)))
+    found = Answered(text, tmp_path / "a.pth")
+    assert "config.2" not in found.said
+    assert "This file records version v2 of its model" in found.said
+    # A version that is a number is one of a library.
+    torch.save({**state, "version": "2.1.0"}, tmp_path / "b.pth")
+    assert "records version" not in Answered(text, tmp_path / "b.pth").said

@@ -298,3 +298,49 @@ def test_the_size_of_two_files_is_that_of_their_parts(
     assert "in optimizer, the state of an optimizer" in said
     assert "ckpt slim full" in said
     assert "nothing but weights" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Why would the training always start at epoch 4? How can I make it start at 0?",
+        "it resumes from epoch 3 and not from the beginning, where is that set?",
+    ],
+)
+def test_a_run_that_begins_late_goes_on_from_the_epoch_of_the_file(
+    text: str, tmp_path: Path
+) -> None:
+    state = {"epoch": 3, "state_dict": Network().state_dict(), "optimizer": {}}
+    torch.save(state, tmp_path / "a.ckpt")
+    found = Answered(text, tmp_path / "a.ckpt")
+    assert "epoch of this file is 3" in found.said
+    assert "give the file as weights" in found.said
+    # A number that the file does not have is of something else.
+    found = Answered("why does it start at epoch 90?", tmp_path / "a.ckpt")
+    assert "as a run to go on with" not in found.said
+
+
+def test_models_beside_the_one_that_is_trained(tmp_path: Path) -> None:
+    names = ("model.diffusion_model.x.weight", "conditioner.embedders.0.weight")
+    names += ("first_stage_model.encoder.weight",)
+    torch.save({"module": dict.fromkeys(names, torch.ones(64))}, tmp_path / "a.pt")
+    text = (
+        "why is the checkpoint so much larger than the original, 26G instead of 3.5G?"
+    )
+    found = Answered(text, tmp_path / "a.pt")
+    assert "conditioner, first_stage_model (" in found.said
+    assert "models beside the one that is trained" in found.said
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_one_model_at_two_places(is_turned: bool, tmp_path: Path) -> None:
+    state = Network().state_dict()
+    torch.save({"epoch": 3, "model": state, "optimizer": {}}, tmp_path / "run.pth")
+    torch.save(state, tmp_path / "weights.pth")
+    paths = ("run.pth", "weights.pth")
+    text = "how to use this one, is it the same as the pre-trained model?"
+    done = ckpt("explain", text, *(paths[::-1] if is_turned else paths), cwd=tmp_path)
+    said = " ".join(done.out.decode().split())
+    assert "run.pth has it in model, one of its keys (epoch, model, optimizer)" in said
+    assert "and weights.pth is the weights alone" in said
+    assert 'torch.load("run.pth", map_location="cpu")["model"]' in said

@@ -21,15 +21,15 @@ _MOST_CHUNKS = 16
 
 
 class Chunked(NamedTuple):
-    """The names of the side with chunks, as `(list, chunk, block, rest)`, and those of
-    the other side, each with its partner there.
+    """The names of the side with chunks, each with its partner on the other side, the
+    chunk of each block, and the name of the list in the model.
     """
 
     partners: dict[str, str]
     chunks: dict[int, int]
     list: str
     beginning: str
-    """What the names of the file have before those of the model."""
+    """The prefix that the names have in the file alone."""
     in_file: bool
 
 
@@ -75,7 +75,7 @@ def _pair(
 
 
 def _follows(chunks: dict[int, int], others: set[str]) -> bool:
-    """Tell whether the numbers are those of one list of several blocks."""
+    """Tell whether the numbers count one list of several blocks."""
     if len(chunks) > 1:
         return sorted(chunks) == list(range(len(chunks)))
     # A text that was cut short names one block alone, and the other side has more.
@@ -85,7 +85,7 @@ def _follows(chunks: dict[int, int], others: set[str]) -> bool:
 
 
 def _beginning(name: str, others: set[str], *, in_file: bool) -> str | None:
-    """What the names of the file have before those of the model, or None."""
+    """Return the prefix that the names have in the file alone, or None."""
     if name in others:
         return ""
     if in_file:

@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ckpt.commands.diff.diff import DiffReport
+from ckpt.evidence.loading import load_of
 from ckpt.ext.explain.case import Statement, finding_statements
 from ckpt.ext.explain.parted import number_text
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
+from ckpt.tree.find import children_of
 
 _COMPARES = re.compile(
     r"(?i)\bsame\b|\bidentical\b|\bcompar\w{1,4}\b|\bdiffer\w{0,4}\b|\bequal\b"
@@ -62,6 +64,7 @@ def compared_statements(
         yield Statement(f"These {word}: {shown}.")
     elif not changed and len(same) == len(report.rows):
         yield Statement("So both files hold the same model.")
+        yield from _at_other_places(report, first, second)
     for status, path in (("removed", first), ("added", second)):
         names_alone = [row.name for row in report.rows if row.status == status]
         if names_alone:
@@ -86,3 +89,32 @@ def compared_statements(
             (),
             f"ckpt diff {names[0]} {names[1]}",
         )
+
+
+def _at_other_places(
+    report: DiffReport, first: str, second: str
+) -> Iterator[Statement]:
+    """Say where each of two files has the one model, where one of them alone has it
+    below a key, among other parts.
+    """
+    if len(report.pairs) != 1:
+        return
+    (pair,) = report.pairs
+    sides = (
+        (first, report.before, pair.before),
+        (second, report.after, pair.after),
+    )
+    inner = [row for row in sides if row[2].path]
+    outer = [row for row in sides if not row[2].path]
+    if len(inner) != 1 or len(outer) != 1:
+        return
+    (path, checkpoint, section) = inner[0]
+    keys = [str(key) for key, _ in children_of(checkpoint.root)]
+    shown = and_more([show(key, 40) for key in keys], 8)
+    yield Statement(
+        f"{show(path, 80)} has it in {show(section.name, 60)}, one of its keys "
+        f"({shown}), and {show(outer[0][0], 80)} is the weights alone, by their names "
+        "at its root. A program that takes weights alone takes the other so:",
+        (),
+        load_of(checkpoint, [section]).expression,
+    )

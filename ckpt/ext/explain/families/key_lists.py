@@ -44,7 +44,7 @@ from ckpt.ext.explain.families.conversions import (
     adapter_into_base,
     converted_statements,
 )
-from ckpt.ext.explain.families.forms import Form, find_forms
+from ckpt.ext.explain.families.forms import Form, find_forms, normed_elsewhere
 from ckpt.ext.explain.families.graphs import graph_statement
 from ckpt.ext.explain.families.heads import are_new_heads, heads_among
 from ckpt.ext.explain.families.layers import (
@@ -508,6 +508,23 @@ class KeyLists:
         placed = len(self.shapes) - len(rest)
         heads = self.heads if 2 * placed > len(self.shapes) else {}
         if not absent or not rest:
+            return
+        normed = normed_elsewhere(absent, rest)
+        if normed and not self.met and len(normed) == len(absent) == len(rest):
+            rules = [f"s/^{re.escape(old)}$/{new}/" for new, old in normed.items()]
+            names = [
+                f"{show(old, 80)} is {show(new, 100)}" for new, old in normed.items()
+            ]
+            yield Statement(
+                "The keys that are left of both lists are the two tensors of one layer "
+                f"with weight norm, in its two namings: {and_more(names, 2)}. "
+                "torch.nn.utils.weight_norm writes weight_g and weight_v, and that of "
+                "torch.nn.utils.parametrizations original0 and original1. Where a "
+                "program renames the other names itself, its table lacks these:",
+                (),
+                rename_line(rules, self.case, self._section),
+            )
+            self.is_told = True
             return
         counted = counted_elsewhere(absent, rest, self.shapes)
         if counted is not None and not self.met and not self.message.mismatched:

@@ -10,7 +10,12 @@ from collections.abc import Iterator
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.sections import Section
-from ckpt.ext.explain.case import Case, Statement, finding_statements
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    command_statements,
+    finding_statements,
+)
 from ckpt.ext.explain.origins import name_origin
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 from ckpt.tree.find import children_of, counter
@@ -144,6 +149,36 @@ def of_place(case: Case) -> Iterator[Statement]:
         "lines, and counts on from there. Where its log begins at 0, the program took "
         "the file as weights for a new training, or found no file at the path."
     )
+
+
+_LATER = re.compile(
+    r"(?i)\b(?:start|beg[aiu]n|resum|continu)\w{0,5}\b[^\n.?]{0,30}"
+    r"\b(?:epoch|step|iteration)s?\b[ :=#]{0,3}(\d{1,9})\b"
+)
+
+
+def of_later_starts(text: str, case: Case) -> Iterator[Statement]:
+    """Say that a run which begins at a late epoch goes on from the one that the file
+    records.
+    """
+    counters = recorded_counters(case)
+    for found in _LATER.finditer(text):
+        number = int(found[1])
+        near = [(name, count) for name, count in counters if 0 <= number - count <= 1]
+        if number < 2 or not near:
+            continue
+        name, count = near[0]
+        yield Statement(
+            f"{show(name, 60)} of this file is {count:,}: the program took the file as "
+            "a run to go on with, and goes on from there, with the optimizer and the "
+            "schedule if it has them. To begin anew at 0 with these weights, give the "
+            "file as weights (pretrained, load_from, finetune; in Lightning load its "
+            "state_dict, and give fit no ckpt_path)."
+        )
+        yield from command_statements(
+            "The weights without the state of the run:", case.plan(("slim",))
+        )
+        return
 
 
 _WHICH_COUNT = re.compile(

@@ -519,8 +519,8 @@ _MOST_BOXES = 32
 
 
 def _boxes_text(heads: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> str:
-    """How many classes the outputs of a detector are that scores several boxes at each
-    place, with a layer of four numbers for each box beside it. Else an empty text.
+    """Say how many classes the outputs of a detector are which scores several boxes at
+    each place, with a layer of four numbers for each beside it. Else an empty text.
     """
     pairs = [_of_boxes(row, shapes) for row in heads]
     first = pairs[0]

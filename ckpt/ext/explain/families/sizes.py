@@ -114,6 +114,11 @@ _TRAINED_WITH = re.compile(
 """Words of parts that a training has beside the model: copies that follow it, memories
 of features, a network that judges.
 """
+_TAKEN_AS_IT_WAS = re.compile(
+    r"(?i)^(?:conditioner|cond_stage_model|first_stage_model|vae|text_encoder\w{0,3}"
+    r"|image_encoder|clip|t5|lpips)$"
+)
+"""Words of the models beside a network of diffusion."""
 _LEAST_SHARE = 20
 """A part is told where it takes more than the 20th of the bytes."""
 
@@ -134,6 +139,16 @@ def _of_beginnings(part: Section, case: Case) -> Iterator[Statement]:
         return
     shown = [f"{show(word, 60)} {size_text(size)}" for word, size in large]
     yield Statement(f"Among its modules: {and_more(shown, _SHOWN)}.")
+    frozen = [word for word in sizes if _TAKEN_AS_IT_WAS.search(word)]
+    if frozen and len(frozen) < len(sizes):
+        total = sum(sizes[word] for word in frozen)
+        yield Statement(
+            f"By their names {and_more([show(word, 60) for word in frozen], _SHOWN)} "
+            f"({size_text(total)}) are models beside the one that is trained, which "
+            "read the text or code the pictures. A training of the other part alone "
+            "leaves them as they were: where the program loads them from files of "
+            "their own, a save need not have them."
+        )
     besides = [word for word in sizes if _is_beside(word, sizes)]
     if not besides or len(besides) == len(sizes):
         return

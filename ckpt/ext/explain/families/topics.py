@@ -39,6 +39,7 @@ from ckpt.ext.explain.families.measures import (
 from ckpt.ext.explain.families.runs import (
     counts_statements,
     frozen_statements,
+    of_later_starts,
 )
 from ckpt.model.rows import NamedTuple
 
@@ -77,6 +78,12 @@ def _of_averages(text: str, case: Case) -> Iterator[Statement]:
 
 
 _TOPICS = (
+    _topic(
+        r"\b(?:start|beg[aiu]n|resum|continu)\w{0,5}\b[^\n.?]{0,30}\b(?:epoch|step"
+        r"|iteration)s?\b[ :=#]{0,3}[1-9]",
+        of_later_starts,
+        is_first=True,
+    ),
     _topic(
         r"\b(?:tied|tie|tying|shared?)\b[^\n]{0,60}\b(?:embed\w*|lm_head|head"
         r"|weights?)\b"
