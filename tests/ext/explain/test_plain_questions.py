@@ -344,3 +344,14 @@ def test_one_model_at_two_places(is_turned: bool, tmp_path: Path) -> None:
     assert "run.pth has it in model, one of its keys (epoch, model, optimizer)" in said
     assert "and weights.pth is the weights alone" in said
     assert 'torch.load("run.pth", map_location="cpu")["model"]' in said
+
+
+def test_the_encoder_of_a_run_with_two_networks(tmp_path: Path) -> None:
+    state = Network().state_dict()
+    parts = ("online_backbone", "online_projector", "target_backbone")
+    torch.save({"epoch": 3, **dict.fromkeys(parts, state)}, tmp_path / "a.pth")
+    text = "I don't understand which part of the saved checkpoint is the encoder to use"
+    found = Answered(text, tmp_path / "a.pth")
+    assert "online_backbone of this file is that part" in found.said
+    assert "target_backbone, with" in found.said and "follows the one" in found.said
+    assert "online_projector of this file" not in found.said

@@ -39,6 +39,8 @@ _ASKS_HOW = re.compile(
     r"|\bonly\b|\balone\b|\bwhich\b|\bwhat\b|如何|怎么|怎样|只"
 )
 _WORD = re.compile(r"[a-z][a-z0-9_]{2,60}")
+_FOLLOWS = re.compile(r"(?i)(?:target|teacher|momentum|ema|key)_")
+"""The first word of a network that follows the one that is trained."""
 _KIN = {"encoder": "backbone", "backbone": "encoder", "trunk": "backbone"}
 """A word for a part -> the word that other programs have for the same part."""
 _DEEPEST = 3
@@ -58,13 +60,16 @@ def of_asked_part(text: str, case: Case) -> Iterator[Statement]:
     if not asks_of_part(text):
         return
     words = _asked_words(text)
-    sections = [
-        section
+    parts = [
+        (str(section.path[-1]).lower(), section)
         for section in case.survey.sections
-        if section.kind in ("model", "ema", "other")
-        and section.path
-        and str(section.path[-1]).lower() in words
+        if section.kind in ("model", "ema", "other") and section.path
     ]
+    sections = [section for key, section in parts if key in words]
+    if not sections:
+        # Runs with two networks put a word before: online_backbone, target_backbone.
+        ends = tuple(f"_{word}" for word in words)
+        sections = [section for key, section in parts if key.endswith(ends)]
     if sections:
         yield from _of_sections(sections[:_SHOWN], words, case)
         return
@@ -101,6 +106,11 @@ def _of_sections(
         held = counted_noun(len(section.entries), "tensor")
         begins = beginnings_of(section)
         text = f"{show(section.name, 80)} of this file is that part, with {held}."
+        if len(sections) > 1 and _FOLLOWS.match(str(section.path[-1])):
+            text = (
+                f"{show(section.name, 80)}, with {held}, is by its name the copy that "
+                "follows the one that is trained, by averages."
+            )
         if len(begins) > 1:
             shown = [f"{show(word, 40)} ({count:,})" for word, count in begins.items()]
             text += f" Its names begin with {and_more(shown, _SHOWN)}."
