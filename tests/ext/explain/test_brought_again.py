@@ -332,6 +332,14 @@ def test_numbers_that_begin_anew_are_no_chunks(tmp_path: Path) -> None:
     assert "CHUNK" not in found.said
 
 
+def test_a_list_of_layers_that_is_a_module_deeper_has_no_chunks(tmp_path: Path) -> None:
+    state = {f"mlp.{n}.{leaf}": torch.ones(4) for n in (0, 1) for leaf in ("g", "b")}
+    torch.save(state, tmp_path / "a.pth")
+    asked = tuple(name.replace("mlp.", "mlp.0.") for name in state)
+    found = Answered(unexpected(*state, missing=asked), tmp_path / "a.pth")
+    assert "CHUNK" not in found.said
+
+
 def test_an_object_that_the_program_does_not_have(tmp_path: Path) -> None:
     optimizer = {"state": {}, "param_groups": []}
     state = {"pipeline": {"_model.means": torch.ones(4, 3)}, "step": 9}

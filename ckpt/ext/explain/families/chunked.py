@@ -46,7 +46,10 @@ def _pair(
     others = set(plain)
     parsed = {name: found for name in chunked if (found := _IN_CHUNK.fullmatch(name))}
     lists = {found["list"] for found in parsed.values()}
+    # A list of single layers, `0.weight`, has no blocks: it is a module deeper.
     if len(parsed) < _LEAST or len(lists) != 1:
+        return None
+    if not any("." in found["rest"] for found in parsed.values()):
         return None
     (place,) = lists
     short = {
