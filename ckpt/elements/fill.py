@@ -429,8 +429,8 @@ class _Gathering:
 def _spread_rows(rows: Array) -> Array:
     """Return a copy of rows that lie a line of the cache further apart.
 
-    Of rows that begin a power of two apart, as those of most models, the elements of
-    one column share a few lines of the cache, and push each other out of it.
+    Rows of most models begin a power of two apart: the elements of one column share a
+    few lines of the cache then, and push each other out of it.
     """
     import numpy as np
 

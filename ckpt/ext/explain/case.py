@@ -389,12 +389,12 @@ def looked_at(case: Case, text: str = "") -> Answer:
         rows += scaled or [Statement(nothing)]
         return Answer(
             case.survey.path,
-            (*rows, *_describe_checkpoint(case, text), *load_statements(case)),
+            (*rows, *describe_checkpoint(case, text), *load_statements(case)),
             explains=lacks,
         )
     return Answer(
         case.survey.path,
-        (*rows, *_describe_checkpoint(case, text), *load_statements(case)),
+        (*rows, *describe_checkpoint(case, text), *load_statements(case)),
     )
 
 
@@ -439,7 +439,7 @@ def _in_sequence(weights: Sequence[str]) -> str:
     return f". The weights are in {shown}."
 
 
-def _describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
+def describe_checkpoint(case: Case, text: str) -> Iterator[Statement]:
     """Say what a checkpoint is, which keys it has, how its names begin, and what it
     lacks of what an error is about.
     """

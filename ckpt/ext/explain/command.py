@@ -36,12 +36,19 @@ from ckpt.ext.explain import (
     search,
 )
 from ckpt.ext.explain.case import Answer, Older, Statement
+from ckpt.ext.explain.families.asking import asks
+from ckpt.ext.explain.families.compared import asks_to_compare, compared_statements
 from ckpt.ext.explain.families.gradients import OF_GRADIENTS
 from ckpt.ext.explain.families.paths import (
     NOT_FOUND,
     lacking_in_folder,
     lacking_names,
     path_in,
+)
+from ckpt.ext.explain.families.sizes import (
+    asks_of_sizes,
+    larger_of,
+    sizes_statement,
 )
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.pages import page_of_code
@@ -169,6 +176,9 @@ def command(
         return _write_explanation(found, json=json)
     # Only an error of DDP asks which parameters moved between two saves.
     older = paths[0] if len(paths) > 1 else None
+    if older is not None and not has_error(found.text) and asks(found.text):
+        compared = _explain_two(found, older, paths[1], limits)
+        return _write_explanation(compared, json=json)
     if older is not None and (
         found.message is None or found.message.kind not in OF_GRADIENTS
     ):
@@ -559,6 +569,42 @@ def _explain_log(
             return explain_noticed(found, case)
     except (UnreadableError, UnsupportedError):
         return None  # the log names no error, so the file is not asked why
+
+
+def _explain_two(
+    found: Explanation, first: str, second: str, limits: Limits
+) -> Explanation:
+    """Answer a question about two files by their differences, and by what the second
+    one says. Raises CkptError, UsageError for one file given twice.
+    """
+    if _are_one(first, second):
+        raise UsageError("both are one file", path=second)
+    with output.progress_meter("comparing") as progress:
+        report = diff(
+            first,
+            second,
+            progress=progress,
+            limits=limits,
+            plugins=plugins_allowed(),
+        )
+    rows = list(compared_statements(report, first, second))
+    about = second
+    is_of_sizes = asks_of_sizes(found.text)
+    if is_of_sizes:
+        surveys = [_survey_of(path, limits) for path in (first, second)]
+        about = larger_of(surveys)
+        rows.insert(0, sizes_statement(surveys))
+    told: tuple[Statement, ...] = ()
+    if is_of_sizes or not asks_to_compare(found.text):
+        request = _Request(None, None, None, limits)
+        answered = _explain_path(found, about, request).answer
+        told = () if answered is None else answered.statements
+    return found._replace(page=None, message=None, answer=Answer(about, (*rows, *told)))
+
+
+def _survey_of(path: str, limits: Limits) -> Survey:
+    with opened(path, limits, tell=False) as checkpoint:
+        return with_model(checkpoint, None)
 
 
 def _are_one(path: str, other: str) -> bool:

@@ -358,6 +358,14 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
         ),
         True,
     ),
+    # a chunk of a distributed checkpoint; the shape of the model stands first
+    (
+        _compile_pattern(
+            rf"req MetadataIndex\(fqn=['\"]([^'\"\n]{{1,2000}})['\"][^\n]{{0,200}}"
+            rf"mismatch sizes {_SIZE} vs {_SIZE}"
+        ),
+        False,
+    ),
     (
         _compile_pattern(
             rf"The shape of the parameters of key (\S{{1,2000}}) is not the same\. "

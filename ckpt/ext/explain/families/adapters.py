@@ -10,7 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ckpt.bytes.far import is_url
-from ckpt.ext.explain.case import Case, Statement, finding_statements, load_statements
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    command_statements,
+    finding_statements,
+    load_statements,
+)
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import MOST_NAMES, Message
 from ckpt.ext.explain.origins import name_origin, origin_opening
@@ -126,8 +132,13 @@ def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
             "part (transformer., unet.); prefix=None takes names without it."
         )
         return
-    # Read PEFT's `Target modules {'q_proj'} not found in the base model.`
-    if "not found in the base model" in message.text:
+    # Read PEFT's `Target modules {'q_proj'} not found in the base model.` A long list
+    # is cut before its end.
+    if "Target module" in message.text:
+        inside = _inside_statement(names, case)
+        if inside is not None:
+            yield inside
+            return
         yield from _base_of(names, case)
         return
     # Read diffusers' `No LoRA keys associated to UNet2DConditionModel found with the
@@ -223,11 +234,19 @@ def _of_another_base(
             "without it the adapter works, and weaker."
         )
         return
-    yield Statement(
-        f"{listed} ({share}). The loader has read them, and the model that was loaded "
-        "has no layers for them: it is of another kind than the model that the adapter "
-        "was trained on, or a newer program knows the names of this trainer."
-    )
+    if "should be empty" in message.text and len(known) < len(names):
+        yield from _left_over(known, names, case)
+        return
+    fused = _fused_statement(known, names)
+    if fused is not None:
+        yield Statement(f"{listed} ({share}). {fused}")
+    else:
+        yield Statement(
+            f"{listed} ({share}). The loader has read them, and the model that was "
+            "loaded has no layers for them: it is of another kind than the model that "
+            "the adapter was trained on, or a newer program knows the names of this "
+            "trainer."
+        )
     rows = [
         # The metadata of safetensors stands below `__metadata__` in ckpt: the key
         # behind it is that of the trainer.
@@ -236,9 +255,9 @@ def _of_another_base(
         for name, node in case.finds_value((key,))
     ]
     if rows:
+        load = "" if fused is not None else " Load that model, or one of its kind."
         yield Statement(
-            f"The file says what it was trained on: {and_more(rows, 3)}. Load that "
-            "model, or one of its kind."
+            f"The file says what it was trained on: {and_more(rows, 3)}.{load}"
         )
     else:
         beginnings = dict.fromkeys(map(_first_words, names))
@@ -247,6 +266,85 @@ def _of_another_base(
             "The file does not say which model it was trained on. The layers that it "
             f"changes begin with {listed}."
         )
+
+
+def _left_over(known: set[str], names: list[str], case: Case) -> Iterator[Statement]:
+    """Answer a conversion of diffusers that has taken the other names of an adapter,
+    and prints the command that leaves these out.
+    """
+    layers = list(dict.fromkeys(_without_lora(name) for name in names if name in known))
+    shown = and_more([show(layer, 80) for layer in layers], 4)
+    yield Statement(
+        f"The conversion has taken {len(names) - len(known):,} of the {len(names):,} "
+        f"names of this file, and knows no layer for the other {len(known):,} "
+        f"({shown}): its version does not know them, or the model has none, as one "
+        "without guidance. Take a newer version of diffusers first."
+    )
+    words: list[str] = []
+    for layer in layers[:_MOST_EXCLUDED]:
+        words += ["--exclude", f"{layer}.*"]
+    if len(layers) <= _MOST_EXCLUDED:
+        yield from command_statements(
+            "Without these layers, whose changes are lost then:",
+            case.plan(("slim", *words)),
+        )
+
+
+_MOST_EXCLUDED = 4
+
+
+def _without_lora(name: str) -> str:
+    """The layer of a tensor of an adapter: `guidance_in.in_layer`."""
+    return re.split(r"\.(?:lora_|alpha)", name)[0]
+
+
+_INSIDE = ".base_model.model."
+"""The beginning that PEFT puts before names, where another one stands before it."""
+
+
+def _inside_statement(names: list[str], case: Case) -> Statement | None:
+    """Say that the beginning of PEFT stands inside of the names, or return None:
+    `transformer.base_model.model.blocks.0.`.
+    """
+    held = [name for name in names if _INSIDE in name]
+    if len(held) != len(names):
+        return None
+    way = case.plan(("rename", "--sub", r"s/\.base_model\.model\././"))
+    return Statement(
+        f"{_INSIDE[1:]} stands inside of each name of this file ({show(held[0], 100)}"
+        "): it is the beginning that PEFT puts around a model, and the trainer saved "
+        "the wrapped model and not the model in it. No layer of the base has it. "
+        "Without it the names are those that the loader looks for:",
+        (),
+        way.command,
+    )
+
+
+_OF_ATTENTION = re.compile(
+    r"(?:^|[._])(?:attn\d?|attention|self_attn)[._](?:to_(?:q|k|v|out)|q(?:_proj)?"
+    r"|k(?:_proj)?|v(?:_proj)?|out(?:_proj)?)(?:[._]|$)"
+)
+"""A projection of an attention, which some programs keep in one layer (qkv)."""
+
+
+def _fused_statement(known: set[str], names: list[str]) -> str | None:
+    """Say that a model has the attention of an adapter in another form, where a loader
+    did not know its projections alone, or return None.
+    """
+    others = [name for name in names if name not in known]
+    is_attention = all(_OF_ATTENTION.search(name) for name in known)
+    if not known or not others or not is_attention:
+        return None
+    if any(_OF_ATTENTION.search(name) for name in others):
+        return None
+    return (
+        f"They are the projections of the attention, and the other "
+        f"{counted_noun(len(others), 'name')} of the file are not in the list: they "
+        "were taken, so the model is the right one. It keeps q, k and v in one layer "
+        "(qkv), or has other names there, and the adapter works in part alone. Take "
+        "the trainer's conversion for this program (musubi-tuner and sd-scripts have "
+        "some for ComfyUI), or a newer program."
+    )
 
 
 # Group 1 is the layer: `encoder.q_proj` of
@@ -275,7 +373,7 @@ def _base_of(names: list[str], case: Case) -> Iterator[Statement]:
 
 
 # Read PEFT's `Target modules {'q_proj', 'v_proj'} not found in the base model.`
-_TARGETS = re.compile(r"Target modules? (.{1,200}?) not found in the base model")
+_TARGETS = re.compile(r"Target modules? ([^\n]{1,20000}?) not found in the base model")
 
 
 def _modules_of_base(asked: str, case: Case) -> Iterator[Statement]:
@@ -457,9 +555,9 @@ FAMILIES = (
             r"contains unexpected module keys, it is likely that this Lora",
             r"Failed to match keys when loading Lora",
             r"LoRA keys? not (?:loaded|found)",
-            r"Target modules? .{1,200} not found in the base model",
+            r"Target modules? [^\n]{1,20000}? not found in the base model",
             r"Invalid LoRA checkpoint",
-            r"state_dict should be empty at this point but has",
+            r"state_dict`? should be empty at this point but has",
             r"No adapter loaded\. Please load an adapter",
             _OF_TORCHTUNE.pattern,
         ),

@@ -58,6 +58,23 @@ MODEL_KEYS = (
 _NEWER_PARTS = re.compile(r"^model\.(language_model|visual|vision_tower)\.")
 
 
+_UNSAVED = re.compile(r"(?:^|\.)position_ids$")
+
+
+def of_unsaved_buffer(name: str) -> Statement | None:
+    """Say of a buffer that newer libraries do not keep in a state dict that the model
+    which a program builds may lack it as well, or return None.
+    """
+    if _UNSAVED.search(name) is None:
+        return None
+    return Statement(
+        "position_ids are the numbers 0, 1, 2 …, which transformers before 4.31 kept "
+        "in the state dict of a model. Newer ones do not, so a program that asks the "
+        "state dict of a model it has just built for them stops, whatever the file "
+        "has. Take transformers 4.30, or leave this key out in the program."
+    )
+
+
 def of_newer_names(case: Case) -> Statement | None:
     """Say that a model of pictures and text has the names that transformers gives since
     4.52, or return None.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from ckpt.bytes.far import is_url
@@ -61,7 +61,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     # Keys of another shape are there, so nothing is said of keys that lack.
     if message.mismatched:
         shapes = tuple(
-            Shapes(row.name, entries.get(row.name), row.model)
+            Shapes(row.name, _shape_of(row.name, entries), row.model)
             for row in message.mismatched
         )
         text = (
@@ -80,6 +80,18 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     return Answer(path, tuple(rows)) if rows else looked_at(case)
 
 
+def _shape_of(
+    name: str, entries: Mapping[str, tuple[int, ...]]
+) -> tuple[int, ...] | None:
+    """The shape of a tensor, also where the program names it without the part of the
+    checkpoint in front, or None.
+    """
+    if name in entries:
+        return entries[name]
+    below = [shape for other, shape in entries.items() if other.endswith(f".{name}")]
+    return below[0] if len(below) == 1 else None
+
+
 def _flat_statements(message: Message) -> Iterator[Statement]:
     """Name the parameters that FSDP 1 hands over flat: in one dimension, of one
     rank.
@@ -90,14 +102,23 @@ def _flat_statements(message: Message) -> Iterator[Statement]:
         if len(row.model) == 1
         and len(row.checkpoint) > 1
         and row.model[0]
-        and prod(row.checkpoint) % row.model[0] == 0
+        # Readers before torch 2.6 cut the flat one to the rows of the chunk.
+        and (
+            prod(row.checkpoint) % row.model[0] == 0
+            or row.model[0] == row.checkpoint[0]
+        )
     ]
     # FSDP hands all parameters over in one way, so one example is enough.
     for row in flat[:1]:
+        is_part = row.model[0] != row.checkpoint[0]
+        count = (
+            f", with {row.model[0]:,} of its {prod(row.checkpoint):,} elements"
+            if is_part
+            else ""
+        )
         yield Statement(
-            f"The model hands {show(row.name, 120)} over in one dimension, with "
-            f"{row.model[0]:,} of its {prod(row.checkpoint):,} elements: a flat "
-            "parameter of FSDP 1. Take the state dict that saved: torch's "
+            f"The model hands {show(row.name, 120)} over in one dimension{count}: a "
+            "flat parameter of FSDP 1. Take the state dict that saved: torch's "
             "get_model_state_dict, or FSDP.set_state_dict_type(model, "
             "StateDictType.SHARDED_STATE_DICT)."
         )
@@ -808,6 +829,7 @@ FAMILIES = (
         (
             r"Missing key in checkpoint state_dict: ",
             r"Size mismatch between saved torch\.Size",
+            r"req MetadataIndex\(fqn=[^\n]{1,2000} mismatch sizes torch\.Size",
             r"Invalid checkpoint metadata for ",
             # torch raises it with the errors of all ranks in it.
             r"CheckpointException",

@@ -287,6 +287,25 @@ def _weight_norm(missing: Sequence[str], here: Sequence[str]) -> Form | None:
     return None
 
 
+def normed_elsewhere(missing: Sequence[str], here: Sequence[str]) -> dict[str, str]:
+    """The names of the one layer with weight norm that a model has at another place
+    than the file, and by the other of the two namings: missing name -> name held.
+    """
+    for asked, held in (_NORMED, _NORMED[::-1]):
+        theirs = [name for name in missing if name.endswith(asked[0])]
+        ours = [name for name in here if name.endswith(held[0])]
+        if len(theirs) != 1 or len(ours) != 1:
+            continue
+        places = theirs[0].removesuffix(asked[0]), ours[0].removesuffix(held[0])
+        pairs = {
+            places[0] + new: places[1] + old
+            for new, old in zip(asked, held, strict=True)
+        }
+        if pairs.keys() <= set(missing) and set(pairs.values()) <= set(here):
+            return pairs
+    return {}
+
+
 def _folded_norms(
     missing: Sequence[str], here: Sequence[str], shapes: Mapping[str, Shape]
 ) -> Form | None:

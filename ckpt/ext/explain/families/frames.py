@@ -85,6 +85,36 @@ def asked_of_part(name: str, text: str, end: int, case: Case) -> Statement | Non
     )
 
 
+# self.optimizers[k].load_state_dict(v): the name comes from the file.
+_EACH = re.compile(r"\b([\w.]{1,80})\[(\w{1,40})\]\.load_state_dict\(")
+
+
+def of_own_object(name: str, text: str, end: int, case: Case) -> Statement | None:
+    """Say that a program which goes through a part of the file has no object of a name
+    that the part has, or return None.
+    """
+    found = list(_EACH.finditer(text, max(0, end - _NEAR), end))
+    # The line that failed is the last one, and its variable is no text.
+    if not found or "\n" in text[found[-1].end() : end].strip():
+        return None
+    owner = found[-1][1]
+    for key, child in children_of(case.survey.checkpoint.root):
+        names = [str(row) for row, _ in children_of(child)]
+        if name not in names:
+            continue
+        part = show(str(key), 60)
+        listed = and_more([show(row, 40) for row in names], 10)
+        return Statement(
+            f"{part} of this file has a state for {show(name, 60)}, and {owner} of the "
+            "program, which takes each by its name, has no such object. The names of "
+            f"{part} in the file are {listed}: another version or another "
+            "configuration of the program saved it, with other names or more of them. "
+            "A run goes on with that one. With a program of other names begin this "
+            "part anew, and load the weights alone, which may have other names too."
+        )
+    return None
+
+
 def is_option(name: str, text: str) -> bool:
     """Tell whether a line of a program takes a name from the groups of an optimizer."""
     return (

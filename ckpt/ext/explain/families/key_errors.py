@@ -25,6 +25,7 @@ from ckpt.ext.explain.families.asked_names import (
     of_present_key,
     of_recoverables,
     of_taken_part,
+    of_unsaved_buffer,
     of_zero,
 )
 from ckpt.ext.explain.families.asked_optimizers import (
@@ -58,6 +59,7 @@ from ckpt.ext.explain.families.frames import (
     empty_part,
     is_of_optimizer,
     is_option,
+    of_own_object,
     option_statements,
     owner_of,
     taken_keys,
@@ -164,6 +166,11 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
     empty = list(empty_part(taken_keys(found.string, found.start()), case))
     if empty:
         yield from empty
+        yield from load_statements(case)
+        return
+    own = of_own_object(name, found.string, found.start(), case)
+    if own is not None:
+        yield own
         yield from load_statements(case)
         return
     inside = asked_of_part(name, found.string, found.start(), case)
@@ -281,6 +288,9 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield newer
         return
     places = places_of(name, case)
+    unsaved = of_unsaved_buffer(name)
+    if unsaved is not None:
+        yield unsaved
     if places:
         shown = and_more([show(place, 120) for place in places], 4)
         yield Statement(f"This file has {show(name, 80)} at another place: {shown}.")

@@ -14,7 +14,13 @@ from ckpt.evidence.mapping import Match
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS
-from ckpt.ext.explain.case import Case, Statement, be_verb, finding_statements
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    be_verb,
+    finding_statements,
+    root_keys,
+)
 from ckpt.ext.explain.families.architectures import compare_depths, likely_pair
 from ckpt.ext.explain.families.beginnings import (
     each_beginning,
@@ -22,6 +28,7 @@ from ckpt.ext.explain.families.beginnings import (
     whole_beginnings,
 )
 from ckpt.ext.explain.families.changed import Changed, find_change
+from ckpt.ext.explain.families.chunked import chunked_statement, find_chunked
 from ckpt.ext.explain.families.computed import (
     below_nothing,
     computed_buffers,
@@ -37,7 +44,7 @@ from ckpt.ext.explain.families.conversions import (
     adapter_into_base,
     converted_statements,
 )
-from ckpt.ext.explain.families.forms import Form, find_forms
+from ckpt.ext.explain.families.forms import Form, find_forms, normed_elsewhere
 from ckpt.ext.explain.families.graphs import graph_statement
 from ckpt.ext.explain.families.heads import are_new_heads, heads_among
 from ckpt.ext.explain.families.layers import (
@@ -54,6 +61,7 @@ from ckpt.ext.explain.families.leftovers import (
     added_layers,
     classifier_of_backbone,
     form_of_blocks,
+    further_head,
     layout_of_experts,
     parts_left_out,
     parts_statement,
@@ -102,7 +110,10 @@ from ckpt.ext.explain.families.quantized import (
     built_by_quantizers,
     without_order,
 )
-from ckpt.ext.explain.families.recurrent import layers_statement
+from ckpt.ext.explain.families.recurrent import (
+    deeper_layers_statement,
+    layers_statement,
+)
 from ckpt.ext.explain.families.renaming import combined_rules, rename_line
 from ckpt.ext.explain.families.replaced import replaced_parts, replaced_statement
 from ckpt.ext.explain.families.speakers import of_speakers
@@ -190,7 +201,13 @@ class KeyLists:
         self.missing = with_leaves(
             [name for name in message.missing if name not in differing], shapes
         )
-        self.unexpected = of_modules(message.unexpected, shapes)
+        # A key at the root of a checkpoint may be the name of a module too: `model`.
+        is_whole = bool(chosen.path) and set(message.unexpected) <= set(root_keys(case))
+        self.unexpected = (
+            list(message.unexpected)
+            if is_whole
+            else of_modules(message.unexpected, shapes)
+        )
         self.here = [name for name in self.unexpected if name in shapes]
         """The unexpected keys that are in this file."""
         self.total = len(self.missing)
@@ -251,6 +268,16 @@ class KeyLists:
         places = places_statement(self.missing, self.here)
         if places is not None:
             yield places
+            self.is_told = True
+            return
+        chunked = find_chunked(self.missing, list(self.shapes))
+        if chunked is not None:
+            yield chunked_statement(chunked, self.missing, self.case, self._section)
+            if self.chosen.path and not self.here and self.unexpected:
+                yield Statement(
+                    "The whole checkpoint was loaded into the model: hand its "
+                    f"{show(self.chosen.name, 80)} to load_state_dict."
+                )
             self.is_told = True
             return
         renumbered = swin_downsample(self.message, self.shapes, self.case)
@@ -482,6 +509,23 @@ class KeyLists:
         heads = self.heads if 2 * placed > len(self.shapes) else {}
         if not absent or not rest:
             return
+        normed = normed_elsewhere(absent, rest)
+        if normed and not self.met and len(normed) == len(absent) == len(rest):
+            rules = [f"s/^{re.escape(old)}$/{new}/" for new, old in normed.items()]
+            names = [
+                f"{show(old, 80)} is {show(new, 100)}" for new, old in normed.items()
+            ]
+            yield Statement(
+                "The keys that are left of both lists are the two tensors of one layer "
+                f"with weight norm, in its two namings: {and_more(names, 2)}. "
+                "torch.nn.utils.weight_norm writes weight_g and weight_v, and that of "
+                "torch.nn.utils.parametrizations original0 and original1. Where a "
+                "program renames the other names itself, its table lacks these:",
+                (),
+                rename_line(rules, self.case, self._section),
+            )
+            self.is_told = True
+            return
         counted = counted_elsewhere(absent, rest, self.shapes)
         if counted is not None and not self.met and not self.message.mismatched:
             line = self._renaming(counted.modules, counted.partners)
@@ -557,8 +601,12 @@ class KeyLists:
     ) -> str | None:
         """The command that renames by the rules and then some modules."""
         rules = combined_rules(self.rules.renames, modules, partners, list(self.shapes))
-        several = len(self.survey.candidates) > 1
-        return rename_line(rules, self.case, self.chosen.name if several else None)
+        return rename_line(rules, self.case, self._section)
+
+    @property
+    def _section(self) -> str | None:
+        """The section that a command has to name, where there are several."""
+        return self.chosen.name if len(self.survey.candidates) > 1 else None
 
     def told_renames(self) -> Iterator[Statement]:
         """Say how the names become the ones that the model has."""
@@ -1174,7 +1222,12 @@ class KeyLists:
         is_complete = (
             not self.missing
             and not self.message.mismatched
-            and "loading state_dict" in self.message.text
+            and (
+                "loading state_dict" in self.message.text
+                # mmcv lists all keys of a kind too.
+                or "do not match exactly" in self.message.text
+                or "in source state_dict" in self.message.text
+            )
         )
         is_complete = (
             is_complete and load is not None and 2 * len(self.rest) < len(self.shapes)
@@ -1211,10 +1264,14 @@ class KeyLists:
             own = []
         if own and not all(_OF_LOSS.match(name) for name in self.rest):
             yield own_parts_statement(own)
-        # The one key of torch before 0.4 may be a layer that is counted otherwise.
+        # The one key of torch before 0.4 may be of a deeper model, or a layer that is
+        # counted otherwise.
         counted = (
-            _counted_otherwise(self.rest, self.shapes)
-            if _OLD_LOAD.search(self.message.text)
+            (
+                _deeper_than_model(self.rest, self.shapes)
+                or _counted_otherwise(self.rest, self.shapes)
+            )
+            if is_old
             else None
         )
         if counted is not None:
@@ -1234,6 +1291,8 @@ class KeyLists:
             if is_complete and not own and not self.has_copies
             else None
         )
+        if is_complete and not own and not self.has_copies and not self.is_other_size:
+            variant = variant or further_head(self.rest)
         if variant is not None and not all(_OF_LOSS.match(name) for name in self.rest):
             yield variant
         # strict=False is offered only where the message is known to list all keys.
@@ -1300,6 +1359,43 @@ _LEAST_ELSEWHERE = 2
 """Missing keys that another part must have: one alone may be there by chance."""
 _LEAST_PARTS = 2
 _IN_SEQUENCE = re.compile(r"^(.+)\.(\d{1,3})\.(?:weight|bias)$")
+
+
+_IN_BLOCK = re.compile(r"^(.*?)\.(\d{1,3})\.(.+)$")
+"""A name below a number: the list, the number and what stands below it."""
+
+
+def _deeper_than_model(
+    rest: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
+) -> Statement | None:
+    """Say that the one key without a place begins layers that the model has fewer of,
+    or return None. torch before 0.4 stops there, so those behind it are not named.
+    """
+    if len(rest) != 1:
+        return None
+    recurrent = deeper_layers_statement(rest[0], shapes)
+    if recurrent is not None:
+        return recurrent
+    found = _IN_BLOCK.match(rest[0])
+    if found is None or found[2] == "0":
+        return None
+    place, number = found[1], int(found[2])
+    blocks: dict[int, list[str]] = {}
+    for name in shapes:
+        row = _IN_BLOCK.match(name)
+        if row is not None and row[1] == place:
+            blocks.setdefault(int(row[2]), []).append(row[3])
+    own, before = blocks[number], blocks.get(number - 1, [])
+    # A block of other layers is no further one, and one that has begun is there.
+    if own[0] != found[3] or set(own) != set(before):
+        return None
+    return Statement(
+        f"{show(place, 80)} has {len(blocks)} blocks in this file, and block "
+        f"{number} is the first without a place: the model was built with {number}. "
+        "torch before 0.4 stops there, and names none of those behind it. Build the "
+        "model with the depth of the file: with strict=False the rest loads, and is a "
+        "model that was not trained so."
+    )
 
 
 def _counted_otherwise(

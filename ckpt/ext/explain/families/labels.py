@@ -55,8 +55,12 @@ def of_classes(text: str, case: Case) -> Iterator[Statement]:
     """Say which classes a file records, and how many rows its heads have, where a
     question is about them.
     """
-    if not asks_of_classes(text):
-        return
+    if asks_of_classes(text):
+        yield from classes_statements(case)
+
+
+def classes_statements(case: Case) -> Iterator[Statement]:
+    """Say which classes a file records, and how many rows its heads have."""
     told = [
         f"{show(name, 80)} is {node}"
         for name, node in case.finds_value(_COUNTS)

@@ -57,8 +57,9 @@ def renumbered_statement(
     return Statement(
         f"Both lists are of layers by number in the same modules ({shown}): there the "
         f"file has {show(rest[0], 80)}, and the model {show(absent[0], 80)}. The "
-        "program that saved put its layers together otherwise: most likely it is of "
-        "another version. Take that version, or one that converts its names."
+        "program that saved put its layers together otherwise: it was built with other "
+        "options, or is of another version. Give the program the options of the run "
+        "that saved, as its README lists them for this file, or take its version."
     )
 
 

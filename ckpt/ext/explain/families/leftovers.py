@@ -182,6 +182,27 @@ def variant_of_file(rest: Sequence[str], names: Collection[str]) -> Statement | 
     )
 
 
+_HEAD = re.compile(
+    r"(?:^|[._])(?:\w{0,40}_)?head(?:_\w{0,40})?\.(?!.*attn)", re.IGNORECASE
+)
+"""A module whose name has the word head, and is none of an attention."""
+
+
+def further_head(rest: Sequence[str]) -> Statement | None:
+    """Say that keys without a place have a head among them, which an option of the run
+    added inside of a module, or return None. All else must have its place.
+    """
+    heads = [name for name in rest if _HEAD.search(name)]
+    if not heads:
+        return None
+    return Statement(
+        f"{show(heads[0], 100)} is of a head: an output more that the program that "
+        "saved computed by an option, and this model was built without it. The other "
+        "layers do not need it. A training that goes on wants the options with which "
+        "it began."
+    )
+
+
 def modules_around(names: Iterable[str]) -> set[str]:
     """The names of all modules around some tensors, without the root."""
     blocks: set[str] = set()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from ckpt.evidence.loading import load_of, string_literal
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import Case, Statement, trust_text
+from ckpt.ext.explain.families.asking import asks
 from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -25,18 +26,21 @@ _PART = (
 _TAKES = (
     r"(?:load(?:s|ed|ing)?|us(?:e|es|ed|ing)|extract(?:s|ed|ing)?|tak(?:e|en|ing)"
     r"|initiali[sz]\w{1,5}|get(?:ting)?|sav(?:e|ed|ing)|export\w{0,3}|fine-?tun\w{1,4}"
-    r"|transfer\w{0,4}|keep(?:ing)?|separat\w{1,4})"
+    r"|transfer\w{0,4}|keep(?:ing)?|separat\w{1,4}|need(?:s|ed)?|want(?:s|ed)?)"
 )
+_TAKES_PART = rf"(?:\b{_TAKES}\b|加载|提取|使用|只用|只要)"
 _ASKS_FOR_PART = re.compile(
-    rf"(?i)\b{_TAKES}\b[^\n]{{0,160}}?\b{_PART}s?\b"
-    rf"|\b{_PART}s?\b[^\n]{{0,160}}?\b{_TAKES}\b"
+    rf"(?i){_TAKES_PART}[^\n]{{0,160}}?\b{_PART}s?\b"
+    rf"|\b{_PART}s?\b[^\n]{{0,160}}?{_TAKES_PART}"
 )
 _ASKS_HOW = re.compile(
     r"(?i)\bhow\b|\bcan (?:i|you|we|one)\b|\b(?:is|are) (?:there|it)\b|\bwork-?around\b"
     r"|\b(?:want|need|would like|wish|try|trying|possible|way) to\b|\bpossible\b"
-    r"|\bonly\b|\balone\b|\bwhich\b|\bwhat\b"
+    r"|\bonly\b|\balone\b|\bwhich\b|\bwhat\b|如何|怎么|怎样|只"
 )
 _WORD = re.compile(r"[a-z][a-z0-9_]{2,60}")
+_FOLLOWS = re.compile(r"(?i)(?:target|teacher|momentum|ema|key)_")
+"""The first word of a network that follows the one that is trained."""
 _KIN = {"encoder": "backbone", "backbone": "encoder", "trunk": "backbone"}
 """A word for a part -> the word that other programs have for the same part."""
 _DEEPEST = 3
@@ -48,7 +52,7 @@ _SHOWN = 6
 
 def asks_of_part(text: str) -> bool:
     """Tell whether a text asks how to take a part out of a file."""
-    return "?" in text and bool(_ASKS_FOR_PART.search(text) and _ASKS_HOW.search(text))
+    return asks(text) and bool(_ASKS_FOR_PART.search(text) and _ASKS_HOW.search(text))
 
 
 def of_asked_part(text: str, case: Case) -> Iterator[Statement]:
@@ -56,13 +60,16 @@ def of_asked_part(text: str, case: Case) -> Iterator[Statement]:
     if not asks_of_part(text):
         return
     words = _asked_words(text)
-    sections = [
-        section
+    parts = [
+        (str(section.path[-1]).lower(), section)
         for section in case.survey.sections
-        if section.kind in ("model", "ema", "other")
-        and section.path
-        and str(section.path[-1]).lower() in words
+        if section.kind in ("model", "ema", "other") and section.path
     ]
+    sections = [section for key, section in parts if key in words]
+    if not sections:
+        # Runs with two networks put a word before: online_backbone, target_backbone.
+        ends = tuple(f"_{word}" for word in words)
+        sections = [section for key, section in parts if key.endswith(ends)]
     if sections:
         yield from _of_sections(sections[:_SHOWN], words, case)
         return
@@ -99,6 +106,11 @@ def _of_sections(
         held = counted_noun(len(section.entries), "tensor")
         begins = beginnings_of(section)
         text = f"{show(section.name, 80)} of this file is that part, with {held}."
+        if len(sections) > 1 and _FOLLOWS.match(str(section.path[-1])):
+            text = (
+                f"{show(section.name, 80)}, with {held}, is by its name the copy that "
+                "follows the one that is trained, by averages."
+            )
         if len(begins) > 1:
             shown = [f"{show(word, 40)} ({count:,})" for word, count in begins.items()]
             text += f" Its names begin with {and_more(shown, _SHOWN)}."

@@ -20,6 +20,7 @@ from ckpt.ext.explain.case import (
     keys_text,
     trust_text,
 )
+from ckpt.ext.explain.families.asking import apart
 from ckpt.ext.explain.families.averages import asks_of_averages, of_averages
 from ckpt.ext.explain.families.beginnings import load_into_statement
 from ckpt.ext.explain.families.content import of_finished
@@ -48,6 +49,7 @@ from ckpt.ext.explain.families.runs import (
 )
 from ckpt.ext.explain.families.sizes import of_sizes
 from ckpt.ext.explain.families.tied import of_tied_head
+from ckpt.ext.explain.families.topics import asks_of_topic, of_topics
 from ckpt.ext.explain.families.types import not_finite_statements
 from ckpt.ext.explain.families.uses import asks_of_use, of_use
 from ckpt.model.text import and_more, counted_noun, pasted_path, shell_word, show
@@ -88,8 +90,10 @@ def is_question(text: str) -> bool:
     """
     if len(text) > _LONGEST or _ERROR.search(text) is not None:
         return False
+    text = apart(text)
     return (
-        asks_of_new_start(text)
+        asks_of_topic(text)
+        or asks_of_new_start(text)
         or asks_of_count(text)
         or (asks_of_averages(text) and "?" in text)
         or _MINUS_ONE.search(text) is not None
@@ -115,11 +119,13 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     # With an error the question is another one.
     if len(text) > _LONGEST or _ERROR.search(text) is not None:
         return
+    text = apart(text)
     asks_of_nan = _NAN.search(text) is not None and _GOES_ON.search(text) is not None
     if asks_of_nan and case.not_finite:
         yield from not_finite_statements(case)
         return
-    rows = list(_of_formats(text, case)) or list(of_merging(text, case))
+    rows = list(of_topics(text, case, first=True))
+    rows = rows or list(_of_formats(text, case)) or list(of_merging(text, case))
     if not rows and _MINUS_ONE.search(text) is not None:
         rows = list(of_finished(case))
     if not rows and _MORE_EPOCHS.search(text) is not None:
@@ -145,7 +151,8 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     if not rows and asks_to_load_adapter(text):
         rows = list(of_adapter_alone(case))
     rows = rows or list(_of_settings(text, case)) or list(of_sizes(text, case))
-    yield from rows or of_use(text, case)
+    rows = rows or list(of_use(text, case))
+    yield from rows or of_topics(text, case)
 
 
 _SETTING = re.compile(r"\b[a-z]{1,40}(?:_[a-z0-9]{1,40}){1,8}\b")
@@ -366,7 +373,8 @@ _RESULTS = re.compile(
     r"\b(?:drop\w{0,5}|differ\w{0,8}|worse|bad|poor|random|lower|initial|untrained"
     r"|degrad\w{0,6}|decreas\w{0,4}|inconsisten\w{0,5}|changed?|(?:not |un)changed"
     r"|(?:not )?(?:the )?same|not work\w{0,4}|not match\w{0,4}|jump\w{0,3}"
-    r"|increas\w{1,4}|rises?|rising|higher|spik\w{1,4}|explod\w{1,4}|nan"
+    r"|increas\w{1,4}|greater|larger|rises?|rising|higher|spik\w{1,4}|explod\w{1,4}|nan"
+    r"|went (?:from|up|down|back)|goes (?:from|up|back)"
     r"|(?:not |un)(?:human[- ])?readable|gibberish|garbled?|nonsense|meaningless)\b"
     r"|(?:loss|损失|精度|准确率|效果|结果|指标|性能|奖励|输出)[^\n]{0,80}?(?:变[差高大低]"
     r"|[升降]高?低?|下降|上升|很[差高大]|不一[致样]|不同|异常|突增|随机|会高|高出|nan)"
@@ -385,6 +393,10 @@ _RESUMES = re.compile(
     r"(?i)恢复训|续训|断点|中断后|继续训|重新加载|"
     r"\bresum\w{1,4}|\bcontinu\w{1,4} (?:the |to |my )?train"
     r"|\btrain (?:it |my model )?further\b"
+    r"|\b(?:re-?)?load\w{0,3}\b[^\n.]{0,120}\bto (?:re-?train"
+    r"|train (?:again|on|more|for))\b"
+    r"|\b(?:keep|go(?:ing)? on|carry(?:ing)? on) (?:with )?(?:the )?training\b"
+    r"|\bre-?start\w{0,3} (?:the |my )?training\b"
 )
 _CLASS_METHOD = "load_from_checkpoint"
 _OF_CLASS = re.compile(
@@ -448,6 +460,46 @@ def _whole_in_code(text: str, case: Case) -> Statement | None:
     )
 
 
+_OF_TRAINING = re.compile(r"(?i)\bloss(?:es)?\b|\bperplexity\b|损失")
+_MEASURED = re.compile(
+    r"(?i)\b(?:eval\w{0,7}|valid\w{0,5}|val|test\w{0,3}|accurac\w{1,3}|mAP|predict\w{0,4}"
+    r"|inference|metrics?|scores?|results?|outputs?)\b|准确|精度|验证|测试|指标|结果"
+)
+"""Words of a model that is measured, and not trained."""
+
+
+def _of_going_on(case: Case) -> Iterator[Statement]:
+    """Say what else a run needs so that its loss goes on as it was."""
+    kinds = {section.kind for section in case.survey.sections}
+    lacking = []
+    if case.optimizers and "scheduler" not in kinds and not counted_schedules(case):
+        lacking.append("a schedule, so the learning rate begins anew")
+    if "rng" not in kinds:
+        lacking.append("random numbers, so the data may come in another order")
+    lacks = f" This file has no state of {and_more(lacking, 3)}." if lacking else ""
+    yield Statement(
+        "A loss that jumps and comes down again within some hundred steps is that of "
+        f"new moments or of another learning rate.{lacks} One that stays high is of "
+        "weights that were not loaded: look for keys that the program left out "
+        "(strict=False, a prefix, a part under another key)."
+    )
+    line = _line_of_optimizer(case)
+    if line is not None:
+        yield Statement(
+            "The optimizer is loaded after the model is on its device, and before the "
+            "first step:",
+            (),
+            line,
+        )
+
+
+def _line_of_optimizer(case: Case) -> str | None:
+    """The line that loads the state of the only optimizer, or None."""
+    if len(case.optimizers) != 1:
+        return None
+    return _loading_line(case.optimizers[0], case)
+
+
 def _of_results(text: str, case: Case) -> Iterator[Statement]:
     """Say what of a file can make a model worse after a load that raised nothing."""
     if _RESULTS.search(text) is None or _LOADED.search(text) is None:
@@ -471,6 +523,10 @@ def _of_results(text: str, case: Case) -> Iterator[Statement]:
     if _RESUMES.search(text) is not None:
         yield from of_place(case)
         yield of_resumed_state(case)
+        # The loss of a training is computed in train(), so eval() is no matter of it.
+        if _OF_TRAINING.search(text) and not _MEASURED.search(text) and not scaled:
+            yield from _of_going_on(case)
+            return
     chosen = case.survey.candidates[0]
     names = chosen.names()
     if _CONVERTED.search(text) and any(_ROTARY.search(name) for name in names):

@@ -41,6 +41,7 @@ def settings_of(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
     )
     if not sizes:
         return
+    yield from _own_version(case)
     (ours, theirs), count = sizes.most_common(1)[0]
     if 2 * count <= sizes.total():
         return  # no size is the one that most others follow from
@@ -50,6 +51,8 @@ def settings_of(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
         # True is an int for isinstance.
         if type(value.node) is int
         and value.node == ours
+        # An item of a list has a place, and no word that says what it is.
+        and not value.name.rpartition(".")[2].isdigit()
         and (_OF_SETTINGS.search(_parent_name(value.name)) or _COUNT.match(value.name))
         and not _OF_TRAINING.search(value.name.rpartition(".")[2].lower())
     ]
@@ -63,6 +66,22 @@ def settings_of(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
         f"{and_more([show(name, 120) for name in named], _MOST)}. Build the model with "
         f"it, in place of {theirs:,}."
     )
+
+
+_OWN_VERSION = re.compile(r"(?i)v\d{1,2}(?:\.\d{1,2}){0,2}")
+"""The version of a model, as a word: `v2`. One that is a number is of a library."""
+
+
+def _own_version(case: Case) -> Iterator[Statement]:
+    """Name the version of its model that a file records at its root."""
+    for value in case.survey.checkpoint.values:
+        if value.name == "version" and isinstance(value.node, str):
+            if _OWN_VERSION.fullmatch(value.node):
+                yield Statement(
+                    f"This file records version {value.node} of its model: build the "
+                    "model of that version, whose sizes may be others."
+                )
+            return
 
 
 _OF_YAML = re.compile(

@@ -106,6 +106,26 @@ def _layers_of(names: Collection[str]) -> dict[str, set[tuple[int, bool]]]:
     return found
 
 
+def deeper_layers_statement(
+    name: str, shapes: Mapping[str, tuple[int, ...]]
+) -> Statement | None:
+    """Say that a recurrent layer has more layers or directions in a file than in the
+    model, where a load stopped at the first name without a place, or return None.
+    """
+    found = _WEIGHT.match(name)
+    if found is None:
+        return None
+    number, back = int(found[4]), found[5] is not None
+    implied = [
+        other
+        for other in shapes
+        if (row := _WEIGHT.match(other)) is not None
+        and row[1] == found[1]
+        and (int(row[4]) >= number if not back else row[5] is not None)
+    ]
+    return layers_statement((), implied, shapes)
+
+
 def layers_statement(
     absent: Sequence[str], rest: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
 ) -> Statement | None:

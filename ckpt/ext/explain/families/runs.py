@@ -13,6 +13,7 @@ from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import (
     Case,
     Statement,
+    command_statements,
     counted_parameters,
     finding_statements,
 )
@@ -24,8 +25,8 @@ from ckpt.tree.view import look
 # --- counters -------------------------------------------------------------------------
 
 _ZERO = (
-    r"(?:\b0(?:th)?\b|\bzero\b|\b1st\b|\bfirst\b|\bscratch\b|\bthe (?:very )?(?:start"
-    r"|beginning)\b|\b(?:epoch|iter|iteration|step)\b[ =:]{0,2}[01]\b)"
+    r"(?:\b0(?:th)?\b(?!\.\d)|\bzero\b|\b1st\b|\bfirst\b|\bscratch\b|\bthe (?:very )?"
+    r"(?:start|beginning)\b|\b(?:epoch|iter|iteration|step)\b[ =:]{0,2}[01]\b)"
 )
 _BEGAN_ANEW = re.compile(
     r"(?i)\b(?:re-?)?(?:start|beg[aiu]n|resum|reset|train)\w{0,5}\b[^\n.]{0,60}?"
@@ -93,7 +94,7 @@ def of_new_starts(text: str, case: Case) -> Iterator[Statement]:
     """
     if not asks_of_new_start(text):
         return
-    counters = _recorded_counters(case)
+    counters = recorded_counters(case)
     done = [count for _, count in counted_schedules(case)]
     if not counters and done:
         yield Statement(
@@ -140,7 +141,7 @@ def of_place(case: Case) -> Iterator[Statement]:
     """Say which epoch a file records, at which the log of a run that goes on has to
     begin.
     """
-    counters = _recorded_counters(case)
+    counters = recorded_counters(case)
     if not counters:
         return
     shown = and_more([f"{show(name, 60)} {number:,}" for name, number in counters], 3)
@@ -149,6 +150,36 @@ def of_place(case: Case) -> Iterator[Statement]:
         "lines, and counts on from there. Where its log begins at 0, the program took "
         "the file as weights for a new training, or found no file at the path."
     )
+
+
+_LATER = re.compile(
+    r"(?i)\b(?:start|beg[aiu]n|resum|continu)\w{0,5}\b[^\n.?]{0,30}"
+    r"\b(?:epoch|step|iteration)s?\b[ :=#]{0,3}(\d{1,9})\b"
+)
+
+
+def of_later_starts(text: str, case: Case) -> Iterator[Statement]:
+    """Say that a run which begins at a late epoch goes on from the one that the file
+    records.
+    """
+    counters = recorded_counters(case)
+    for found in _LATER.finditer(text):
+        number = int(found[1])
+        near = [(name, count) for name, count in counters if 0 <= number - count <= 1]
+        if number < 2 or not near:
+            continue
+        name, count = near[0]
+        yield Statement(
+            f"{show(name, 60)} of this file is {count:,}: the program took the file as "
+            "a run to go on with, and goes on from there, with the optimizer and the "
+            "schedule if it has them. To begin anew at 0 with these weights, give the "
+            "file as weights (pretrained, load_from, finetune; in Lightning load its "
+            "state_dict, and give fit no ckpt_path)."
+        )
+        yield from command_statements(
+            "The weights without the state of the run:", case.plan(("slim",))
+        )
+        return
 
 
 _WHICH_COUNT = re.compile(
@@ -169,9 +200,13 @@ def of_counts(text: str, case: Case) -> Iterator[Statement]:
     """Say which epoch or step a file records, where a question asks for it, and how a
     run goes on from it.
     """
-    if not asks_of_count(text):
-        return
-    counters = _recorded_counters(case)
+    if asks_of_count(text):
+        yield from counts_statements(case)
+
+
+def counts_statements(case: Case) -> Iterator[Statement]:
+    """Say which epoch or step a file records, and how a run goes on from it."""
+    counters = recorded_counters(case)
     steps = sorted({use.steps for use in case.survey.uses if use.steps})
     told = [f"{show(name, 60)} is {number:,}" for name, number in counters]
     told += [
@@ -207,7 +242,7 @@ def counted_schedules(case: Case) -> list[tuple[str, int]]:
     ]
 
 
-def _recorded_counters(case: Case) -> list[tuple[str, int]]:
+def recorded_counters(case: Case) -> list[tuple[str, int]]:
     """The counters of a run that stand near the root, with their places."""
     return [
         (value.name, int(value.node))
@@ -417,7 +452,13 @@ def of_frozen(text: str, case: Case) -> Iterator[Statement]:
     """Say which parameters an optimizer does not have, where a question is about frozen
     layers.
     """
-    if not asks_of_frozen(text) or not case.survey.candidates:
+    if asks_of_frozen(text):
+        yield from frozen_statements(case)
+
+
+def frozen_statements(case: Case) -> Iterator[Statement]:
+    """Say which parameters an optimizer does not have, and what no step changes."""
+    if not case.survey.candidates:
         return
     for match in case.survey.matches:
         model = match.model

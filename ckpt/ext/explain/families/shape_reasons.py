@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence, Set
+from math import isqrt
 from typing import TypeAlias
 
 from ckpt.ext.explain.case import Case, Statement, finding_statements
@@ -164,10 +165,14 @@ def shape_reasons(
     if anchors is not None:
         yield anchors
         rows = [row for row in rows if not is_of_anchors(row)]
-    counted = _counted_statement(rows)
+    counted = _grid_statement(rows) or _counted_statement(rows)
     if counted is not None:
         yield counted
         return
+    stages = _stages_statement(rows)
+    if stages is not None:
+        yield stages
+        rows = [row for row in rows if _stage_of(row) is None]
     yield from _reasons_of_rows(rows, shapes, message, case, is_wide=bool(wide))
     yield from _window_statements(rows)
     yield from _query_statements(rows)
@@ -303,6 +308,89 @@ _OF_LAYERS = frozenset(
 """The last words of the names that the layers of torch give."""
 
 
+_STAGE = re.compile(r"^(.*?\.)(\d{1,2})\.(?:.*\.)?weight$")
+"""A weight below a number: layers in a list, one for each stage of a backbone."""
+_LEAST_STAGES = 2
+
+
+def _stage_of(row: Mismatch) -> tuple[str, int] | None:
+    """The list of a layer that takes other inputs and gives as many outputs, with its
+    number in it, or None.
+    """
+    found = _STAGE.match(row.name)
+    one, two = row.checkpoint, row.model
+    is_alike = len(one) == len(two) > 1 and (one[0], *one[2:]) == (two[0], *two[2:])
+    if found is None or not is_alike or one[1] == two[1]:
+        return None
+    return found[1], int(found[2])
+
+
+def _stages_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say that layers for the stages of a backbone are for another backbone, or return
+    None.
+    """
+    lists: dict[str, dict[int, Mismatch]] = {}
+    for row in rows:
+        place = _stage_of(row)
+        if place is not None:
+            lists.setdefault(place[0], {}).setdefault(place[1], row)
+    for beginning, stages in lists.items():
+        ordered = [stages[number] for number in sorted(stages)]
+        here = [row.checkpoint[1] for row in ordered]
+        there = [row.model[1] for row in ordered]
+        # A backbone gives more channels in each stage, and some lists begin with the
+        # last one.
+        is_last_first = here[0] > here[-1]
+        grows = all(
+            widths == sorted(set(widths), reverse=is_last_first)
+            for widths in (here, there)
+        )
+        if len(ordered) < _LEAST_STAGES or not grows:
+            continue
+        ours = ", ".join(f"{width:,}" for width in here)
+        theirs = ", ".join(f"{width:,}" for width in there)
+        return Statement(
+            f"{show(beginning.rstrip('.'), 100)} takes {ours} channels in the "
+            f"checkpoint and {theirs} in the model, one layer for each stage of a "
+            "backbone: the model was built with another backbone, or with another size "
+            "of it. Give the program the config of the checkpoint."
+        )
+    return None
+
+
+_OF_GRIDS = re.compile(r"(?i)(?:^|[._])\w{0,40}(?:grid|coord|anchor|mesh)\w{0,40}$")
+"""The last words of names for the places of a grid, which a program computes."""
+
+
+def _grid_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say that the places of a square grid were computed for another size of the input,
+    or return None.
+    """
+    sides = set()
+    for row in rows:
+        if not _OF_GRIDS.search(row.name) or len(row.checkpoint) != 2:
+            return None
+        # Two or three coordinates are a place in a picture or in space.
+        if row.checkpoint[1:] != row.model[1:] or row.checkpoint[1] not in (2, 3):
+            return None
+        here, there = isqrt(row.checkpoint[0]), isqrt(row.model[0])
+        if (here**2, there**2) != (row.checkpoint[0], row.model[0]):
+            return None
+        sides.add((here, there))
+    if len(sides) != 1:
+        return None
+    ((here, there),) = sides
+    names = and_more([show(row.name, 100) for row in rows], 3)
+    return Statement(
+        f"{names} is the grid of places of a picture: {here}×{here} of them in the "
+        f"checkpoint, and {there}×{there} in the model. A program computes it from the "
+        "size of the features, which follows from the size of its input (resize, crop) "
+        "and from its version; no training changes it. Build the model for the input "
+        "of the run that saved: with another grid what is loaded behind it may not fit "
+        "either."
+    )
+
+
 def _counted_statement(rows: Sequence[Mismatch]) -> Statement | None:
     """Say that parameters without a layer have another number of rows, which the data
     or the settings of a run count, or return None: poses, points, queries.
@@ -406,8 +494,11 @@ def _head_statements(
         end = (
             f": another number of {_outputs_noun(heads, case)}. {which} cannot be "
             "loaded, and the others can. To use what the file learned, and not to "
-            f"train anew from it, build the model with its {row.checkpoint[0]:,}"
-            f"{_classes_text(heads)}."
+            "train anew from it, build the model with its "
+            + (
+                _boxes_text(heads, shapes)
+                or f"{row.checkpoint[0]:,}{_classes_text(heads)}."
+            )
         )
     elif is_deeper or replaced:
         end = ": another number of classes, too."
@@ -417,6 +508,60 @@ def _head_statements(
         or f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
         f"{row.model[0]:,}{end}"
     )
+
+
+_OF_BOXES = re.compile(
+    r"(?i)(?:^|[._])(?:reg(?:ression)?(?:_\w{1,20})?|loc(?:ation)?s?|[a-z]{0,8}_reg|b?box(?:es)?"
+    r"(?:_\w{1,12})?)(?:[._]|$)"
+)
+_NUMBERS = re.compile(r"\d+")
+_MOST_BOXES = 32
+
+
+def _boxes_text(heads: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> str:
+    """Say how many classes the outputs of a detector are which scores several boxes at
+    each place, with a layer of four numbers for each beside it. Else an empty text.
+    """
+    pairs = [_of_boxes(row, shapes) for row in heads]
+    first = pairs[0]
+    if first is None or {pair[2:] for pair in pairs if pair} != {first[2:]}:
+        return ""
+    name, boxes, here, there = first
+    layer = show(heads[0].name.rpartition(".")[0], 80)
+    return (
+        f"{here:,} classes, and not {there:,}: {layer} scores {boxes:,} boxes at each "
+        f"place ({show(name, 80)} beside it has {4 * boxes:,} outputs, four for each), "
+        f"so {heads[0].checkpoint[0]:,} are {boxes:,} x {here:,}, with the background "
+        "where the program counts it. Take the list of classes of the run that saved "
+        "(in a file of labels an empty line counts, too)."
+    )
+
+
+def _of_boxes(
+    row: Mismatch, shapes: dict[str, tuple[int, ...]]
+) -> tuple[str, int, int, int] | None:
+    """The layer of boxes beside a layer of scores, the boxes, and the classes that the
+    file and the model have for each.
+    """
+    level = _NUMBERS.findall(row.name)
+    leaf = row.name.rpartition(".")[2]
+    found = {
+        name: shape
+        for name, shape in shapes.items()
+        if len(shape) == len(row.checkpoint)
+        and shape[1:] == row.checkpoint[1:]
+        and name.rpartition(".")[2] == leaf
+        and _NUMBERS.findall(name) == level
+        and _OF_BOXES.search(name)
+    }
+    if len(found) != 1:
+        return None
+    ((name, shape),) = found.items()
+    boxes, rest = divmod(shape[0], 4)
+    here, there = row.checkpoint[0], row.model[0]
+    if rest or not 1 < boxes <= _MOST_BOXES or here % boxes or there % boxes:
+        return None
+    return name.rpartition(".")[0], boxes, here // boxes, there // boxes
 
 
 _OF_DETECTRON = re.compile(r"(?:^|\.)roi_heads\.box_predictor(?:\.\d)?\.cls_score\.")

@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 
 from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
 from ckpt.ext.explain.case import (
     Case,
     Statement,
     command_statements,
     finding_statements,
 )
+from ckpt.model.findings import Way
 from ckpt.model.nodes import Node, tensor_of
 from ckpt.model.text import and_more, show, size_text
 from ckpt.tree.find import children_of
@@ -24,12 +27,42 @@ _A_FILE = (
 )
 _A_SIZE = (
     r"(?i:\b(?:sizes?|larger|bigger|smaller|large|big|huge|doubled?|twice|grow(?:s|ing)?"
-    r"|grew|\d+(?:\.\d+)? ?(?:x|times)|[KMG]i?B)\b)"
+    r"|grew|\d+(?:\.\d+)? ?(?:x|times|[KMG]i?B?)|[KMG]i?B)\b)"
 )
 _OF_SIZES = re.compile(
     rf"(?i){_A_FILE}[^\n]{{0,200}}?{_A_SIZE}|{_A_SIZE}[^\n]{{0,200}}?{_A_FILE}"
 )
 _SHOWN = 6
+
+
+def asks_of_sizes(text: str) -> bool:
+    """Tell whether a question about two files is about their sizes."""
+    return re.search(_A_SIZE, text) is not None
+
+
+def sizes_statement(surveys: Sequence[Survey]) -> Statement:
+    """Say how the bytes of two files differ. The parts of the larger one follow in the
+    answer about it.
+    """
+    large, small = sorted(surveys, key=lambda row: -_bytes_of(row))
+    parts = sorted(small.sections, key=lambda part: -part.nbytes)
+    shown = and_more([_part_text(part) for part in parts if part.nbytes], _SHOWN)
+    most, least = _bytes_of(large), _bytes_of(small)
+    text = f"The tensors of {show(large.path, 80)} take {size_text(most)}"
+    other = show(small.path, 80)
+    if not least:
+        return Statement(f"{text}, and {other} has none.")
+    told = "as much as" if most == least else f"{most / least:.1f} times"
+    return Statement(f"{text}, {told} those of {other} ({shown}).")
+
+
+def _bytes_of(survey: Survey) -> int:
+    return sum(part.nbytes for part in survey.sections)
+
+
+def larger_of(surveys: Sequence[Survey]) -> str:
+    """The path of the file with more bytes of tensors."""
+    return max(surveys, key=_bytes_of).path
 
 
 def of_sizes(text: str, case: Case) -> Iterator[Statement]:
@@ -45,6 +78,8 @@ def of_sizes(text: str, case: Case) -> Iterator[Statement]:
     yield from _of_values(sum(part.nbytes for part in held), case)
     yield from _of_objects(held, case)
     # The command follows once, below all that it takes away.
+    if len(held) == 1:
+        yield from _of_beginnings(held[0], case)
     heavy = [row._replace(hint=None) for row in case.found("bloat", "optimizer-heavy")]
     yield from finding_statements(heavy)
     if len(held) > 1 or heavy:
@@ -70,6 +105,76 @@ def of_sizes(text: str, case: Case) -> Iterator[Statement]:
             "In half of the bytes, with fewer digits:",
             case.plan(("convert", "--dtype", "bfloat16")),
         )
+
+
+_TRAINED_WITH = re.compile(
+    r"(?i)(?:^|_)(?:queue|queues|bank|momentum|teacher|target|ema|averaged"
+    r"|discriminator)(?:_|$)|_m$|^(?:net_?d|mpd|msd|dec_ema)$"
+)
+"""Words of parts that a training has beside the model: copies that follow it, memories
+of features, a network that judges.
+"""
+_TAKEN_AS_IT_WAS = re.compile(
+    r"(?i)^(?:conditioner|cond_stage_model|first_stage_model|vae|text_encoder\w{0,3}"
+    r"|image_encoder|clip|t5|lpips)$"
+)
+"""Words of the models beside a network of diffusion."""
+_LEAST_SHARE = 20
+"""A part is told where it takes more than the 20th of the bytes."""
+
+
+def _of_beginnings(part: Section, case: Case) -> Iterator[Statement]:
+    """Say how the bytes of a model are divided among its modules, and which of these
+    are of the training alone by their names.
+    """
+    sizes: Counter[str] = Counter()
+    for name, entry in zip(part.names(), part.entries, strict=True):
+        sizes[name.partition(".")[0]] += entry.tensor.nbytes
+    large = [
+        (word, size)
+        for word, size in sizes.most_common()
+        if _LEAST_SHARE * size >= part.nbytes
+    ]
+    if len(large) < 2 or part.kind != "model":
+        return
+    shown = [f"{show(word, 60)} {size_text(size)}" for word, size in large]
+    yield Statement(f"Among its modules: {and_more(shown, _SHOWN)}.")
+    frozen = [word for word in sizes if _TAKEN_AS_IT_WAS.search(word)]
+    if frozen and len(frozen) < len(sizes):
+        total = sum(sizes[word] for word in frozen)
+        yield Statement(
+            f"By their names {and_more([show(word, 60) for word in frozen], _SHOWN)} "
+            f"({size_text(total)}) are models beside the one that is trained, which "
+            "read the text or code the pictures. A training of the other part alone "
+            "leaves them as they were: where the program loads them from files of "
+            "their own, a save need not have them."
+        )
+    besides = [word for word in sizes if _is_beside(word, sizes)]
+    if not besides or len(besides) == len(sizes):
+        return
+    total = sum(sizes[word] for word in besides)
+    exclude: list[str] = []
+    for word in besides:
+        exclude += ["--exclude", f"{word}*" if word in part.names() else f"{word}.*"]
+    yield Statement(
+        f"By their names {and_more([show(word, 60) for word in besides], _SHOWN)} "
+        f"({size_text(total)}) are of the training alone: copies that follow the model "
+        "(momentum, a teacher, averages), queues of features, a network that judges. A "
+        "program that only predicts has no place for them, and published files leave "
+        "them out."
+    )
+    yield from command_statements(
+        "Without them:",
+        case.plan(("slim", *exclude)) if len(besides) < 9 else Way(None),
+    )
+
+
+def _is_beside(word: str, sizes: Collection[str]) -> bool:
+    """Tell whether a module is one that a training has beside the model."""
+    if _TRAINED_WITH.search(word) is None:
+        return False
+    # `_m` is a copy only of a module that is there as well: `text_encoder_m`.
+    return not word.endswith("_m") or word[:-2] in sizes
 
 
 _MANY_BYTES = 64 << 10

@@ -572,6 +572,26 @@ def inputs_statement(message: Message) -> Statement | None:
         )
     more = "fewer" if step > 0 else "more"
     each = " each" if len(inner) > 1 else ""
+    alone = _branches(message, is_saved=step > 0)
+    if alone:
+        side, other = ("file", "model") if step > 0 else ("model", "file")
+        return Statement(
+            f"In the shapes nothing but inputs differs: {shown}. The {side} has "
+            f"layers that the {other} lacks ({and_more(alone, 3)}), and what these "
+            f"give goes in there too: the {side} has further branches, as networks "
+            "that look at several scales have. Build the model by the class and with "
+            "the options of the run that saved."
+        )
+    fewer = min(inner[0].checkpoint[1], inner[0].model[1])
+    is_of_points = _OF_POINTS.search(inner[0].name) and abs(step) == _OF_A_POINT
+    if is_of_points and fewer in (_OF_A_POINT, 2 * _OF_A_POINT):
+        return Statement(
+            f"In the shapes nothing but inputs differs: {shown}. The model takes "
+            f"{abs(step):,} numbers {more} for each point: a point has three for its "
+            "place, and three more are its normal or its colour. Build the model with "
+            "those of the run that saved (options such as --normal, --use_normals, "
+            "use_color), and give it points that have them."
+        )
     return Statement(
         f"In the shapes nothing but inputs differs: {shown}. The model has "
         f"{abs(step):,} {more}{each}: other features go in (observations, columns, "
@@ -579,6 +599,31 @@ def inputs_statement(message: Message) -> Statement | None:
         "the settings and the version of the run that saved; a load of what fits "
         "leaves these layers untrained."
     )
+
+
+_OF_POINTS = re.compile(
+    r"(?:^|[._])(?:sa\d?|SA_modules|stn|pointnet\w{0,10}|point_\w{1,20}|feat\.conv1)\."
+)
+"""Names of the first layers of networks of points."""
+_OF_A_POINT = 3
+
+
+def _branches(message: Message, *, is_saved: bool) -> list[str]:
+    """The items of lists of layers that one side has beside others of both, as
+    `SA_modules.0.mlps.1`, where the other side has no name alone.
+    """
+    alone, none = message.missing, message.unexpected
+    if is_saved:
+        alone, none = none, alone
+    if none:
+        return []
+    items: dict[str, None] = {}
+    for name in alone:
+        found = re.match(r"(.*\D\.\d{1,2}\.[A-Za-z_]\w{0,40}\.[1-9])\.", name)
+        if found is None:
+            return []
+        items[show(found[1], 80)] = None
+    return list(items)
 
 
 def _is_inner(rows: Sequence[Mismatch], outer: Sequence[Mismatch]) -> bool:

@@ -1,0 +1,120 @@
+"""Two files beside a question: what is the same in both, what differs, and what only
+one of them has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from ckpt.commands.diff.diff import DiffReport
+from ckpt.evidence.loading import load_of
+from ckpt.ext.explain.case import Statement, finding_statements
+from ckpt.ext.explain.parted import number_text
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
+from ckpt.tree.find import children_of
+
+_COMPARES = re.compile(
+    r"(?i)\bsame\b|\bidentical\b|\bcompar\w{1,4}\b|\bdiffer\w{0,4}\b|\bequal\b"
+    r"|\bfr[eo]e?z\w{0,3}\b|\bunchanged\b|\bchang\w{1,3}\b|\bupdat\w{1,3}\b|\bmerged?\b"
+    r"|\btrain(?:ed|able)\b|区别|不同|一样|冻结"
+)
+_SHOWN = 12
+_WORDS = {
+    "same": "the same in both",
+    "changed": "of other values",
+    "reshaped": "of another shape",
+    "retyped": "of another type",
+    "renamed": "there by another name",
+}
+"""The status of a tensor in a comparison -> what is said of so many."""
+
+
+def asks_to_compare(text: str) -> bool:
+    """Tell whether a question about two files is about nothing but how they differ."""
+    return _COMPARES.search(text) is not None
+
+
+def compared_statements(
+    report: DiffReport, first: str, second: str
+) -> Iterator[Statement]:
+    """Say how two files differ, and print the command that lists it."""
+    counts: Counter[str] = Counter(row.status for row in report.rows)
+    told = [
+        f"{count:,} {_WORDS[status]}"
+        for status, count in counts.items()
+        if status in _WORDS
+    ]
+    names = [pasted_path(path) for path in (first, second)]
+    alone = [
+        f"{counts[status]:,} only in {show(path, 80)}"
+        for status, path in (("removed", first), ("added", second))
+        if counts[status]
+    ]
+    total = counted_noun(len(report.rows), "tensor")
+    yield Statement(f"Of {total} in both files together: {and_more(told + alone, 8)}.")
+    changed = [row.name for row in report.rows if row.status == "changed"]
+    same = [row.name for row in report.rows if row.status == "same"]
+    if changed and same:
+        fewer, word = (
+            (changed, "differ") if len(changed) <= len(same) else (same, "are the same")
+        )
+        shown = and_more([show(name, 80) for name in fewer], _SHOWN)
+        yield Statement(f"These {word}: {shown}.")
+    elif not changed and len(same) == len(report.rows):
+        yield Statement("So both files hold the same model.")
+        yield from _at_other_places(report, first, second)
+    for status, path in (("removed", first), ("added", second)):
+        names_alone = [row.name for row in report.rows if row.status == status]
+        if names_alone:
+            shown = and_more([show(name, 80) for name in names_alone], _SHOWN)
+            yield Statement(f"Only {show(path, 80)} has {shown}.")
+    values = [
+        f"{show(row.name, 60)} {before} → {after}"
+        for row in report.values
+        if row.before is not None
+        and row.after is not None
+        and (before := number_text(row.before.node)) is not None
+        and (after := number_text(row.after.node)) is not None
+    ]
+    if values:
+        yield Statement(f"Values that differ: {and_more(values, 6)}.")
+    for part in report.not_compared[:1]:
+        yield Statement(f"Not compared: {show(part, 200)}.")
+    yield from finding_statements(report.findings)
+    if None not in names:
+        yield Statement(
+            "All of it, with how far each differs:",
+            (),
+            f"ckpt diff {names[0]} {names[1]}",
+        )
+
+
+def _at_other_places(
+    report: DiffReport, first: str, second: str
+) -> Iterator[Statement]:
+    """Say where each of two files has the one model, where one of them alone has it
+    below a key, among other parts.
+    """
+    if len(report.pairs) != 1:
+        return
+    (pair,) = report.pairs
+    sides = (
+        (first, report.before, pair.before),
+        (second, report.after, pair.after),
+    )
+    inner = [row for row in sides if row[2].path]
+    outer = [row for row in sides if not row[2].path]
+    if len(inner) != 1 or len(outer) != 1:
+        return
+    (path, checkpoint, section) = inner[0]
+    keys = [str(key) for key, _ in children_of(checkpoint.root)]
+    shown = and_more([show(key, 40) for key in keys], 8)
+    yield Statement(
+        f"{show(path, 80)} has it in {show(section.name, 60)}, one of its keys "
+        f"({shown}), and {show(outer[0][0], 80)} is the weights alone, by their names "
+        "at its root. A program that takes weights alone takes the other so:",
+        (),
+        load_of(checkpoint, [section]).expression,
+    )

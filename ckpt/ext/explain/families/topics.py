@@ -1,0 +1,282 @@
+"""Questions in plain words about a file, by what they ask for: a row of the table is a
+topic, its words and the part of the file that answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.asking import asks
+from ckpt.ext.explain.families.averages import of_no_averages, of_own_averages
+from ckpt.ext.explain.families.cards import (
+    of_adapter,
+    of_base,
+    of_comparing,
+    of_contents,
+    of_devices,
+    of_functions,
+    of_intactness,
+    of_loading,
+    of_merged,
+    of_model,
+    of_numbers,
+    of_outputs,
+    of_safety,
+    of_state,
+    of_ties,
+    of_types,
+    of_versions,
+    of_wrapper,
+)
+from ckpt.ext.explain.families.meanings import of_meaning
+from ckpt.ext.explain.families.measures import (
+    ASKS_OF_SETTINGS,
+    of_best,
+    of_settings_asked,
+)
+from ckpt.ext.explain.families.runs import (
+    counts_statements,
+    frozen_statements,
+    of_later_starts,
+)
+from ckpt.model.rows import NamedTuple
+
+
+class Topic(NamedTuple):
+    """A thing that a question may be about.
+
+    `is_first` is true where words of other topics stand in such questions as well, so
+    that this one decides. `is_last` is true for words of nearly any question, which
+    count where nothing else was named.
+    """
+
+    words: re.Pattern[str]
+    answer: Callable[[str, Case], Iterator[Statement]]
+    is_first: bool = False
+    is_last: bool = False
+
+
+def _topic(
+    words: str,
+    answer: Callable[[str, Case], Iterator[Statement]],
+    *,
+    is_first: bool = False,
+    is_last: bool = False,
+) -> Topic:
+    return Topic(re.compile(f"(?i){words}"), answer, is_first, is_last)
+
+
+_FILE = r"(?:files?|checkpoints?|ckpts?|weights?|models?|pth?|\.ckpt|\.pth?|states?)"
+
+
+def _of_averages(text: str, case: Case) -> Iterator[Statement]:
+    del text
+    rows = list(of_own_averages(case))
+    yield from rows or of_no_averages(case)
+
+
+_TOPICS = (
+    _topic(
+        r"\b(?:start|beg[aiu]n|resum|continu)\w{0,5}\b[^\n.?]{0,30}\b(?:epoch|step"
+        r"|iteration)s?\b[ :=#]{0,3}[1-9]",
+        of_later_starts,
+        is_first=True,
+    ),
+    _topic(
+        r"\b(?:tied|tie|tying|shared?)\b[^\n]{0,60}\b(?:embed\w*|lm_head|head"
+        r"|weights?)\b"
+        r"|\b(?:embed\w*|lm_head)\b[^\n]{0,60}\b(?:tied|tie|tying|shared?|same)\b",
+        of_ties,
+        is_first=True,
+    ),
+    _topic(
+        r"\b(?:activations?(?: functions?)?|relu|gelu|silu|dropout layers?|pooling"
+        r"|forward (?:pass|function|method)|loss function|pre-?process\w{1,4}"
+        r"|normali[sz]ation (?:mean|std|values))\b[^\n]{0,60}\b(?:used?|does|is|are"
+        r"|model"
+        r"|network)\b|\b(?:which|what) (?:activation|loss function|pre-?processing)\b"
+        r"|激活函数",
+        of_functions,
+    ),
+    _topic(
+        r"\b(?:lora|adapters?|peft|qlora)\b[^\n]{0,80}\b(?:merged?|fused?|baked"
+        r"|combined"
+        r"|included)\b|\b(?:merged?|fused?|combined)\b[^\n]{0,80}\b(?:lora|adapters?"
+        r"|peft|base model|original model)\b|\bmerge_and_unload\b|\b(?:full|whole"
+        r"|complete) model\b[^\n]{0,60}\b(?:lora|adapter)|合并[^\n]{0,20}lora",
+        of_merged,
+        is_first=True,
+    ),
+    _topic(
+        r"\bbest(?:[ _-]?(?:performing|model|checkpoint|epoch|weights?))?\b[^\n]{0,120}"
+        r"\b(?:last|final|latest)\b|\b(?:last|final|latest)\b[^\n]{0,120}\bbest\b"
+        r"|\b(?:is|hold\w*|contain\w*|sav\w+) (?:this |it |the )?best\b|\bbest (?:model"
+        r"|checkpoint|epoch|one)\b|\b(?:which|what)\b[^\n]{0,60}\b(?:accuracy|scores?"
+        r"|metrics?|mAP|performance|fitness|val\w*[ _]loss)\b|最[好佳]",
+        of_best,
+        is_first=True,
+    ),
+    _topic(
+        r"\bwhat(?:'s| is| are| does| do)\b[^\n]{0,40}\b\w+(?:[._]\w+)+"
+        r"|\b\w+(?:[._]\w+)+\b[^\n]{0,60}\b(?:mean\w{0,3}|stand for|used for|purpose)\b"
+        r"|\b(?:key|tensor|entry|parameter|buffer)\b[^\n]{0,40}\bmean\w{0,3}\b",
+        of_meaning,
+        is_first=True,
+    ),
+    _topic(
+        r"\b(?:rank|alpha|target[_ ]modules?|lora_r"
+        r"|network[_ ]dim)\b[^\n]{0,80}\b(?:lora"
+        r"|adapters?)\b|\b(?:lora|adapters?)\b[^\n]{0,80}\b(?:rank|alpha|target[_ ]?"
+        r"modules?|layers?)\b",
+        of_adapter,
+    ),
+    _topic(
+        r"\b(?:which|what|the) (?:is the )?base(?:[ _-]?(?:model|checkpoint))?\b"
+        r"|\bbase[ _-]?model\b|\b(?:fine-?tuned|trained|initiali[sz]ed|start\w*) from\b"
+        r"|\btrained (?:on top of|against|for which)\b|\b(?:which|what) (?:sd|sdxl|flux"
+        r"|llama|version) ?(?:model|version)?\b[^\n]{0,40}\btrained\b|基座|底模",
+        of_base,
+    ),
+    _topic(
+        r"\boptimi[sz]ers?\b|\b(?:resum\w{1,4}|continu\w{1,4} (?:the )?train\w*)\b"
+        r"[^\n]{0,60}\b(?:from|with) (?:this|it|the)\b|\bcan (?:i|it|we|this) (?:be )?"
+        r"(?:resum\w*|continu\w*)|优化器|断点",
+        of_state,
+    ),
+    _topic(
+        r"\b(?:which|what) (?:layers?|parts?|weights|param\w{0,7}"
+        r"|modules?)\b[^\n]{0,40}"
+        r"\b(?:train|updat|tun|chang|learn)ed\b"
+        r"|\b(?:frozen|froze|freez\w{1,3}|trainable|requires_grad)\b|\b(?:train|updat"
+        r"|chang|tun)(?:ed|e)\b[^\n]{0,60}\b(?:or|vs\.?|versus)\b[^\n]{0,30}\b(?:fixed"
+        r"|frozen|kept|unchanged|not)\b|\b(?:backbone|encoder|layers?|embeddings?|head"
+        r"|weights?)\b[^\n]{0,40}\b(?:updat|chang|mov|learn"
+        r"|tun)ed\b[^\n]{0,40}\b(?:dur\w+"
+        r"|train\w*|fine-?tun\w*)|冻结",
+        lambda text, case: frozen_statements(case),
+    ),
+    _topic(
+        r"\b(?:two|both|2|these) (?:two |\w+ )?(?:checkpoints|files|models"
+        r"|ckpts?)"
+        r"\b|\bcompar\w{1,4}\b|\bsame (?:model|weights?|as)\b|\bidentical\b"
+        r"|\bdifferen\w{1,3} (?:between|from)\b|\bdiffers?\b",
+        of_comparing,
+    ),
+    _topic(
+        r"\b(?:\w{1,30}[_-])?ema(?:[_-]\w{1,30})?\b|\b(?:moving|weight|averaged?) "
+        r"averages?\b|\baveraged (?:weights|model)\b|滑动平均",
+        _of_averages,
+    ),
+    _topic(
+        r"\b(?:corrupt\w{0,4}|damag\w{1,3}|broken|truncat\w{1,3}|incomplete|complete"
+        r"|intact|integrity|valid|checksum)\b|损坏|完整",
+        of_intactness,
+    ),
+    _topic(
+        r"\b(?:safe|unsafe|malicious|virus|malware|trust\w{0,5}|dangerous|security"
+        r"|arbitrary code|pickle scan\w*)\b|安全|病毒",
+        of_safety,
+    ),
+    _topic(
+        r"\b(?:without|no) (?:a |an )?(?:gpu|cuda)\b|\bcpu\b|\bwhich (?:gpu|device)\b"
+        r"|\bmap_location\b|\b(?:gpu|cuda|device)\b[^\n]{0,40}\b(?:saved|load\w*"
+        r"|stored)\b"
+        r"|\bmps\b|没有(?:显卡|GPU)",
+        of_devices,
+    ),
+    _topic(
+        r"\b(?:f(?:loat|p)[ -]?(?:16|32|8)|bf(?:loat)?16|half|precision|dtypes?|int8"
+        r"|4-?bit|8-?bit|quanti[sz]ed?)\b|半精度|精度",
+        of_types,
+    ),
+    _topic(
+        r"\b(?:pytorch|torch|transformers|lightning|library|package)[ _-]?versions?\b"
+        r"|\bversions? of (?:py)?torch\b|\b(?:which|what|old\w*|newer"
+        r"|another) versions?\b"
+        r"|\b(?:py)?torch ?(?:==|<|>)?=? ?\d\.\d|\bcompatib\w*|\b(?:old\w*"
+        r"|newer) (?:py)?torch\b|哪个版本",
+        of_versions,
+    ),
+    _topic(
+        r"\b(?:data ?parallel|ddp|multi-?gpu|multiple gpus|module\.)",
+        of_wrapper,
+    ),
+    _topic(
+        r"\b(?:how many|number of|count|total) (?:\w+ )?param\w{0,7}\b|\bparam\w{0,7} "
+        r"(?:count|number)\b|\bhow (?:big|large) is (?:the|this) (?:model|network)\b"
+        r"|\bsize in param\w{0,7}\b|\b(?:which|what) (?:layers?|tensors?"
+        r"|part)\b[^\n]{0,40}"
+        r"\b(?:most|largest|biggest|heaviest)\b|参数量|多少参数",
+        of_numbers,
+        is_first=True,
+    ),
+    _topic(
+        r"\bconfig\w{0,9}\b|\barchitectures?\b|\b(?:which|what) (?:kind of "
+        r"|type of |sort of"
+        r" )?(?:model|network|backbone|class|variant|size)\b|\bmodel (?:type|class|name"
+        r"|structure|definition|size|variant)\b|\bhidden[ _]?(?:size|dim)\b|\bhow many "
+        r"(?:layers?|blocks?|heads?)\b|\bnumber of (?:layers|blocks|heads)\b|结构|配置",
+        of_model,
+    ),
+    _topic(
+        r"\boutput (?:dim\w*|size|channels?|features?|shape|classes)\b"
+        r"|\bhow many (?:outputs?"
+        r"|classes|categories|labels|actions|speakers|keypoints|tokens)\b|\bnumber of "
+        r"(?:outputs?|classes|categories|labels|actions|speakers|keypoints)\b|类别",
+        of_outputs,
+    ),
+    _topic(
+        r"\b(?:which|what|at what|how many) (?:training )?(?:epochs?|steps?|iter\w*)\b"
+        r"|\bhow (?:long|far)\b[^\n]{0,40}\btrain\w*|\btrained for\b|哪个epoch|多少轮",
+        lambda text, case: counts_statements(case),
+    ),
+    _topic(ASKS_OF_SETTINGS, of_settings_asked),
+    _topic(
+        rf"\b(?:inside|contents?|contains?|consists?|holds?|stored|structure|keys)\b"
+        rf"|\bwhat(?:'s| is| are)? (?:in|saved|this|the)\b[^\n]{{0,40}}\b{_FILE}\b"
+        r"|\bwhich part\b|\bin (?:here|there)\b|里面|包含|内容",
+        of_contents,
+        is_last=True,
+    ),
+    _topic(
+        rf"\b(?:load|open|read|import|use|initiali[sz]e|run|test|infer\w*|evaluat\w*"
+        rf"|predict\w*)\b[^\n]{{0,80}}\b(?:{_FILE}|it|this|that|them)\b|怎么(?:用|加载|读)|如何加载",
+        of_loading,
+        is_last=True,
+    ),
+)
+
+
+def asks_of_topic(text: str, *, first: bool = False) -> bool:
+    """Tell whether a short text asks for something that a file may say of itself."""
+    return asks(text) and any(
+        topic.words.search(text) for topic in _TOPICS if topic.is_first or not first
+    )
+
+
+def of_topics(text: str, case: Case, *, first: bool = False) -> Iterator[Statement]:
+    """Answer a question by the first topics that it names and that the file has
+    something to say to.
+    """
+    if not asks(text):
+        return
+    told = 0
+    # Two topics may say one thing: the ends of a model, its settings.
+    said: list[Statement] = []
+    for topic in _TOPICS:
+        if topic.is_first is not first or topic.words.search(text) is None:
+            continue
+        if topic.is_last and told:
+            return
+        rows = [row for row in topic.answer(text, case) if row not in said]
+        yield from rows
+        said += rows
+        told += bool(rows)
+        if told == (1 if first else _MOST):
+            return
+
+
+_MOST = 2
+"""Topics of a question that are answered: the first ones say it most exactly."""
