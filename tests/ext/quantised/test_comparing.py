@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import quantised_layers as layers
 import torch
+from paths import IS_THOROUGH
 from process import Run
 from quantised_layers import Tensors
 from safetensors.torch import save_file
@@ -165,7 +166,9 @@ HONEST = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [(64, 128), (128, 256), (384, 640)])
+@pytest.mark.parametrize(
+    "size", [(64, 128), (384, 640), *([(128, 256)] if IS_THOROUGH else [])]
+)
 @pytest.mark.parametrize("name", HONEST)
 def test_no_honest_quantisation_is_called_another(
     tmp_path: Path, name: str, size: tuple[int, int]
