@@ -1325,7 +1325,12 @@ def test_a_pipeline_lacks_no_config_of_a_model(
 
 
 @pytest.mark.parametrize(
-    "odd", [{"scheduler": ["evil", "X"]}, {"custom_pipelines": "someone/pipeline"}]
+    "odd",
+    [
+        {"scheduler": ["evil", "X"]},
+        {"custom_pipelines": "someone/pipeline"},
+        {"tokenizer": ["transformers", "TransfoXLTokenizer"]},
+    ],
 )
 def test_a_pipeline_that_names_code_gets_no_line(
     odd: dict[str, object], tmp_path: Path
@@ -1344,6 +1349,7 @@ def test_a_pipeline_that_names_code_gets_no_line(
     [
         ("adapter_config.json", '{"base_model_name_or_path": "someone/model"}'),
         ("config.json", '{"attn_implementation": "someone/kernel"}'),
+        ("config.json", '{"_attn_implementation_internal": "someone/kernel"}'),
         ("config.json", '{"a": {"auto_map": {"AutoModel": "modeling_x.Net"}}}'),
         ("config.json", '{"a": '),
     ],
