@@ -15,6 +15,7 @@ from ckpt.model.nodes import (
     Opaque,
     PersistentId,
     Set,
+    tensor_of,
 )
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
@@ -134,10 +135,18 @@ def _rule_of(name: Global, by_torch: bool) -> _Rule | None:
     if known in _VALUES:
         return _Rule(_is_called)
     counted = _ARGUMENTS.get(known)
-    is_refused = UNMADE.get(known)
+    is_refused = _gives_no_array if known == _FROM_NUMPY else UNMADE.get(known)
     if counted is None:
         return None if is_refused is None else _Rule(_is_never, is_refused)
     return _Rule(partial(_has_odd_arguments, counted), is_refused)
+
+
+_FROM_NUMPY = "torch._utils._rebuild_device_tensor_from_numpy"
+
+
+def _gives_no_array(call: Opaque) -> bool:
+    """Tell whether a tensor stands where torch asks for an array of numpy."""
+    return bool(call.args) and tensor_of(call.args[0]) is not None
 
 
 def _is_never(call: Opaque) -> bool:
