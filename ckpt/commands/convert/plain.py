@@ -337,7 +337,11 @@ def _without_items(node: Node) -> Opaque:
     return shell
 
 
-_FROM_NUMPY = "_rebuild_device_tensor_from_numpy"
+_FROM_NUMPY = (
+    "_rebuild_device_tensor_from_numpy",
+    "_rebuild_xla_tensor",
+    "_rebuild_mlc_tensor",
+)
 _OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
 """The beginnings of the names of classes whose fields do not say what an object is."""
 _CLASSES = (
@@ -558,7 +562,7 @@ class Plain(Spread):
                     ),
                     call,
                 )
-            if type(func) is Global and func.name == _FROM_NUMPY:
+            if type(func) is Global and func.name in _FROM_NUMPY:
                 return self._plain_on_device(call)
             is_allowed = _is_allowed(func)
             if type(func) is Global and func.name.startswith("_rebuild_from_type"):

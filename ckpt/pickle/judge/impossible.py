@@ -135,13 +135,16 @@ def _rule_of(name: Global, by_torch: bool) -> _Rule | None:
     if known in _VALUES:
         return _Rule(_is_called)
     counted = _ARGUMENTS.get(known)
-    is_refused = _gives_no_array if known == _FROM_NUMPY else UNMADE.get(known)
+    is_refused = _gives_no_array if known in _FROM_NUMPY else UNMADE.get(known)
     if counted is None:
         return None if is_refused is None else _Rule(_is_never, is_refused)
     return _Rule(partial(_has_odd_arguments, counted), is_refused)
 
 
-_FROM_NUMPY = "torch._utils._rebuild_device_tensor_from_numpy"
+_FROM_NUMPY = (
+    "torch._utils._rebuild_device_tensor_from_numpy",
+    "torch._utils._rebuild_xla_tensor",
+)
 
 
 def _gives_no_array(call: Opaque) -> bool:

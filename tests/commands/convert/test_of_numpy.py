@@ -4,10 +4,12 @@ arrays.
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import opcodes as op
 import oracle
 import pytest
 import torch
@@ -59,3 +61,14 @@ def test_an_array_that_is_no_tensor_makes_none(tmp_path: Path) -> None:
     done = inside("convert", "--plain", "xla.pt", "-o", "out.pt", cwd=tmp_path)
     assert done.code == 2 and b"bug" not in done.err
     assert b"x (a tensor of a numpy array)" in done.err
+
+
+def test_a_tensor_of_older_torch_keeps_its_dtype(tmp_path: Path) -> None:
+    """torch before 1.12 called the same function by another name."""
+    saved = pickle.dumps({"w": OfNumpy(np.arange(3, dtype="f4"), torch.bfloat16)}, 2)
+    saved = saved.replace(b"device_tensor_from_numpy", b"xla_tensor")
+    (tmp_path / "xla.pt").write_bytes(op.torch_zip(saved))
+    done = inside("convert", "--plain", "xla.pt", "-o", "out.pt", cwd=tmp_path)
+    assert done.code == 0, done.err
+    found = torch.load(tmp_path / "out.pt", map_location="cpu", weights_only=True)["w"]
+    assert found.dtype == torch.bfloat16 and found.tolist() == [0, 1, 2]
