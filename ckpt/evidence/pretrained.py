@@ -25,16 +25,45 @@ _WEIGHTS = LazyPattern(
     r"(?:\.(?P<variant>\w{1,40}))?\.(?:safetensors|bin)(?:\.index\.json)?"
 )
 """A file of weights, or the index of its shards, with the variant of the weights."""
+_INDEX_OF_DIFFUSERS = "diffusion_pytorch_model.safetensors.index.json"
 _IMPLEMENTATION = LazyPattern(r"[a-z0-9_|]{1,60}")
 """An implementation that a library has itself. `ORG/NAME` is fetched, and run."""
 _MEGATRON = "megatron.core"
 _FETCHED = (
     "auto_map",
     "custom_pipelines",
-    "prompt_tuning_init_state_dict_path",
     "adapters",
+    # By it one key of a config stands for another.
+    "attribute_map",
+    # transformers loads the weights of this file instead.
+    "transformers_weights",
 )
 """Keys of documents that name code, or other files that a loader opens."""
+_ELSEWHERE = LazyPattern(
+    r"(?s).*/.*|(?:hf|local|file|https?)[-_a-z]{0,8}:.*"
+    r"|.*\.(?:bin|ckpt|gguf|h5|json|msgpack|npy|npz|pickle|pkl|pt|pth|py|safetensors"
+    r"|so|tar|zip)"
+)
+"""A text that leads to another file or repository: `ORG/NAME`, `hf-hub:NAME`,
+`x.pth`.
+"""
+_FILED = LazyPattern(r"(?:.+_)?(?:path|file|dir|folder|url)")
+"""Keys whose values lead to a file, whatever they look like."""
+_ORIGINS = LazyPattern(
+    r"(?:_|base_model_|tokenizer_)?name_or_path|license|uri|.*_text|.*template|.*_token"
+)
+"""Keys that say where a model came from, or that hold words for people: no loader opens
+them.
+"""
+_LABELS = ("id2label", "label2id", "task_specific_params")
+"""Dicts of words for people."""
+_OTHER_CLASS = LazyPattern(
+    r"Auto(?!encoder).*|TF.*|Flax.*|Modular.*|.*(?:Tokenizer|TokenizerFast|Processor"
+    r"|Extractor|Retriever|Index|Corpus|Config|Pipeline|Scheduler|Manager|Mixin|Loader)"
+)
+"""Classes that have a `from_pretrained` as well and are no models of torch: they open
+other files of the folder, some of which are pickles.
+"""
 _PARTS = """
 alt_diffusion audio_diffusion audioldm audioldm2 blip_diffusion controlnet
 dance_diffusion ddim ddpm deepfloyd_if diffusers dit i2vgen_xl kandinsky kandinsky2_2
@@ -49,6 +78,8 @@ _LIBRARIES = frozenset(_PARTS.split())
 """The libraries of the parts of a pipeline. diffusers imported any other one by its
 name, up to 2026.
 """
+_PICKLED = LazyPattern(r"(?:TransfoXL|Rag|Realm).*")
+"""Classes of transformers before 5 that unpickle a file of their folder."""
 _ADAPTER = LazyPattern(r"adapter_model\.(?:safetensors|bin)")
 
 
@@ -77,6 +108,7 @@ def pretrained_line(checkpoint: Checkpoint, path: str) -> str | None:
             mark not in config
             or not isinstance(name, str)
             or not _CLASS.fullmatch(name)
+            or _OTHER_CLASS.fullmatch(name)
         ):
             continue
         weights = [
@@ -84,6 +116,11 @@ def pretrained_line(checkpoint: Checkpoint, path: str) -> str | None:
             for member in checkpoint.members
             if member.is_model or not member.key
         ]
+        # diffusers takes the shards of an index, even where the weights also lie in one
+        # file.
+        passed_over = {notice.file for notice in checkpoint.account.notices}
+        if package == "diffusers" and _INDEX_OF_DIFFUSERS in passed_over:
+            continue
         # Of files with another name from_pretrained finds none by itself.
         found = {_package_and_variant(file) for file in weights}
         if len(found) == 1:
@@ -139,28 +176,48 @@ def foreign_code(checkpoint: Checkpoint) -> str | None:
         # `_ignore_files` and the like are no parts.
         if str(key).startswith("_"):
             continue
-        library = next((item for _, item in children_of(part)), None)
+        named = [item for _, item in children_of(part)]
+        library = named[0] if named else None
         if isinstance(library, str) and library not in _LIBRARIES:
             return str(key)
-    waiting = [root.get("config"), root.get("adapter_config"), index]
+        if any(isinstance(word, str) and _PICKLED.fullmatch(word) for word in named):
+            return str(key)
+    # Each node with the last key that is a text: an item of a list belongs to the key
+    # of the list.
+    waiting = [("", root.get("config")), ("", root.get("adapter_config")), ("", index)]
     # Each part of a pipeline has a document of its own.
     for file, document in children_of(checkpoint.beside):
         # A loader may read what ckpt does not, and an adapter names its base.
         if document is None or str(file).endswith("adapter_config.json"):
             return str(file)
-        waiting.append(document)
+        waiting.append(("", document))
     # No recursion: a document may be nested deep.
     while waiting:
-        for key, value in children_of(waiting.pop()):
-            if isinstance(key, str) and _names_code(key, value):
+        outer, node = waiting.pop()
+        for step, value in children_of(node):
+            key = step if isinstance(step, str) else outer
+            if _names_code(key, value) or _names_file(key, value):
                 return key
-            waiting.append(value)
+            if key not in _LABELS:
+                waiting.append((key, value))
     return None
+
+
+def _names_file(key: str, value: Node) -> bool:
+    """Tell whether a value of a document leads to another file or repository.
+
+    Configs are read with any keys, so nobody can say which of these a loader opens:
+    timm loads `checkpoint_path` that a config hands over.
+    """
+    if not isinstance(value, str) or not value or _ORIGINS.fullmatch(key):
+        return False
+    return bool(_ELSEWHERE.fullmatch(value) or _FILED.fullmatch(key))
 
 
 def _names_code(key: str, value: Node) -> bool:
     """Tell whether a value of a document names code, or has a loader run some."""
-    if key.endswith("_implementation"):
+    # `_attn_implementation_internal` too: transformers 4 sets any key of a config.
+    if "_implementation" in key:
         # One word for all parts of a model, or a dict with a word for each.
         words = [item for _, item in children_of(value)] or [value]
         return not all(

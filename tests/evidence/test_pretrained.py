@@ -101,6 +101,9 @@ def test_a_part_of_diffusers(tmp_path: Path) -> None:
         {**LLAMA, "architectures": ["One", "Two"]},
         {**LLAMA, "architectures": "LlamaForCausalLM"},
         {**LLAMA, "architectures": [3]},
+        {**LLAMA, "architectures": ["TransfoXLTokenizer"]},
+        {**LLAMA, "architectures": ["RagRetriever"]},
+        {**LLAMA, "architectures": ["AutoModelForCausalLM"]},
         {key: value for key, value in LLAMA.items() if key != "transformers_version"},
         UNET,
     ],
@@ -192,6 +195,15 @@ def load_of(path: Path) -> tuple[str | None, str | None]:
         {"text_config": {"auto_map": {"AutoModel": "modeling.Net"}}},
         {"auto_map": {"AutoModel": "modeling.Net"}},
         {"parts": [{"trust_remote_code": 1}]},
+        {"_attn_implementation_internal": "someone/kernel"},
+        {"text_config": {"_experts_implementation_internal": "someone/kernel"}},
+        {"attribute_map": {"odd": "_attn_implementation_internal"}},
+        {"transformers_weights": "other.safetensors"},
+        {"backbone": "net", "backbone_kwargs": {"checkpoint_path": "net.pth"}},
+        {"model_args": {"checkpoint_path": "net"}},
+        {"backbone": "hf-hub:net"},
+        {"vision_tower": "someone/vision"},
+        {"parts": [["local-dir:net"]]},
     ],
 )
 def test_a_config_that_names_code_gets_no_line(
@@ -213,6 +225,11 @@ def test_a_config_that_names_code_gets_no_line(
         {"_name_or_path": "meta-llama/Llama-2-7b"},
         {"trust_remote_code": False},
         {"id2label": {"0": "a/b"}},
+        {"task_specific_params": {"translation": {"prefix": "en/de: "}}},
+        {"eos_token": "</s>", "hidden_act": "gelu", "dtype": "bfloat16"},
+        {"quantization_config": {"meta": {"uri": "https://x.y/z"}, "bits": 4}},
+        {"quantization_config": {"ignore": ["re:.*gate$", "lm_head"]}},
+        {"text_config": {"_name_or_path": "someone/text"}},
     ],
 )
 def test_what_configs_usually_say_is_no_code(
@@ -222,6 +239,21 @@ def test_what_configs_usually_say_is_no_code(
     line, note = load_of(tmp_path / "base")
     assert line == 'transformers.LlamaForCausalLM.from_pretrained("base")'
     assert note is None
+
+
+def test_shards_that_diffusers_takes_before_one_file_get_no_line(
+    tmp_path: Path,
+) -> None:
+    """diffusers opens the shards of an index, and ckpt shows the one file."""
+    stem = "diffusion_pytorch_model"
+    for number, index in enumerate((None, f"{stem}.safetensors.index.json")):
+        folder = tmp_path / f"unet{number}"
+        a_folder(folder, UNET, f"{stem}.safetensors")
+        if index is not None:
+            (folder / index).write_text(
+                json.dumps({"weight_map": {"a": f"{stem}-00001-of-00001.safetensors"}})
+            )
+        assert (line_of(folder) is None) == (index is not None)
 
 
 def test_an_adapter_that_names_code_gets_no_line(tmp_path: Path) -> None:

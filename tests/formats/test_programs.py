@@ -13,6 +13,8 @@ import struct
 import subprocess
 import tarfile
 import zipfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -245,6 +247,10 @@ def packed(*names: str, mode: str = "w") -> bytes:
     return stream.getvalue()
 
 
+def lzma_alone(data: bytes) -> bytes:
+    return lzma.compress(data, format=lzma.FORMAT_ALONE)
+
+
 def taken_out(path: Path, result: str) -> None:
     """Run the only command that the answer prints, and load its result."""
     (command,) = Answered(REFUSED, path).commands
@@ -271,6 +277,20 @@ def test_the_command_unpacks(
     (tmp_path / name).write_bytes(compress(saved(legacy=legacy)))
     check_error(ckpt("inspect", name, cwd=tmp_path), f"{name}: {what} (")
     taken_out(tmp_path / name, result)
+
+
+@pytest.mark.parametrize(
+    ("compress", "what"), [(zlib.compress, "zlib"), (lzma_alone, "lzma")]
+)
+def test_what_no_usual_program_unpacks_is_named_too(
+    compress: Callable[[bytes], bytes], what: str, tmp_path: Path
+) -> None:
+    (tmp_path / "w.pth").write_bytes(compress(saved(legacy=True)))
+    says = f"compressed with {what} (unpack it first)"
+    check_error(ckpt("inspect", "w.pth", cwd=tmp_path), f"w.pth: {says}")
+    for command in ("lint", "verify"):
+        done = ckpt(command, "w.pth", cwd=tmp_path)
+        assert done.code == 2 and says in (done.out + done.err).decode()
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,13 @@ def of_python(module: str, name: str, *args: Any) -> bytes:
 
 
 CANNOT = {
+    "a tensor in the place of an array": call(
+        glob("torch._utils", "_rebuild_device_tensor_from_numpy"),
+        op.tensor(),
+        glob("torch", "float32"),
+        "cpu",
+        False,
+    ),
     "a scalar of objects": scalar(OBJECT, binary(bytes(8))),
     "a scalar of a number": scalar(FLOAT, 5),
     "a scalar of a bytearray": scalar(

@@ -338,6 +338,11 @@ def _without_items(node: Node) -> Opaque:
     return shell
 
 
+_FROM_NUMPY = (
+    "_rebuild_device_tensor_from_numpy",
+    "_rebuild_xla_tensor",
+    "_rebuild_mlc_tensor",
+)
 _OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
 """The beginnings of the names of classes whose fields do not say what an object is."""
 _CLASSES = (
@@ -560,6 +565,8 @@ class Plain(Spread):
                     ),
                     call,
                 )
+            if type(func) is Global and func.name in _FROM_NUMPY:
+                return self._plain_on_device(call)
             is_allowed = _is_allowed(func)
             if type(func) is Global and func.name.startswith("_rebuild_from_type"):
                 # Its second argument is the class of the tensor.
@@ -576,6 +583,17 @@ class Plain(Spread):
                     call, f"a tensor: {call.meaning.detail or 'a wrapper'}"
                 )
         return None
+
+    def _plain_on_device(self, call: Opaque) -> Node:
+        """A tensor that torch makes of an array of numpy, as XLA saves it: of a tensor,
+        for the array becomes one.
+        """
+        described = array_of(call.args[0])
+        if described is None or numpy_tensor(described) is None:
+            return self._lose_node(call, "a tensor of a numpy array")
+        func = Global("torch._utils", "_rebuild_device_tensor_from_cpu_tensor")
+        made = Opaque(call.how, func, call.args, None, call.offset)
+        return self.shell_of(made, call)
 
     # --- objects ----------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from ckpt.commands.inspect.document import tensor_json
 from ckpt.commands.inspect.inspect import Row
@@ -15,7 +16,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.names import ROOT, Path, nearest_names
 from ckpt.model.nodes import Node, tensor_of
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Tensor, TensorRef, unwrap_dtensor
+from ckpt.model.tensors import Tensor, TensorRef, tensor_ref, unwrap_dtensor
 from ckpt.model.text import Json, show
 from ckpt.tree.find import find_nodes, named_children, node_at
 from ckpt.tree.json import path_json, plain, scalar_json
@@ -211,11 +212,28 @@ def first_values(
     width = tensor.dtype.bits // 8
     data = b""
     # Block by block, so that a large tensor is not read to its end.
-    for block in elements(tensor):
+    for block in elements(_head_of(tensor, count)):
         data += block[: count * width - len(data)]
         if len(data) == count * width:
             break
     return cast.few(data, tensor.dtype)
+
+
+def _head_of(tensor: TensorRef, count: int) -> TensorRef:
+    """A part of a tensor with its first elements, at least `count` where it has so
+    many.
+
+    A view of four bytes may expand to more elements than numpy can count.
+    """
+    shape = list(tensor.shape)
+    for axis, size in enumerate(shape):
+        inner = prod(shape[axis + 1 :])
+        if inner:
+            shape[axis] = min(size, -(-count // inner))
+    head = tensor_ref(
+        tensor.storage, tensor.dtype, tuple(shape), tensor.stride, tensor.offset
+    )
+    return head._replace(conj=tensor.conj, neg=tensor.neg)
 
 
 def _look_hint(checkpoint: Checkpoint, why: str, option: str) -> str | None:

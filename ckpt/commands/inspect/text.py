@@ -540,10 +540,12 @@ def _loading_lines(report: Inspection, head: Line, width: int | None) -> list[Li
         else:
             how = f" ({note})"
         trust = f"or, only if you trust its author{safe_sentence(how)}:"
+        # The weights of a folder may lie in a file of their own, which holds no code.
+        if not note:
+            trust = "or its tensors alone:"
+        said = f"weights_only refuses {safe_sentence(reasons)}. " if reasons else ""
         return [
-            *hanging_lines(
-                head, f"weights_only refuses {safe_sentence(reasons)}. {advice}:", width
-            ),
+            *hanging_lines(head, f"{said}{advice}:", width),
             pasted_line(way.command, width, indent),
             *hanging_lines([(" " * indent, "")], trust, width),
             *expression_lines(load.expression, width, indent),

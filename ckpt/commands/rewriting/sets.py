@@ -21,10 +21,18 @@ from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import LossError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import Path
-from ckpt.model.nodes import Dict, Node, Opaque, Set, dict_of, tensor_of
+from ckpt.model.nodes import (
+    Dict,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+    dict_of,
+    tensor_of,
+)
 from ckpt.model.places import Patched, Place, Range
 from ckpt.model.rows import replace
-from ckpt.model.tensors import Storage, parts_of
+from ckpt.model.tensors import Composite, Storage, Tensor, parts_of
 from ckpt.model.text import and_more, counted_noun, show, show_name
 from ckpt.pickle.edit import DROPPED, Edit
 from ckpt.tree.find import node_at, without_keys
@@ -264,7 +272,7 @@ def without_lost(
     rows += [Leftover(name, why) for name, why in whys.items() if name not in listed]
     whole = checkpoint
     if gone:
-        root = _Without(id(entry.tensor) for entry in gone).copy(checkpoint.root)
+        root = _Without(entry.tensor for entry in gone).copy(checkpoint.root)
         _note_lost_state(checkpoint, root, gone)
         whole = edited_checkpoint(
             checkpoint, root, limits, origin=None if checkpoint.source else "same"
@@ -350,15 +358,19 @@ class _Without(Edit):
     In a tuple, and among the arguments of a call, None takes its place.
     """
 
-    def __init__(self, gone: Iterable[int]) -> None:
+    def __init__(self, gone: Iterable[Tensor]) -> None:
         super().__init__()
-        self._gone = set(gone)
+        self._gone = list(gone)
+        self._ids = set(map(id, self._gone))
+        # A bare storage stands in the tree itself: its entry has a tensor of its own.
+        for tensor in self._gone:
+            if isinstance(tensor, Composite) and tensor.layout == "storage":
+                self._ids.update(id(part.storage) for part in parts_of(tensor))
 
     def instead(self, node: Node) -> Node | None:
-        tensor = tensor_of(node)
-        if tensor is None:
-            return None
-        return DROPPED if id(tensor) in self._gone else node
+        if not self._is_kept(node):
+            return DROPPED
+        return None if tensor_of(node) is None else node
 
     def shell_of(self, node: Node, like: Opaque | None = None) -> Node:
         return super().shell_of(self._without_gone(node), like)
@@ -390,4 +402,6 @@ class _Without(Edit):
         return shell
 
     def _is_kept(self, node: Node) -> bool:
-        return id(tensor_of(node)) not in self._gone
+        if type(node) is PersistentId:
+            return id(node.meaning) not in self._ids
+        return id(tensor_of(node)) not in self._ids

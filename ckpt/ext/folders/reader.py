@@ -53,6 +53,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         Notice(
             "unread-file",
             f"{show(name, 80)} is beside {show(chosen, 80)} and was not read",
+            file=name,
         )
         for name, chosen in plan.unread
     ]

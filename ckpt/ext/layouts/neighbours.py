@@ -517,8 +517,13 @@ def _moves_alike(form: Form, other: Form, pairs: Sequence[tuple[Form, Form]]) ->
         # The places of the name that this number keeps its distance to in all pairs.
         places: list[int] = []
         for place, own in enumerate(form.numbers):
-            steps = {two.numbers[number] - one.numbers[place] for one, two in pairs}
-            if steps == {value - own} and (not is_one or value == own):
+            if is_one and value != own:
+                continue
+            # Most places fail at the first of the pairs, which may be thousands.
+            step = value - own
+            if all(
+                two.numbers[number] - one.numbers[place] == step for one, two in pairs
+            ):
                 places.append(place)
         is_fixed = all(two.numbers[number] == value for _, two in pairs)
         # A number that follows nothing must be the same in all pairs. One pair says so

@@ -39,9 +39,15 @@ def compressed_error(probe: Probe) -> CkptError:
         # ckpt reads NeMo's archive as it is, once it is no longer compressed.
         if _NEMO not in names:
             return tar_error(f"a tar archive in {how.name}", probe.path, names)
+    # A stream of zlib has no such program, and one of lzma has no first bytes to be
+    # known by.
     program = next(
-        word for magic, word in _UNPACKERS.items() if probe.head.startswith(magic)
+        (word for magic, word in _UNPACKERS.items() if probe.head.startswith(magic)),
+        None,
     )
+    hint = "unpack it first"
+    if program is None:
+        return UnsupportedError(f"compressed with {how.name}", hint=hint)
     return UnsupportedError(
         f"compressed with {how.name}", hint=_unpack_command(probe.path, program)
     )

@@ -15,6 +15,7 @@ from ckpt.model.nodes import (
     Opaque,
     PersistentId,
     Set,
+    tensor_of,
 )
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
@@ -135,14 +136,27 @@ def _rule_of(name: Global, by_torch: bool) -> _Rule | None:
     if known in _VALUES:
         return _Rule(_is_called)
     counted = _ARGUMENTS.get(known)
-    is_refused = None
-    if known.startswith(_OF_PYTHON_AND_NUMPY):
+    is_refused: Callable[[Opaque], bool] | None = None
+    if known in _FROM_NUMPY:
+        is_refused = _gives_no_array
+    elif known.startswith(_OF_PYTHON_AND_NUMPY):
         from ckpt.tree.unmade import UNMADE  # here: most state dicts name none of them
 
         is_refused = UNMADE.get(known)
     if counted is None:
         return None if is_refused is None else _Rule(_is_never, is_refused)
     return _Rule(partial(_has_odd_arguments, counted), is_refused)
+
+
+_FROM_NUMPY = (
+    "torch._utils._rebuild_device_tensor_from_numpy",
+    "torch._utils._rebuild_xla_tensor",
+)
+
+
+def _gives_no_array(call: Opaque) -> bool:
+    """Tell whether a tensor stands where torch asks for an array of numpy."""
+    return bool(call.args) and tensor_of(call.args[0]) is not None
 
 
 def _is_never(call: Opaque) -> bool:

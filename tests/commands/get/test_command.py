@@ -225,3 +225,14 @@ def test_a_call_is_no_value_of_the_file(ckpt: Run, tmp_path: Path) -> None:
     values = opened(path).values
     assert (values["x"], values["all"]) == (call, [call])
     assert ckpt("get", "objects.pth", "precision").stdout == "fp16\n"
+
+
+def test_a_view_of_more_elements_than_numpy_counts(ckpt: Run, tmp_path: Path) -> None:
+    """A view repeats four bytes as often as it says."""
+    path = tmp_path / "wide.pth"
+    rows = torch.arange(3.0)
+    torch.save({"one": rows[:1].expand(2**63 - 1), "two": rows.expand(2**60, 3)}, path)
+    for name, values in (("one", "0, 0, 0, 0"), ("two", "0, 1, 2, 0, 1")):
+        done = ckpt("get", str(path), name)
+        assert done.returncode == 0, done.stderr
+        assert f"values   {values}" in done.stdout

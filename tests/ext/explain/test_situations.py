@@ -1325,7 +1325,12 @@ def test_a_pipeline_lacks_no_config_of_a_model(
 
 
 @pytest.mark.parametrize(
-    "odd", [{"scheduler": ["evil", "X"]}, {"custom_pipelines": "someone/pipeline"}]
+    "odd",
+    [
+        {"scheduler": ["evil", "X"]},
+        {"custom_pipelines": "someone/pipeline"},
+        {"tokenizer": ["transformers", "TransfoXLTokenizer"]},
+    ],
 )
 def test_a_pipeline_that_names_code_gets_no_line(
     odd: dict[str, object], tmp_path: Path
@@ -1344,6 +1349,7 @@ def test_a_pipeline_that_names_code_gets_no_line(
     [
         ("adapter_config.json", '{"base_model_name_or_path": "someone/model"}'),
         ("config.json", '{"attn_implementation": "someone/kernel"}'),
+        ("config.json", '{"_attn_implementation_internal": "someone/kernel"}'),
         ("config.json", '{"a": {"auto_map": {"AutoModel": "modeling_x.Net"}}}'),
         ("config.json", '{"a": '),
     ],
@@ -2005,3 +2011,32 @@ def test_a_model_that_is_not_the_files_is_said(tmp_path: Path) -> None:
     more = ckpt("inspect", "a.pth", *given, "width=5", cwd=tmp_path).err.decode()
     assert "the file lacks 2 tensors of the model: 4." in more
     assert not ckpt("inspect", "a.pth", *given, "width=4", cwd=tmp_path).err
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (
+            {"architectures": ["LlamaForCausalLM"]},
+            "with that class (transformers.LlamaForCausalLM.from_pretrained).",
+        ),
+        ({"architectures": ["TransfoXLTokenizer"]}, "with that class."),
+        (
+            {"architectures": ["Net"], "auto_map": {"AutoModel": "modeling_x.Net"}},
+            "with that class.",
+        ),
+    ],
+)
+def test_a_class_that_names_code_is_no_line(
+    config: dict[str, object], line: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "base"
+    folder.mkdir()
+    save_file({"layers.0.w": torch.ones(2)}, folder / "model.safetensors")
+    document = {"transformers_version": "5.0.0"} | config
+    (folder / "config.json").write_text(json.dumps(document))
+    text = (
+        "This checkpoint specifies to tie model.embed.weight to head.weight, but both "
+        "are absent from the checkpoint"
+    )
+    assert line in Answered(text, folder).said

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import folders
+import opcodes as op
 import oracle
 import pytest
 import safetensors.torch
@@ -594,3 +595,35 @@ def test_numbers_that_json_lacks(tmp_path: Path) -> None:
     with formats.open(str(folder)) as checkpoint:
         assert plain(checkpoint.root) is not None
     assert math.isnan(value(folder, "trainer_state.best_metric"))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("random_states_0.pkl", "  loads   Take the weights alone:"),
+        (
+            "scheduler.pt",
+            "  loads   weights_only refuses posix.system at scheduler.e. Take the "
+            "weights alone:",
+        ),
+    ],
+)
+def test_weights_beside_a_file_that_runs_code_need_no_trust(
+    name: str, says: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    safetensors.torch.save_file({"w": torch.ones(2)}, folder / "model.safetensors")
+    (folder / "trainer_state.json").write_text('{"global_step": 5}')
+    call = op.call(op.glob("posix", "system"), "true")
+    if name.endswith(".pkl"):
+        (folder / name).write_bytes(op.pickled(call))
+    else:
+        (folder / name).write_bytes(op.torch_zip(op.pickled(op.mapping([("e", call)]))))
+    lines = inside("inspect", "run", cwd=tmp_path).lines
+    assert says in lines
+    at = lines.index("          or its tensors alone:")
+    assert (
+        lines[at + 1].strip() == 'safetensors.torch.load_file("run/model.safetensors")'
+    )
+    assert not any("trust its author" in line for line in lines)

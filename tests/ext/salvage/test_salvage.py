@@ -1038,3 +1038,28 @@ def test_a_file_of_a_folder_that_is_cut_off(tmp_path: Path) -> None:
     assert "\noptimizer.pt was not read: " in told and command in told
     done = inside("salvage", "run", "-o", "run.pth", cwd=tmp_path)
     assert done.out.decode().splitlines()[1].startswith("  optimizer.pt: cut off: ")
+
+
+def test_bare_storages_that_are_lost_are_left_out(tmp_path: Path) -> None:
+    """A storage that stands in the tree without a tensor is one of the tensors too."""
+    path, made = tmp_path / "whole.pth", tmp_path / "lost.pth"
+    lost = torch.ones(4).untyped_storage()
+    state = {
+        "w": torch.arange(3.0),
+        "kept": torch.full((2,), 7, dtype=torch.uint8).untyped_storage(),
+        "lost": lost,
+        "list": [lost, 5],
+    }
+    torch.save(state, path)
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(made, "w") as new:
+        for name in old.namelist():
+            if not name.endswith("/data/2"):
+                new.writestr(name, old.read(name))
+    done = inside("verify", "lost.pth", cwd=tmp_path)
+    assert done.code == 1
+    assert "  ckpt salvage lost.pth -o lost.whole.pth" in done.lines
+    done = inside("salvage", "lost.pth", "-o", "out.pth", cwd=tmp_path)
+    assert done.code == 1, done.err
+    found = torch.load(tmp_path / "out.pth", weights_only=False)
+    assert found.keys() == {"w", "kept", "list"} and found["list"] == {1: 5}
+    assert found["w"].tolist() == [0, 1, 2] and bytes(found["kept"]) == b"\7\7"

@@ -7,7 +7,7 @@ import re
 _LONGEST = 2_000
 """Letters of a question. A log has more."""
 _ASKS = re.compile(
-    r"[?？]|吗|么|如何|怎么|怎样|为什么|是否|哪|请问|多少|想(?:要|知道|问)"
+    r"[?\uff1f]|吗|么|如何|怎么|怎样|为什么|是否|哪|请问|多少|想(?:要|知道|问)"
     r"|(?i:(?:^|[.!,;:]\s+|\n\s*)(?:so |and |but |hi[,!]? |hello[,!]? )?"
     r"(?:how|what|which|why|where|when|is|are|does|do|did|can|could|should|was|were"
     r"|has|have|will|would|may)\b(?! (?:been|not|already|now)\b))"

@@ -349,10 +349,12 @@ def of_tied_absent(found: re.Match[str], case: Case) -> Iterator[Statement]:
     architectures = config_of(case.survey).get("architectures")
     if isinstance(architectures, list) and architectures:
         cls = show(str(architectures[0]), 80)
+        # A config may name code, or a class that opens other files of the folder.
+        line = case.survey.load.model
+        named = f" ({line.partition('(')[0]})" if line is not None else ""
         text += (
             f" The class that was built asks for parts that the file does not have. "
-            f"config.json says that {cls} wrote it: load it with that class "
-            f"(transformers.{cls}.from_pretrained)."
+            f"config.json says that {cls} wrote it: load it with that class{named}."
         )
     else:
         text += (
