@@ -13,7 +13,7 @@ import torch.distributed.checkpoint as dcp
 from answered import Answered
 from safetensors.torch import load_file, save_file
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 
 def sizes(

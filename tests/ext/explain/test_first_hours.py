@@ -19,7 +19,7 @@ from torch import nn
 
 import ckpt
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 GPU_FILES = ROOT / "tests" / "gpu_files"
 
 

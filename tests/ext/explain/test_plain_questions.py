@@ -15,7 +15,7 @@ from process import ckpt
 from safetensors.torch import save_file
 from torch import nn
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 
 class Network(nn.Module):
@@ -355,3 +355,23 @@ def test_the_encoder_of_a_run_with_two_networks(tmp_path: Path) -> None:
     assert "online_backbone of this file is that part" in found.said
     assert "target_backbone, with" in found.said and "follows the one" in found.said
     assert "online_projector of this file" not in found.said
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "unsaid"),
+    [
+        ("scripted.pt", "It is a program (TorchScript)", "Nothing in this file"),
+        ("dcp", "Nothing in this file runs code", "torch.load takes it"),
+        ("zoo.pkl", "Nothing in this file runs code", "torch.load takes it"),
+        ("legacy.pth", "torch.load takes it with weights_only=True", "refuses"),
+        ("train_cuda.pth", "weights_only=True refuses argparse", "torch.load takes it"),
+        ("hostile.pth", "DANGER: loading this file runs", "Nothing in this file"),
+        ("llama_q8_0.gguf", "holds numbers and texts, and no code", "torch.load"),
+    ],
+)
+def test_a_question_of_safety_gets_what_the_loader_does(
+    name: str, said: str, unsaid: str, samples: Path
+) -> None:
+    found = Answered("Is it safe to load this file?", samples / name)
+
+    assert said in found.said and unsaid not in found.said

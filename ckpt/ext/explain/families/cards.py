@@ -268,29 +268,42 @@ _OF_CODE = (
     "unknown-import",
     "unknown-attribute",
     "file-code",
-    "weights-only",
     "pickles-inside",
 )
+"""Findings about code that a load may run."""
 
 
 def of_safety(text: str, case: Case) -> Iterator[Statement]:
     """Say whether a load of a file runs code that it names."""
     del text
+    refusals = list(finding_statements(case.found("weights-only")))
     found = list(finding_statements(case.found(*_OF_CODE)))
     if found:
-        yield from found
+        yield from [*found, *refusals]
         return
-    if not case.survey.checkpoint.traits.is_pickle:
+    traits = case.survey.checkpoint.traits
+    if not traits.is_pickle:
         yield Statement(
-            f"{case.survey.checkpoint.traits.label} holds numbers and texts, and no "
-            "code: a load of it runs nothing."
+            f"{traits.label} holds numbers and texts, and no code: a load of it runs "
+            "nothing."
         )
         return
+    if traits.names_are_code:
+        yield Statement(
+            f"It is a program ({traits.label}), whose code runs when the model is "
+            "called. ckpt finds nothing in it that acts when it is loaded."
+        )
+        yield from refusals
+        return
     yield Statement(
-        "Nothing in this file runs code: it names no function or class besides those "
-        "of tensors and plain values, and torch.load with weights_only=True, the "
-        "default since torch 2.6, takes it."
+        "Nothing in this file runs code: it names no functions and classes but those "
+        "that ckpt knows to be harmless."
     )
+    yield from refusals
+    if not refusals and "torch.load(" in (case.survey.load.expression or ""):
+        yield Statement(
+            "torch.load takes it with weights_only=True, the default since torch 2.6."
+        )
 
 
 def of_intactness(text: str, case: Case) -> Iterator[Statement]:
@@ -302,7 +315,8 @@ def of_intactness(text: str, case: Case) -> Iterator[Statement]:
     yield from finding_statements(case.at_least("error"))
     path = pasted_path(case.survey.path)
     if case.verified is None:
-        yield Statement("Its bytes are far away. This reads them all:", (), None)
+        command = None if path is None else f"ckpt verify {path}"
+        yield Statement("Its bytes are far away. This reads them all:", (), command)
         return
     sums = (
         "and every checksum in it matches"
@@ -436,8 +450,8 @@ def _ends_statements(case: Case) -> Iterator[Statement]:
         first, last = rows[0], rows[-1]
         yield Statement(
             f"The first weight is {show(first[0], 80)} {list(first[1])}, the last one "
-            f"{show(last[0], 80)} {list(last[1])}: outputs stand first, and inputs "
-            "second."
+            f"{show(last[0], 80)} {list(last[1])}: in linear layers and convolutions "
+            "the outputs stand first, and the inputs second."
         )
 
 
