@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.families.renaming import rename_line
+from ckpt.model.rows import NamedTuple
 from ckpt.model.text import counted_noun, show
 
 _IN_CHUNK = re.compile(
@@ -27,7 +27,7 @@ class Chunked(NamedTuple):
 
     partners: dict[str, str]
     chunks: dict[int, int]
-    list: str
+    place: str
     beginning: str
     """The prefix that the names have in the file alone."""
     in_file: bool
@@ -105,13 +105,13 @@ def chunked_statement(
     found: Chunked, missing: Sequence[str], case: Case, section: str | None
 ) -> Statement:
     """Say which side has its blocks in chunks, and print the command that renames."""
-    name = show(found.list.rstrip("."), 80) or "the list"
+    name = show(found.place.rstrip("."), 80) or "the list"
     begin = re.escape(found.beginning)
     rules = [rf"s/^{begin}//"] if found.beginning else []
-    place = re.escape(found.list)
+    place = re.escape(found.place)
     left = len(missing) - len(found.partners)
     if found.in_file:
-        rules.append(rf"s/^{place}\d+\.(\d+)\./{found.list}\1./")
+        rules.append(rf"s/^{place}\d+\.(\d+)\./{found.place}\1./")
         text = (
             f"The file has {name} in chunks ({name}.CHUNK.BLOCK), and the model has "
             f"them in one list ({name}.BLOCK). The blocks keep their numbers, so they "
@@ -134,7 +134,7 @@ def chunked_statement(
         return Statement(text)
     for chunk, blocks in sizes.items():
         numbers = "|".join(map(str, blocks))
-        rules.append(rf"s/^{place}({numbers})\.(?!\d)/{found.list}{chunk}.\1./")
+        rules.append(rf"s/^{place}({numbers})\.(?!\d)/{found.place}{chunk}.\1./")
     rest = "" if left <= 0 else f" ({counted_noun(left, 'other name')} stay missing)"
     return Statement(
         f"{text} Or with the names of the chunks{rest}:",
