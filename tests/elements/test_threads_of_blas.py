@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from paths import IS_THOROUGH
 from process import environment, python
 from safetensors.torch import load_file, save_file
 
@@ -195,10 +197,17 @@ def test_taller_tiles_of_other_kernels_have_the_same_digits() -> None:
 
 @pytest.mark.parametrize("kind", ["f4", "f8"])
 @pytest.mark.parametrize(
-    "rank",
-    [0, 1, 7, RANK_IN_ORDER + 1, 700, pytest.param(20_000, marks=pytest.mark.slow)],
+    ("rows", "rank"),
+    [
+        *product(
+            [0, 1, 2, ROWS - 1, ROWS, 2 * ROWS + 5], [0, 1, 7, RANK_IN_ORDER + 1, 700]
+        ),
+        *(
+            pytest.param(rows, 20_000, marks=pytest.mark.slow)
+            for rows in ([1, 2, ROWS - 1, ROWS, 2 * ROWS + 5] if IS_THOROUGH else [2])
+        ),
+    ],
 )
-@pytest.mark.parametrize("rows", [0, 1, 2, ROWS - 1, ROWS, 2 * ROWS + 5])
 def test_a_product_of_matrices_is_that_of_its_tiles(
     rows: int, rank: int, kind: str
 ) -> None:

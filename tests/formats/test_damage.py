@@ -18,6 +18,7 @@ import oracle
 import pytest
 import torch
 from inside import inside
+from paths import IS_THOROUGH
 
 from ckpt import formats
 from ckpt.model.places import Checksum, Range
@@ -169,12 +170,11 @@ def verdict(path: str, folder: Path) -> str:
 @pytest.mark.parametrize(
     ("source", "command"),
     [
-        # Each source and each command every day, three pairs of ten.
-        pytest.param(
-            source, command, marks=[] if (at + 3 * row) % 10 < 3 else pytest.mark.slow
-        )
+        # Each source and each command, three pairs of ten.
+        (source, command)
         for row, source in enumerate(SOURCES)
         for at, command in enumerate(COMMANDS)
+        if IS_THOROUGH or (at + 3 * row) % 10 < 3
     ],
 )
 def test_no_writer_makes_damage_look_intact(

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import inside
 from needs import skip_without
-from paths import many
+from paths import IS_THOROUGH, many
 from process import SAMPLES, check_error, ckpt
 from torch import nn
 
@@ -1198,7 +1198,8 @@ def flipped(path: Path, tensor: torch.Tensor) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "tolerance", [(), ("--close",), ("--atol", "0.5"), ("--rtol", "0.5")]
+    "tolerance",
+    [(), ("--close",), *([("--atol", "0.5"), ("--rtol", "0.5")] * IS_THOROUGH)],
 )
 @pytest.mark.parametrize("size", [40, 40_000])
 @pytest.mark.parametrize(

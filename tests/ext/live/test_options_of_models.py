@@ -14,6 +14,7 @@ import oracle
 import pytest
 import rewriting
 import torch
+from paths import IS_THOROUGH
 from process import SAMPLES, check_error, ckpt
 from torch import nn
 from typer.main import get_command
@@ -325,14 +326,11 @@ def test_no_file_name_runs_code_or_weakens_a_gate(
         "diff": ["a.pth", "hostile.pth"],
     }
     checked = 0
-    for command, option in options():
-        for value in (
-            "evil.py:x.pth",
-            "called-on-load.pth",
-            "x.pth",
-            "0.pth",
-            "s/a/b/.pth",
-        ):
+    values = ("evil.py:x.pth", "called-on-load.pth", "x.pth", "0.pth", "s/a/b/.pth")
+    for number, (command, option) in enumerate(options()):
+        # All of them in turn: the next option gets the next two.
+        first = 0 if IS_THOROUGH else 2 * number % len(values)
+        for value in (*values[first:], *values[:first])[: 5 if IS_THOROUGH else 2]:
             given = (
                 f"{option}={value}" if option.startswith("--") else f"{option}{value}"
             )

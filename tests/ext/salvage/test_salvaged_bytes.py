@@ -76,7 +76,7 @@ NAMES = ["x.pth", "legacy.pth", "x.safetensors", "x.pt", "x.dcp"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, PART, 1 if IS_THOROUGH else 4))
+@pytest.mark.parametrize("first", range(0, PART, 1 if IS_THOROUGH else 6))
 @pytest.mark.parametrize("name", NAMES)
 def test_every_byte_of_a_file(name: str, first: int, tmp_path: Path) -> None:
     for where in changed(made(name, tmp_path), PART, first):

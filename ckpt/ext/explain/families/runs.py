@@ -5,6 +5,7 @@ averages that are worse than the weights.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from ckpt.evidence.matching import Match
@@ -521,10 +522,12 @@ def _of_count(match: Match, model: Section, case: Case) -> Iterator[Statement]:
     """
     roles = case.survey.roles
     held = set(match.indices)
-    count = sum(
-        roles[index].role in ("parameter", "unknown") and not name.endswith(_BUFFERS)
+    counts = Counter(
+        roles[index].role
         for index, name in zip(model.indices, model.names(), strict=True)
+        if not name.endswith(_BUFFERS)
     )
+    count = counts["parameter"] + counts["unknown"]
     sure = tuple(
         name
         for index, name in zip(model.indices, model.names(), strict=True)
@@ -538,11 +541,14 @@ def _of_count(match: Match, model: Section, case: Case) -> Iterator[Statement]:
     rest += "parameters."
     if lacking == 1:
         rest = "The other one is frozen, or is a buffer that only looks like one."
+    label = show(model.name, 60) or "the model"
+    held_of = f"{count:,} parameters of {label}"
+    if counts["unknown"]:
+        held_of = f"{count:,} tensors of {label} that may be parameters"
     yield Statement(
         f"{show(match.optimizer.name, 60) or 'The optimizer'} has "
-        f"{len(match.indices):,} of the {count:,} tensors of "
-        f"{show(model.name, 60) or 'the model'} that may be parameters. {rest} The "
-        f"shapes of its state do not tell all of them apart.{end}",
+        f"{len(match.indices):,} of the {held_of}. {rest} The shapes of its state do "
+        f"not tell all of them apart.{end}",
         sure,
     )
 
