@@ -23,7 +23,7 @@ from inside import folder_of
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 
 def ran(found: Answered, begin: str, **names: Any) -> dict[str, Any]:

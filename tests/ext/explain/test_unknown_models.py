@@ -19,7 +19,7 @@ from inside import folder_of
 from process import ckpt
 from torch import Tensor, nn
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 Shapes = dict[str, tuple[int, ...]]
 
