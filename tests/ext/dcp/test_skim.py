@@ -18,7 +18,6 @@ import opcodes as op
 import oracle
 import paths
 import pytest
-from paths import IS_THOROUGH
 import torch
 import train_dcp
 from metadata import made
@@ -518,7 +517,7 @@ def test_a_frame_that_ends_inside_an_entry_that_is_skimmed() -> None:
     bare, ends = without_frames(data)
     assert content(data, skimmed=True)
     assert len(ends) > 2
-    for shift in range(1, 200, 1 if IS_THOROUGH else 4):
+    for shift in range(1, 200, 1 if paths.IS_THOROUGH else 4):
         second = (
             bare.index(b"\x8c", ends[0] + shift) + 1
         )  # inside of an opcode with a length

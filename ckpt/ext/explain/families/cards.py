@@ -96,6 +96,7 @@ def of_state(text: str, case: Case) -> Iterator[Statement]:
     """Say whether a file has what a run needs to go on."""
     del text
     told = []
+    # A GAN saves two optimizers, and one of them may have lost its state.
     for section in case.optimizers:
         facts = optimizer_facts(section)
         kind = "" if facts is None or facts.family is None else f", {facts.family}"
@@ -155,6 +156,7 @@ def _number_statement(section: Section, case: Case) -> Statement:
     """Say how many parameters and buffers a model has, and of which type."""
     roles = [case.survey.roles[index].role for index in section.indices]
     sizes = [prod(entry.tensor.shape) for entry in section.entries]
+    # People ask for what is trained: the statistics of norms are counted apart.
     buffers = sum(
         size for size, role in zip(sizes, roles, strict=True) if role == "buffer"
     )
@@ -185,6 +187,7 @@ def of_types(text: str, case: Case) -> Iterator[Statement]:
         ("bfloat16", "In bfloat16, which has the range of float32 and fewer digits:"),
         ("float32", "In float32, which gives back no digit that was lost before:"),
     ):
+        # A file that has the type already needs no copy.
         if types != {name}:
             yield from command_statements(said, case.plan(("convert", "--dtype", name)))
     yield Statement(
@@ -247,6 +250,7 @@ def of_versions(text: str, case: Case) -> Iterator[Statement]:
         f"{own}torch.save writes no version of torch into a file, so nothing but what "
         "a program adds can tell it."
     )
+    # Of the formats of torch.save the legacy one alone has views of storages.
     if traits.has_views:
         yield Statement(
             f"The format is {traits.label}, which every version of torch reads."
@@ -309,6 +313,7 @@ def of_safety(text: str, case: Case) -> Iterator[Statement]:
 def of_intactness(text: str, case: Case) -> Iterator[Statement]:
     """Say whether the bytes of a file are whole, by `ckpt verify`."""
     del text
+    # Damage says all: a finding about what is left would hide it.
     if case.damage:
         yield from case.damage
         return
@@ -392,12 +397,14 @@ def of_model(text: str, case: Case) -> Iterator[Statement]:
     if named:
         yield Statement(f"It records: {and_more(named, 4)}.")
     yield from _settings_statements(case)
+    # Said only where nothing above answered: a class in a key is an answer.
     if origin is None and not named and not settings_places(case):
         yield Statement(
             "Nothing in it names its class or its settings: torch.save of a state dict "
             "keeps names and shapes alone. The program that saved it has the class, "
             "and these names say which of its models it is."
         )
+    # A teacher has the names of its student: one of them shows the model.
     for section in case.survey.candidates[:1]:
         names = section.names()
         words = Counter(name.partition(".")[0] for name in names)
@@ -421,6 +428,7 @@ def _depth_statements(names: tuple[str, ...] | list[str]) -> Iterator[Statement]
     blocks: dict[str, set[int]] = {}
     weights: Counter[str] = Counter()
     for name in names:
+        # Up to the first number: `layer1.0.conv1` counts the blocks, not their layers.
         found = _NUMBERED.match(name)
         if found is not None:
             blocks.setdefault(found[1], set()).add(int(found[2]))
@@ -472,6 +480,7 @@ def of_outputs(text: str, case: Case) -> Iterator[Statement]:
             and len(entry.tensor.shape) > 1
             and HEAD_WORDS.search(name.rpartition(".")[0])
         }
+        # A word such as `fc` in each block is no head of the model.
         if 0 < len(heads) <= _SHOWN:
             shown = [f"{show(name, 80)} {count:,}" for name, count in heads.items()]
             yield Statement(
@@ -487,6 +496,7 @@ def of_loading(text: str, case: Case) -> Iterator[Statement]:
     yield from case.damage
     yield from finding_statements(case.at_least("warning"))
     load = case.survey.load
+    # With several models the line below the answer names each of them.
     if len(case.survey.candidates) != 1:
         return
     if load.model is not None:
@@ -563,6 +573,7 @@ def of_merged(text: str, case: Case) -> Iterator[Statement]:
     names = [name for part in case.survey.candidates for name in part.names()]
     marked = [name for name in names if _OF_LORA.search(name)]
     path = pasted_path(case.survey.path)
+    # A file of an adapter alone, and a base with its adapter in one file, read alike.
     if marked and len(marked) == len(names):
         whole = list(of_adapter_alone(case))
         if whole:
@@ -623,6 +634,7 @@ def of_base(text: str, case: Case) -> Iterator[Statement]:
     if named:
         yield Statement(f"This file records: {and_more(named, 4)}.")
         return
+    # The family of a model is no base, but it narrows the search for one.
     origin = name_origin(case.survey)
     named_origin = "" if origin is None else f" {origin_opening(origin)} {origin}."
     yield Statement(

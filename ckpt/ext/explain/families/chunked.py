@@ -49,6 +49,7 @@ def _pair(
     # A list of single layers, `0.weight`, has no blocks: it is a module deeper.
     if len(parsed) < _LEAST or len(lists) != 1:
         return None
+    # As in `layers.0.1.weight`, where the second number is a layer of a Sequential.
     if not any("." in found["rest"] for found in parsed.values()):
         return None
     (place,) = lists
@@ -70,6 +71,7 @@ def _pair(
         if other not in others or chunks.setdefault(block, chunk) != chunk:
             return None
         partners[name] = other
+    # dinov2 fills one chunk after the other, so the chunks never go back.
     ordered = [chunks[block] for block in sorted(chunks)]
     if ordered != sorted(ordered) or ordered[0] != 0 or not _follows(chunks, others):
         return None

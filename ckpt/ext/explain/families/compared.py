@@ -54,6 +54,7 @@ def compared_statements(
     ]
     total = counted_noun(len(report.rows), "tensor")
     yield Statement(f"Of {total} in both files together: {and_more(told + alone, 8)}.")
+    # The shorter list is the one that tells: two heads, or all but two frozen layers.
     changed = [row.name for row in report.rows if row.status == "changed"]
     same = [row.name for row in report.rows if row.status == "same"]
     if changed and same:
@@ -80,6 +81,7 @@ def compared_statements(
     ]
     if values:
         yield Statement(f"Values that differ: {and_more(values, 6)}.")
+    # The command that is printed below lists the others.
     for part in report.not_compared[:1]:
         yield Statement(f"Not compared: {show(part, 200)}.")
     yield from finding_statements(report.findings)
@@ -104,6 +106,7 @@ def _at_other_places(
         (first, report.before, pair.before),
         (second, report.after, pair.after),
     )
+    # Both below keys, or both at the root, load alike and need no word.
     inner = [row for row in sides if row[2].path]
     outer = [row for row in sides if not row[2].path]
     if len(inner) != 1 or len(outer) != 1:

@@ -44,6 +44,7 @@ def of_best(text: str, case: Case) -> Iterator[Statement]:
         if 0 < len(value.path) <= _DEEPEST
         and type(value.node) in (int, float)
         and isinstance(value.node, (int, float))
+        # A metric that was never measured is infinity.
         and abs(value.node) < 1e300
         and _METRIC.search(str(value.path[-1]))
         and not any("optim" in str(key).lower() for key in value.path)
@@ -70,6 +71,7 @@ def of_best(text: str, case: Case) -> Iterator[Statement]:
     ]
     for best_name, number in best[:1]:
         own = epochs.get(best_name.rpartition(".")[2].removeprefix("best_"))
+        # Programs count an epoch before or after they save it.
         if own is not None and own not in (number, number + 1):
             yield Statement(
                 f"The best so far was {show(best_name, 60)} {number:,}, and this file "
@@ -107,6 +109,7 @@ def best_of_callbacks(case: Case) -> Statement | None:
     own = os.path.basename(case.survey.path)
     counted = and_more([f"{show(name, 40)} {count:,}" for name, count in counters], 2)
     begin = f"ModelCheckpoint recorded {show(best_name, 100)} as the best{watched}"
+    # Compared by the last part alone: a run is copied, and its folder is another one.
     if best_name == own:
         return Statement(f"{begin}: that is this file.")
     numbers = {int(number) for number in _NUMBER.findall(best_name)}

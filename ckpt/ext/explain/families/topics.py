@@ -262,6 +262,7 @@ def of_topics(text: str, case: Case, *, first: bool = False) -> Iterator[Stateme
     """
     if not asks(text):
         return
+    # A topic whose part has nothing to say of this file leaves the room to the next.
     told = 0
     # Two topics may say one thing: the ends of a model, its settings.
     said: list[Statement] = []
