@@ -36,7 +36,7 @@ from ckpt.ext.explain import (
     search,
 )
 from ckpt.ext.explain.case import Answer, Older, Statement
-from ckpt.ext.explain.families.asking import asks
+from ckpt.ext.explain.families.asking import is_asking
 from ckpt.ext.explain.families.compared import asks_to_compare, compared_statements
 from ckpt.ext.explain.families.gradients import OF_GRADIENTS
 from ckpt.ext.explain.families.paths import (
@@ -176,7 +176,7 @@ def command(
         return _write_explanation(found, json=json)
     # Only an error of DDP asks which parameters moved between two saves.
     older = paths[0] if len(paths) > 1 else None
-    if older is not None and not has_error(found.text) and asks(found.text):
+    if older is not None and not has_error(found.text) and is_asking(found.text):
         compared = _explain_two(found, older, paths[1], limits)
         return _write_explanation(compared, json=json)
     if older is not None and (
@@ -591,7 +591,7 @@ def _explain_two(
     about = second
     is_of_sizes = asks_of_sizes(found.text)
     if is_of_sizes:
-        surveys = [_survey_of(path, limits) for path in (first, second)]
+        surveys = [Survey(report.before), Survey(report.after)]
         about = larger_of(surveys)
         rows.insert(0, sizes_statement(surveys))
     told: tuple[Statement, ...] = ()
@@ -600,11 +600,6 @@ def _explain_two(
         answered = _explain_path(found, about, request).answer
         told = () if answered is None else answered.statements
     return found._replace(page=None, message=None, answer=Answer(about, (*rows, *told)))
-
-
-def _survey_of(path: str, limits: Limits) -> Survey:
-    with opened(path, limits, tell=False) as checkpoint:
-        return with_model(checkpoint, None)
 
 
 def _are_one(path: str, other: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ckpt.commands.inspect.numbering import numbering_lines
 from ckpt.ext.explain import Explanation, Page, has_error, has_warning
 from ckpt.ext.explain.case import Answer, Shapes, Statement
-from ckpt.ext.explain.families.asking import asks
+from ckpt.ext.explain.families.asking import is_asking
 from ckpt.model.text import and_more, show
 from ckpt.surface.text.lines import (
     Line,
@@ -91,7 +91,7 @@ def answer_lines(found: Explanation, width: int | None) -> list[Line]:
     head = show(f"{answer.path}: ", None) if answer.path else ""
     is_error = has_error(found.text) or has_warning(found.text)
     title = _NO_PAGE if is_error else _NO_ERROR
-    if not is_error and asks(found.text):
+    if not is_error and is_asking(found.text):
         title = _QUESTION
     if found.page is not None:
         title = found.page.title

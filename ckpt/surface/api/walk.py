@@ -101,8 +101,8 @@ def found(
         else:
             yield (
                 _of_file(path, os.path.basename(path), plugins, typed=True)
-                # What is not there is no file of another kind: a typing error in a gate
-                # must not let it pass.
+                # A path that is not there is no file of another kind: a typing error in
+                # a gate must not let it pass.
                 if picked and os.path.exists(path)
                 else Found(path)
             )

@@ -26,13 +26,13 @@ _BORDER = re.compile(
 )
 
 
-def apart(text: str) -> str:
+def separate_scripts(text: str) -> str:
     """Return a text with a space between Chinese and other words, where Chinese has
     none: the patterns look for whole words.
     """
     return _BORDER.sub(" ", text)
 
 
-def asks(text: str) -> bool:
+def is_asking(text: str) -> bool:
     """Tell whether a short text asks something."""
     return len(text) <= _LONGEST and _ASKS.search(text) is not None

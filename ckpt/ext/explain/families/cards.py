@@ -30,7 +30,7 @@ from ckpt.ext.explain.families.merging import (
     of_adapter_alone,
     of_model_with_adapter,
 )
-from ckpt.ext.explain.families.recorded import settings_places
+from ckpt.ext.explain.families.recorded import settings_command, settings_places
 from ckpt.ext.explain.families.runs import counted_schedules, recorded_counters
 from ckpt.ext.explain.origins import config_of, name_origin, origin_opening
 from ckpt.model.checkpoint import looks_of
@@ -38,7 +38,6 @@ from ckpt.model.text import (
     and_more,
     counted_noun,
     pasted_path,
-    shell_word,
     show,
     size_text,
 )
@@ -78,14 +77,11 @@ def _kind_text(kind: str) -> str:
 
 def _settings_statements(case: Case) -> Iterator[Statement]:
     """Name the place of the settings of a run, with the command that shows them."""
-    places = settings_places(case)
-    path = pasted_path(case.survey.path)
-    word = shell_word(places[0]) if places and not places[0].startswith("-") else None
-    if word is not None and path is not None:
+    found = settings_command(case)
+    if found is not None:
+        place, command = found
         yield Statement(
-            f"The settings of the run are in {show(places[0], 60)}:",
-            (),
-            f"ckpt get {path} {word}",
+            f"The settings of the run are in {show(place, 60)}:", (), command
         )
 
 

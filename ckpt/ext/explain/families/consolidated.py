@@ -40,7 +40,7 @@ def of_not_consolidated(found: re.Match[str], case: Case) -> Iterator[Statement]
         if facts is None:
             continue
         label = show(section.name, 80) or "The root of this file"
-        # What may be a buffer does not make the state a part of one.
+        # A tensor that may be a buffer does not make the state a part of one.
         if facts.parameters < roles["parameter"]:
             yield Statement(
                 f"{label} has {counted_noun(facts.parameters, 'parameter')}, beside "

@@ -110,7 +110,7 @@ def _meaning_of(word: str, case: Case) -> Statement | None:
         if entry.name == word or entry.name.endswith(f".{word}")
     ]
     keys = {str(key) for key, _ in children_of(case.survey.checkpoint.root)}
-    # What the file has comes first: its shape says more than the word.
+    # The tensor of the file comes first: its shape says more than the word.
     if found:
         index, entry = found[0]
         role = case.survey.roles[index].role

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.families.content import of_finished
-from ckpt.ext.explain.families.recorded import settings_places
+from ckpt.ext.explain.families.recorded import settings_command
 from ckpt.ext.explain.families.runs import recorded_counters
-from ckpt.model.text import and_more, pasted_path, shell_word, show
+from ckpt.model.text import and_more, show
 from ckpt.tree.find import children_of
 
 _METRIC = re.compile(
@@ -215,18 +215,15 @@ def of_settings_asked(text: str, case: Case) -> Iterator[Statement]:
             lacking.append(show(word, 40))
     if told:
         yield Statement(f"This file records: {and_more(told, _MOST)}.")
-    places = settings_places(case)
-    path = pasted_path(case.survey.path)
-    place = shell_word(places[0]) if places and not places[0].startswith("-") else None
+    found = settings_command(case)
     if lacking:
         yield Statement(
             f"No key of it names {and_more(lacking, 4)}, under a name that ckpt knows."
         )
-    if place is not None and path is not None:
+    if found is not None:
+        place, command = found
         yield Statement(
-            f"All settings of the run are in {show(places[0], 60)}:",
-            (),
-            f"ckpt get {path} {place}",
+            f"All settings of the run are in {show(place, 60)}:", (), command
         )
     elif not told and not lacking:
         held = [str(key) for key, _ in children_of(case.survey.checkpoint.root)]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from ckpt.evidence.loading import load_of, string_literal
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import Case, Statement, trust_text
-from ckpt.ext.explain.families.asking import asks
+from ckpt.ext.explain.families.asking import is_asking
 from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -52,7 +52,9 @@ _SHOWN = 6
 
 def asks_of_part(text: str) -> bool:
     """Tell whether a text asks how to take a part out of a file."""
-    return asks(text) and bool(_ASKS_FOR_PART.search(text) and _ASKS_HOW.search(text))
+    return is_asking(text) and bool(
+        _ASKS_FOR_PART.search(text) and _ASKS_HOW.search(text)
+    )
 
 
 def of_asked_part(text: str, case: Case) -> Iterator[Statement]:

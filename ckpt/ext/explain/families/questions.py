@@ -20,7 +20,7 @@ from ckpt.ext.explain.case import (
     keys_text,
     trust_text,
 )
-from ckpt.ext.explain.families.asking import apart
+from ckpt.ext.explain.families.asking import separate_scripts
 from ckpt.ext.explain.families.averages import asks_of_averages, of_averages
 from ckpt.ext.explain.families.beginnings import load_into_statement
 from ckpt.ext.explain.families.content import of_finished
@@ -90,7 +90,7 @@ def is_question(text: str) -> bool:
     """
     if len(text) > _LONGEST or _ERROR.search(text) is not None:
         return False
-    text = apart(text)
+    text = separate_scripts(text)
     return (
         asks_of_topic(text)
         or asks_of_new_start(text)
@@ -119,7 +119,7 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     # With an error the question is another one.
     if len(text) > _LONGEST or _ERROR.search(text) is not None:
         return
-    text = apart(text)
+    text = separate_scripts(text)
     asks_of_nan = _NAN.search(text) is not None and _GOES_ON.search(text) is not None
     if asks_of_nan and case.not_finite:
         yield from not_finite_statements(case)

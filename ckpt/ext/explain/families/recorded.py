@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.message import Mismatch
-from ckpt.model.text import and_more, show
+from ckpt.model.text import and_more, pasted_path, shell_word, show
 
 _OF_SETTINGS = re.compile(
     r"(?:^|[._])(?:config|configs|cfg|args|model_args|opt|opts|options|hparams"
@@ -107,6 +107,19 @@ def _in_yaml(size: int, case: Case) -> list[str]:
             if int(match[2]) == size and not _OF_TRAINING.search(match[1].lower()):
                 named[f"{match[1]} in {value.name}"] = None
     return list(named)
+
+
+def settings_command(case: Case) -> tuple[str, str] | None:
+    """The place of the settings of a run, and the command that shows them; or None
+    where there are none, or a shell cannot take their name.
+    """
+    places = settings_places(case)
+    path = pasted_path(case.survey.path)
+    # A name that begins with a dash would be an option.
+    word = shell_word(places[0]) if places and not places[0].startswith("-") else None
+    if word is None or path is None:
+        return None
+    return places[0], f"ckpt get {path} {word}"
 
 
 def settings_places(case: Case) -> list[str]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from ckpt.ext.explain.case import Case, Statement
-from ckpt.ext.explain.families.asking import asks
+from ckpt.ext.explain.families.asking import is_asking
 from ckpt.ext.explain.families.averages import of_no_averages, of_own_averages
 from ckpt.ext.explain.families.cards import (
     of_adapter,
@@ -251,7 +251,7 @@ _TOPICS = (
 
 def asks_of_topic(text: str, *, first: bool = False) -> bool:
     """Tell whether a short text asks for something that a file may say of itself."""
-    return asks(text) and any(
+    return is_asking(text) and any(
         topic.words.search(text) for topic in _TOPICS if topic.is_first or not first
     )
 
@@ -260,7 +260,7 @@ def of_topics(text: str, case: Case, *, first: bool = False) -> Iterator[Stateme
     """Answer a question by the first topics that it names and that the file has
     something to say to.
     """
-    if not asks(text):
+    if not is_asking(text):
         return
     # A topic whose part has nothing to say of this file leaves the room to the next.
     told = 0
