@@ -153,10 +153,12 @@ def of_place(case: Case) -> Iterator[Statement]:
     )
 
 
-_LATER = re.compile(
-    r"(?i)\b(?:start|beg[aiu]n|resum|continu)\w{0,5}\b[^\n.?]{0,30}"
-    r"\b(?:epoch|step|iteration)s?\b[ :=#]{0,3}(\d{1,9})\b"
+BEGINS_AT = (
+    r"\b(?:start|beg[aiu]n|resum|continu)\w{0,5}\b[^\n.?]{0,30}\b(?:epoch|step"
+    r"|iteration)s?\b[ :=#]{0,3}"
 )
+"""The words before the number at which a run begins."""
+_LATER = re.compile(rf"(?i){BEGINS_AT}(\d{{1,9}})\b")
 
 
 def of_later_starts(text: str, case: Case) -> Iterator[Statement]:

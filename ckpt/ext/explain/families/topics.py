@@ -37,6 +37,7 @@ from ckpt.ext.explain.families.measures import (
     of_settings_asked,
 )
 from ckpt.ext.explain.families.runs import (
+    BEGINS_AT,
     counts_statements,
     frozen_statements,
     of_later_starts,
@@ -79,8 +80,7 @@ def _of_averages(text: str, case: Case) -> Iterator[Statement]:
 
 _TOPICS = (
     _topic(
-        r"\b(?:start|beg[aiu]n|resum|continu)\w{0,5}\b[^\n.?]{0,30}\b(?:epoch|step"
-        r"|iteration)s?\b[ :=#]{0,3}[1-9]",
+        rf"{BEGINS_AT}[1-9]",
         of_later_starts,
         is_first=True,
     ),
