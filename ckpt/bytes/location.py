@@ -12,7 +12,7 @@ from ckpt.bytes.source import File, Source, read_failure_reason, read_limited
 from ckpt.hooks import load_hook
 from ckpt.model.errors import LinkError, NotOpenedError, UnreadableError, UsageError
 from ckpt.model.limits import Limits
-from ckpt.model.names import LazyPattern
+from ckpt.model.names import LazyPattern, without_index
 from ckpt.model.text import show
 
 Links = Literal["file", "cache", "no"]
@@ -372,7 +372,7 @@ def _split_ending(path: str, endings: Sequence[str]) -> tuple[str, str]:
     if os.path.isdir(path):
         own = next((ending for ending in endings if path.endswith(ending)), "")
         return path.removesuffix(own), own
-    stem, own = os.path.splitext(path.removesuffix(".index.json"))
+    stem, own = os.path.splitext(without_index(path))
     # `epoch_3.pth.tar`: no archive, but the way of many old training scripts to call a
     # checkpoint.
     if own == ".tar":

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ckpt.model.checkpoint import Checkpoint
-from ckpt.model.names import LazyPattern
+from ckpt.model.names import LazyPattern, without_index
 from ckpt.model.nodes import Node
 from ckpt.tree.find import children_of
 
@@ -22,9 +22,9 @@ it.
 """
 _WEIGHTS = LazyPattern(
     r"(?P<stem>model|pytorch_model|diffusion_pytorch_model)(?:-\d{5}-of-\d{5})?"
-    r"(?:\.(?P<variant>\w{1,40}))?\.(?:safetensors|bin)(?:\.index\.json)?"
+    r"(?:\.(?P<variant>\w{1,40}))?\.(?:safetensors|bin)"
 )
-"""A file of weights, or the index of its shards, with the variant of the weights."""
+"""A file of weights, with the variant of the weights."""
 _INDEX_OF_DIFFUSERS = "diffusion_pytorch_model.safetensors.index.json"
 _IMPLEMENTATION = LazyPattern(r"[a-z0-9_|]{1,60}")
 """An implementation that a library has itself. `ORG/NAME` is fetched, and run."""
@@ -134,7 +134,7 @@ def _package_and_variant(file: str) -> tuple[str, str] | None:
     """Return the package that looks for a file of weights, and the variant that it has
     to be asked for, such as `fp16`; or None for a file by another name.
     """
-    match = _WEIGHTS.fullmatch(file)
+    match = _WEIGHTS.fullmatch(without_index(file))
     if match is None:
         return None
     return _PACKAGES[match["stem"]], match["variant"] or ""

@@ -20,7 +20,7 @@ from ckpt.formats.common.refused import (
 from ckpt.formats.common.steps import steps_in
 from ckpt.formats.common.tar import names_seen
 from ckpt.formats.common.zip_layout import begins_as_torch
-from ckpt.formats.format import HEAD_BYTES, INDEXES, PICKLE, WEIGHTS, Format, Probe
+from ckpt.formats.format import HEAD_BYTES, PICKLE, WEIGHTS, Format, Probe
 from ckpt.formats.programs import folder_of, keras_of, program_of
 from ckpt.formats.zarr import AS_DIST, ZARR, has_arrays
 from ckpt.model.checkpoint import Checkpoint, Traits
@@ -33,6 +33,7 @@ from ckpt.model.errors import (
     UnsupportedError,
 )
 from ckpt.model.limits import Limits
+from ckpt.model.names import is_index
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
 _SMALL = 1 << 20
@@ -519,7 +520,7 @@ def _directory_error(folder: Location) -> CkptError:
         count = counted_noun(len(files), "checkpoint file")
         held = f"at least {count}" if unread else count
         # Reached where the extension that reads folders was taken out.
-        indexes = [name for name in names if name.endswith(INDEXES)]
+        indexes = [name for name in names if is_index(name)]
         if indexes:
             index = pasted_path(f"{folder.name.rstrip('/')}/{indexes[0]}") or indexes[0]
             return FolderError(

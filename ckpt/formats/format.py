@@ -15,6 +15,7 @@ from ckpt.formats.common.archive import Archive, read_archive
 from ckpt.model.checkpoint import Checkpoint, Entry, RecordedFile, Traits
 from ckpt.model.dtypes import DType
 from ckpt.model.limits import Budget, Limits
+from ckpt.model.names import is_index
 from ckpt.model.rows import NamedTuple
 
 if TYPE_CHECKING:  # what writes is not loaded by who reads
@@ -267,8 +268,6 @@ def no_checksums(
 TORCH = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
 SAFETENSORS = (".safetensors", ".sft")
 PICKLE = (".pkl", ".pickle", ".joblib")
-INDEXES = (".safetensors.index.json", ".bin.index.json")
-"""Endings of an index of shards."""
 DISTRIBUTED = ".distcp"
 """The ending of the data files of a distributed checkpoint: none of them is a
 checkpoint of its own.
@@ -280,9 +279,12 @@ CHECKPOINTS = (*WEIGHTS, ".index.json", ".pth.tar", ".th")
 """A file with one of these that is no checkpoint is an error."""
 PERHAPS = (".pkl", ".zip", ".nemo", ".joblib", ".tar", ".pt2", ".ptl")
 """Files with these are often something else."""
-
-
 HEAD_BYTES = 4096
+
+
+def has_checkpoint_name(path: str) -> bool:
+    """Tell whether a path has the ending of a checkpoint or of an index."""
+    return path.lower().endswith(CHECKPOINTS) or is_index(path)
 
 
 class Probe:

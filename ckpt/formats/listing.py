@@ -15,7 +15,7 @@ from ckpt.model.checkpoint import Checkpoint, Declared, DeclaredSection, Entry, 
 from ckpt.model.dtypes import BY_NAME, DType
 from ckpt.model.errors import UnreadableError, about
 from ckpt.model.limits import Budget, Limits, json_list, json_object, parse_json
-from ckpt.model.names import Key, NamedKey, Path
+from ckpt.model.names import Key, NamedKey, Path, is_index
 from ckpt.model.tensors import Composite, Storage, Tensor, tensor_ref
 from ckpt.model.text import Json, show
 
@@ -30,7 +30,7 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
     """
     location = locate(path)
     # An index of shards is JSON too, and other readers open it.
-    if location.is_folder() or path.endswith(".index.json"):
+    if location.is_folder() or is_index(path):
         return None
     with about(path):
         with closing(location.open()) as source:
@@ -75,7 +75,7 @@ def open_documents(path: str, limits: Limits) -> list[dict[str, Json]] | None:
     reader to check.
     """
     location = locate(path)
-    if location.is_folder() or not location.is_file() or path.endswith(".index.json"):
+    if location.is_folder() or not location.is_file() or is_index(path):
         return None
     with closing(location.open()) as source:
         if not source.size or source.read(0, 1) != b"{":

@@ -69,6 +69,53 @@ class LazyPattern:
         return self._compiled_pattern.sub(replace, text)
 
 
+_INDEX = LazyPattern(
+    r"(?s)(?P<stem>.*)(?P<ending>\.(?:safetensors|bin))"
+    r"(?P<older>\.\w{1,40})?\.index(?P<variant>\.\w{1,40})?\.json"
+)
+"""transformers and diffusers put the variant of the weights behind `index`, and did put
+it before.
+"""
+
+
+def is_index(path: str) -> bool:
+    """Tell whether a path has the name of an index of shards:
+    `model.safetensors.index.json`, or for a variant
+    `model.safetensors.index.fp16.json`.
+    """
+    if path.endswith(".index.json"):
+        return True
+    # Most names end otherwise, and ask for no pattern.
+    return path.endswith(".json") and _INDEX.fullmatch(path) is not None
+
+
+def without_index(path: str) -> str:
+    """The path of an index as the path of one file with its weights:
+    `model.safetensors.index.fp16.json` -> `model.fp16.safetensors`. Other paths stay.
+    """
+    match = _INDEX.fullmatch(path) if path.endswith(".json") else None
+    if match is None:
+        return path.removesuffix(".index.json")
+    variant = match["variant"] or match["older"] or ""
+    return f"{match['stem']}{variant}{match['ending']}"
+
+
+def index_of(weights: str) -> str:
+    """The name of an index, as transformers and diffusers look for it, for shards of
+    the weights in one file of this name: `model.fp16.safetensors` ->
+    `model.safetensors.index.fp16.json`.
+    """
+    stem, _, variant = weights.partition(".")
+    variant, _, ending = variant.rpartition(".")
+    if stem in _OF_HUGGING_FACE and re.fullmatch(r"\w{1,40}", variant):
+        return f"{stem}.{ending}.index.{variant}.json"
+    return f"{weights}.index.json"
+
+
+_OF_HUGGING_FACE = ("model", "pytorch_model", "diffusion_pytorch_model")
+"""The beginnings of the names of weights that may be followed by a variant."""
+
+
 def dotted_name(path: Sequence[Key]) -> str:
     """The name of a path: its keys joined with dots. Two paths may share one name."""
     return ".".join([key if type(key) is str else str(key) for key in path])

@@ -84,6 +84,18 @@ def test_a_variant_is_asked_for_by_its_name(
     assert (found is None) if line is None else (found or "").endswith(f'base", {line}')
 
 
+def test_the_variant_of_shards_is_asked_for(tmp_path: Path) -> None:
+    shard = "model.fp16-00001-of-00001.safetensors"
+    a_folder(tmp_path / "base", LLAMA, shard)
+    index = {
+        "weight_map": {"model.embed_tokens.weight": shard, "lm_head.weight": shard}
+    }
+    path = tmp_path / "base/model.safetensors.index.fp16.json"
+    path.write_text(json.dumps(index))
+
+    assert (line_of(tmp_path / "base") or "").endswith('base", variant="fp16")')
+
+
 def test_a_part_of_diffusers(tmp_path: Path) -> None:
     a_folder(tmp_path / "unet", UNET, "diffusion_pytorch_model.safetensors")
     assert (

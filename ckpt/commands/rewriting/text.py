@@ -20,6 +20,7 @@ from ckpt.commands.rewriting.report import (
 )
 from ckpt.evidence.extras import ExtraKind, what_they_are
 from ckpt.formats.save import SavedFile
+from ckpt.model.names import LazyPattern
 from ckpt.model.text import (
     and_more,
     counted_noun,
@@ -381,13 +382,14 @@ def _opened_by(index: str, carried: Sequence[str]) -> list[Line]:
     the name of their index alone.
     """
     folder, slash, name = index.rpartition("/")
-    if name not in _INDEXES:
+    match = _INDEX.fullmatch(name)
+    if match is None:
         return [
             [
                 (
                     (
-                        f"  from_pretrained looks for {_INDEXES[0]} in a folder (-o "
-                        "FOLDER/model.safetensors)"
+                        "  from_pretrained looks for model.safetensors.index.json in "
+                        "a folder (-o FOLDER/model.safetensors)"
                     ),
                     "dim",
                 )
@@ -397,6 +399,8 @@ def _opened_by(index: str, carried: Sequence[str]) -> list[Line]:
         "  from_pretrained opens the folder "
         f"{whole(show(folder or slash or '.', None))}"
     )
+    if match["variant"]:
+        text += f' with variant="{match["variant"]}"'
     is_whole = any(file.endswith("config.json") for file in carried)
     return [
         [
@@ -410,9 +414,9 @@ def _opened_by(index: str, carried: Sequence[str]) -> list[Line]:
     ]
 
 
-_INDEXES = (
-    "model.safetensors.index.json",
-    "diffusion_pytorch_model.safetensors.index.json",
+_INDEX = LazyPattern(
+    r"(?:model|diffusion_pytorch_model)\.safetensors\.index(?:\.(?P<variant>\w{1,40}))?"
+    r"\.json"
 )
 """The indexes that transformers and diffusers look for."""
 _LISTED = 6

@@ -19,6 +19,7 @@ from ckpt.commands.verify.published import Compared, best_name, report_of
 from ckpt.commands.verify.verify import VerifyReport
 from ckpt.model.errors import CkptError, LinkError, NotOpenedError, UsageError
 from ckpt.model.limits import Limits
+from ckpt.model.names import is_index
 from ckpt.model.rows import NamedTuple
 
 _BLOCK = 1 << 23
@@ -89,7 +90,7 @@ def compared_with_published(
     missing = [name for name in listing.files if name not in named] if is_folder else []
     extra = [name for name in named if name not in listing.files]
     report = report_of(path, listing.where, rows, missing, extra, links)
-    if is_folder or not path.endswith(".index.json"):
+    if is_folder or not is_index(path):
         return report
     return report._replace(
         not_checked=(

@@ -12,7 +12,7 @@ from ckpt.commands.verify.verify import Problem, VerifyReport
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import counted_noun, show, show_folded_names
 
-_SHARD = re.compile(r"(.*)-[0-9]{5}-of-([0-9]{5}\.[a-z]+)")
+_SHARD = re.compile(r"(.*)-[0-9]{5}-of-([0-9]{5}(?:\.\w{1,40})?\.[a-z]+)")
 _SHOWN = 3
 
 

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ckpt.bytes.location import Location
-from ckpt.formats.format import DISTRIBUTED, INDEXES, Probe
+from ckpt.formats.format import DISTRIBUTED, Probe
 from ckpt.model.errors import NotOpenedError, UnreadableError
+from ckpt.model.names import is_index, without_index
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, show
 
@@ -199,7 +200,7 @@ def is_tag(name: str) -> bool:
 
 
 _STEMS = ("model", "pytorch_model", "diffusion_pytorch_model", "adapter_model")
-_VARIANT = r"(" + "|".join(_STEMS) + r")\.(\w{1,20})\.(safetensors|bin)"
+_VARIANT = r"(" + "|".join(_STEMS) + r")\.(\w{1,40})\.(safetensors|bin)"
 _NUMBERED = r"(?:pytorch_)?model_(\d+)\.(?:safetensors|bin)"
 _FULL = r"pytorch_model_fsdp((?:_\d{1,4})?)\.bin"
 """The whole state dict of a model under FSDP (FULL_STATE_DICT), as accelerate and the
@@ -225,7 +226,7 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
     comes last, for the Trainer puts the model that it loads beside it. Raises
     UnreadableError where two files are as good.
     """
-    indexes = [name for name in names if name.endswith(INDEXES)]
+    indexes = [name for name in names if is_index(name)]
     singles = [
         f"{stem}.{ending}"
         for ending in ("safetensors", "bin")
@@ -234,11 +235,15 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
         if f"{stem}.{ending}" in names and (stem, ending) != ("model", "bin")
     ]
     variants = [name for name in names if re.fullmatch(_VARIANT, name)]
+    of_variants = [
+        name for name in indexes if re.fullmatch(_VARIANT, without_index(name))
+    ]
+    indexes = [name for name in indexes if name not in of_variants]
     full = sorted(
         (name for name in names if re.fullmatch(_FULL, name)),
         key=lambda name: (len(name), name),
     )
-    every = [*indexes, *singles, *variants, *full]
+    every = [*indexes, *singles, *variants, *of_variants, *full]
     # From the best kind to the last one; within a kind, several files are refused.
     kinds = (
         [name for name in singles if name.endswith(".safetensors")],
@@ -246,7 +251,9 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
         singles,
         indexes,
         [name for name in variants if name.endswith(".safetensors")],
+        [name for name in of_variants if "safetensors" in name],
         variants,
+        of_variants,
     )
     for pick in kinds:
         if len(pick) > 1:

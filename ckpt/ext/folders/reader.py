@@ -22,11 +22,12 @@ from ckpt.formats.common.file_set import FileSet, is_damage, not_read
 from ckpt.formats.common.merge import merge_members
 from ckpt.formats.common.mixed_steps import find_difference, refuse_mixed
 from ckpt.formats.common.parallel import llama_in, notice_of
-from ckpt.formats.format import INDEXES, Check, ChecksumReport, List, Probe
+from ckpt.formats.format import Check, ChecksumReport, List, Probe
 from ckpt.model.account import Absence, Notice
 from ckpt.model.checkpoint import Checkpoint, Member, RecordedFile, Traits
 from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.model.limits import Budget, Limits, parse_json
+from ckpt.model.names import is_index
 from ckpt.model.nodes import Node, dict_of
 from ckpt.model.rows import replace
 from ckpt.model.text import Json, and_more, show
@@ -181,7 +182,7 @@ def _join_members(
     if len(members) == 1 and not members[0].key:
         only = members[0].checkpoint
         # A folder with one file is that file; an index stands for its folder.
-        is_folder = members[0].file.endswith(INDEXES) or plan.parts[0].shards
+        is_folder = is_index(members[0].file) or plan.parts[0].shards
         path = probe.path if is_folder else only.path
         result = replace(only, path=path, account=only.account.with_notices(*notices))
         if not plan.path:
@@ -414,7 +415,7 @@ def recorded(
             else:
                 name = part.file
                 # The rows of an index are the shards beside it.
-                if name.endswith(INDEXES):
+                if is_index(name):
                     name = name.rpartition("/")[0]
                 files += inner(part.at, name)
         except LimitError:

@@ -25,10 +25,10 @@ from ckpt.ext.prune.naming import (
 )
 from ckpt.ext.prune.removal import is_hidden, is_left_over
 from ckpt.formats.common.sets import is_shard
-from ckpt.formats.format import CHECKPOINTS
+from ckpt.formats.format import has_checkpoint_name
 from ckpt.model.errors import CkptError, NotOpenedError, UnreadableError, UsageError
 from ckpt.model.limits import Budget, Limits, parse_json
-from ckpt.model.names import natural_sort_key
+from ckpt.model.names import is_index, natural_sort_key
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, pasted_path, show
 
@@ -210,7 +210,7 @@ def _candidate_at(
         parsed.number is not None and (not is_folder or name.isdecimal())
     )
     if stat.S_ISLNK(status.st_mode):
-        is_checkpoint = os.path.isdir(path) or name.lower().endswith(CHECKPOINTS)
+        is_checkpoint = os.path.isdir(path) or has_checkpoint_name(name)
         if not (is_counted and is_checkpoint):
             return None
         return Candidate(name, path, parsed, passed_over="a link, which stays")
@@ -254,8 +254,7 @@ def _why_passed_over(
     # A file that is mounted over another one is not this run's.
     if status.st_dev != run.device:
         return "it lies on another disk"
-    is_index = name.lower().endswith(".index.json")
-    if is_shard(name) or is_one_of_several(name) or is_index:
+    if is_shard(name) or is_one_of_several(name) or is_index(name.lower()):
         return "one of the files of a checkpoint in shards"
     if is_called(name):
         return "by its name it is kept apart from a series"
@@ -275,7 +274,7 @@ def _holds_run(identity: Identity) -> bool:
     places: dict[str, Place] = {}
     for member in identity.members:
         above, _, name = member.path.rpartition("/")
-        if not member.is_folder and not name.lower().endswith(CHECKPOINTS):
+        if not member.is_folder and not has_checkpoint_name(name):
             continue
         # By folder: DeepSpeed's inside of one save has one place.
         place = parse_name(name).place
@@ -302,7 +301,7 @@ def _left_over_at(path: str, name: str, parsed: SaveName) -> Candidate | None:
 
 
 def _is_checkpoint(path: str, name: str, limits: Limits, plugins: bool) -> bool:
-    if name.lower().endswith(CHECKPOINTS):
+    if has_checkpoint_name(name):
         return True
     try:
         return formats.is_checkpoint_file(path, limits, plugins=plugins)
@@ -365,7 +364,7 @@ def _holds_saves(folder: str, limits: Limits, plugins: bool) -> bool:
                 entry.name
                 for entry, _ in zip(entries, range(_MOST_LOOKED), strict=False)
                 if entry.is_dir(follow_symlinks=False)
-                or entry.name.lower().endswith(CHECKPOINTS)
+                or has_checkpoint_name(entry.name)
             ]
     except OSError:
         return False

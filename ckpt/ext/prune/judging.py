@@ -14,7 +14,7 @@ from ckpt.commands.verify.api import verify
 from ckpt.evidence.survey import Survey
 from ckpt.ext.prune.finding import TRAINER, Candidate, best_of_trainer, trainer_state
 from ckpt.ext.prune.identity import Identity, identity_of
-from ckpt.formats.format import CHECKPOINTS
+from ckpt.formats.format import has_checkpoint_name
 from ckpt.model.errors import (
     CkptError,
     FolderError,
@@ -173,7 +173,7 @@ def _judge_files(judged: Judged, limits: Limits, plugins: bool) -> Judged:
         if lack is not None:
             return judged._replace(state="damaged", why=f"{label}: {lack}")
         # A pickle of results is no save.
-        is_save = os.path.isdir(item.path) or item.path.lower().endswith(CHECKPOINTS)
+        is_save = os.path.isdir(item.path) or has_checkpoint_name(item.path)
         count += is_save
         others += not is_save
     # A folder without weights may be results of a step: it is no save at all.

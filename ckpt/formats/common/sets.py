@@ -11,8 +11,8 @@ from itertools import islice
 from ckpt.model.rows import NamedTuple
 
 _NAME = (
-    r"(?!shard-\d{5,9}-model-)(?P<stem>.+)-(?P<number>\d{5,9})-of-(?P<of>\d{5,9})(?P<ending>\.(?:safetensors"
-    r"|bin))"
+    r"(?!shard-\d{5,9}-model-)(?P<stem>.+)-(?P<number>\d{5,9})-of-(?P<of>\d{5,9})(?P<ending>(?:\.\w{1,40})?"
+    r"\.(?:safetensors|bin))"
 )
 """The names of a distributed checkpoint in safetensors
 (`shard-00001-model-00001-of-00002`) are not meant.

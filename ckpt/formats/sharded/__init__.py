@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from ckpt.formats.format import INDEXES, Format, Probe
+from ckpt.formats.format import Format, Probe
 from ckpt.model.checkpoint import Traits
+from ckpt.model.names import is_index
 
 
 def sniff(probe: Probe) -> bool:
-    return not probe.is_folder and probe.path.endswith(INDEXES)
+    return not probe.is_folder and is_index(probe.path)
 
 
 def files(probe: Probe) -> None:

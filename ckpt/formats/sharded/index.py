@@ -15,7 +15,7 @@ from ckpt.bytes.location import Location, is_plain_name, names_opened_ahead, rea
 from ckpt.bytes.source import lost_blob
 from ckpt.formats.common.sets import ShardSet, kind_of
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC
-from ckpt.formats.format import INDEXES, Probe
+from ckpt.formats.format import Probe
 from ckpt.formats.sharded.headers import read_shard
 from ckpt.model.account import Notice
 from ckpt.model.checkpoint import names_of
@@ -27,7 +27,7 @@ from ckpt.model.errors import (
     UnreadableError,
 )
 from ckpt.model.limits import Budget, Limits, parse_json
-from ckpt.model.names import natural_sort_key
+from ckpt.model.names import index_of, is_index, natural_sort_key
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -62,7 +62,7 @@ def unindexed(probe: Probe, shards: ShardSet, limits: Limits) -> Layout:
         raise LimitError("the folder holds too many shards", "shards", limits.shards)
     names = sorted(shards.files.values(), key=natural_sort_key)
     places = {name: probe.location.child(name) for name in names}
-    index = f"{shards.stem}{shards.ending}.index.json"
+    index = index_of(f"{shards.stem}{shards.ending}")
     text = (
         f"{show(shards.label, 80)} has no index: transformers and diffusers look for "
         f"{show(index, 80)}"
@@ -237,7 +237,7 @@ def is_one(folder: Location, shards: ShardSet, limits: Limits) -> bool:
     for name in names:
         try:
             location = folder.child(name)
-            if shards.ending != ".safetensors":
+            if not shards.ending.endswith(".safetensors"):
                 if not _begins_well(location):
                     return False
                 continue
@@ -292,7 +292,7 @@ def _read_index(
         if len(places) == limits.shards:
             raise LimitError("the index names too many files", "shards", limits.shards)
         # It could name the first one, and so on without end.
-        if shard.endswith(INDEXES):
+        if is_index(shard):
             raise UnreadableError(
                 f"the index names {show(shard, 80)}, which is an index itself"
             )

@@ -13,6 +13,7 @@ from ckpt.model.account import Notice
 from ckpt.model.checkpoint import Checkpoint, looks_of, names_of
 from ckpt.model.errors import CkptError, LimitError, NotOpenedError
 from ckpt.model.limits import Budget, Limits, parse_json
+from ckpt.model.names import is_index
 from ckpt.model.rows import replace
 from ckpt.model.tensors import Tensor
 from ckpt.model.text import and_more, counted_noun, show
@@ -97,7 +98,7 @@ def _other_indexes(layout: Layout, probe: Probe) -> Iterator[Collection[str]]:
     own = probe.path.replace("\\", "/").rpartition("/")[2]
     for name in layout.folder.names():
         # Read by its names alone: whether its shards are there does not matter.
-        if name.endswith(".index.json") and name != own:
+        if is_index(name) and name != own:
             try:
                 data = read_file(layout.folder.child(name), probe.limits, "the index")
                 document = parse_json(data, "index", Budget(probe.limits, len(data)))

@@ -17,6 +17,7 @@ from ckpt.formats.common.writing import Draft, tensors_and_aliases
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Budget, Limits, parse_json
+from ckpt.model.names import index_of, is_index
 from ckpt.model.nodes import Dict
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.tree.find import metadata_of, with_metadata
@@ -57,8 +58,10 @@ def split_checkpoint(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoin
 
 
 def index_name(stem: str) -> str:
-    """The name of the index: `model.safetensors.index.json`."""
-    return f"{stem}.safetensors.index.json"
+    """The name of the index: `model.safetensors.index.json`, and for the stem
+    `model.fp16` the one that transformers looks for.
+    """
+    return index_of(f"{stem}.safetensors")
 
 
 def shard_names(stem: str, of: int, taken: Collection[str] = ()) -> list[str]:
@@ -109,7 +112,7 @@ def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
     mine = [name for name in taken if re.fullmatch(set_pattern(stem), name)]
     own: frozenset[str] = frozenset()
     for name in taken:
-        if not name.endswith(".index.json"):
+        if not is_index(name):
             continue
         named = _files_in_index(location, name, limits)
         if name == index_name(stem):

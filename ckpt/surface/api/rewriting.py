@@ -50,6 +50,7 @@ from ckpt.model.errors import (
     about,
 )
 from ckpt.model.limits import Limits
+from ckpt.model.names import without_index
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, pasted_path, show, show_literal, size_text
 from ckpt.pickle.calls import Code, code_of
@@ -449,7 +450,7 @@ def _shard_place(out: str) -> tuple[str, str]:
     if os.path.isdir(out):
         return out, "model"
     folder, name = os.path.split(out)
-    return folder, name.removesuffix(".index.json").removesuffix(".safetensors")
+    return folder, without_index(name).removesuffix(".safetensors")
 
 
 # --- the change -----------------------------------------------------------------------

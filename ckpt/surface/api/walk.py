@@ -15,7 +15,7 @@ from ckpt.bytes.location import SNAPSHOTS, is_cached_model, locate, read_file
 from ckpt.bytes.source import first_bytes, irregular_text
 from ckpt.formats.common.sets import following_in, is_shard
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC
-from ckpt.formats.format import CHECKPOINTS, DISTRIBUTED, PERHAPS
+from ckpt.formats.format import DISTRIBUTED, PERHAPS, has_checkpoint_name
 from ckpt.model.errors import (
     CkptError,
     FolderError,
@@ -25,7 +25,7 @@ from ckpt.model.errors import (
     is_stopped,
 )
 from ckpt.model.limits import Budget, Limits, json_object, parse_json
-from ckpt.model.names import count_endings, natural_sort_key
+from ckpt.model.names import count_endings, is_index, natural_sort_key
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import counted_noun, show
 
@@ -41,7 +41,7 @@ _DEEPEST = 200
 """The most folders inside of each other that are entered: Python calls itself
 for each.
 """
-_SHARD = r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)"
+_SHARD = r"-\d{5,}-of-\d{5,}(?:\.\w{1,40})?\.(?:safetensors|bin)"
 _GIT = ".git"
 """The folder of git, which no checkout can bring along. It is not entered, and named
 where it is not the one of the PATH.
@@ -333,7 +333,7 @@ def _files_behind(item: Found, plugins: bool) -> Iterator[str]:
         own = formats.files_of_folder(folder, Limits(), plugins=plugins) or ()
     else:
         own = ()
-    names = os.listdir(folder) if is_folder or item.path.endswith(".index.json") else []
+    names = os.listdir(folder) if is_folder or is_index(item.path) else []
     shards = set(names).difference(_names_without_shards(folder, names, own))
     for name in shards.union(own):
         yield os.path.realpath(os.path.join(folder, name))
@@ -397,7 +397,7 @@ def _names_without_shards(
     # Most folders have no shards, so that no index is read.
     has_shards = any(re.search(f"{_SHARD}$", name) for name in names)
     if has_shards:
-        indices = [name for name in {*names, *own} if name.endswith(".index.json")]
+        indices = [name for name in {*names, *own} if is_index(name)]
     else:
         indices = []
     indexed = following_in(names)
@@ -427,7 +427,7 @@ def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Fou
     """
     # A temporary file of a killed run has a name of ours.
     is_leftover = not typed and re.fullmatch(_LEFTOVER, name) is not None
-    is_named_so = name.lower().endswith(CHECKPOINTS)
+    is_named_so = has_checkpoint_name(name)
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -476,7 +476,8 @@ def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Fo
     is_looked_into = len(files) <= MOST_FAR
 
     def judged(item: Found) -> Found:
-        is_named_so = item.path.lower().endswith((*CHECKPOINTS, *PERHAPS))
+        may_be_one = item.path.lower().endswith(PERHAPS)
+        is_named_so = may_be_one or has_checkpoint_name(item.path)
         if (
             item.error is not None
             or item.named

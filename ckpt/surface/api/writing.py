@@ -14,6 +14,7 @@ from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits, number_of
+from ckpt.model.names import without_index
 from ckpt.surface.api.advice import SUFFIXES
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
 from ckpt.surface.api.keywords import Path, limits_only
@@ -220,7 +221,7 @@ def with_format(
         )
     if out is not None and not os.path.isdir(out) and not with_config:
         # Raises where the ending of OUT belongs to another format.
-        save.format_for(out.removesuffix(".index.json"), save.SHARD_FORMAT)
+        save.format_for(without_index(out), save.SHARD_FORMAT)
     return options._replace(shard_bytes=shard_bytes, format=save.SHARD_FORMAT)
 
 

@@ -42,6 +42,25 @@ from ckpt.model.errors import UnreadableError
             ["model.fp16.bin"],
         ),
         (
+            [
+                "model.safetensors.index.fp16.json",
+                "pytorch_model.bin.index.json",
+                "model.bf16.bin",
+            ],
+            [("pytorch_model.bin.index.json", "")],
+            ["model.bf16.bin", "model.safetensors.index.fp16.json"],
+        ),
+        (
+            ["pytorch_model.bin.index.fp16.json"],
+            [("pytorch_model.bin.index.fp16.json", "")],
+            [],
+        ),
+        (
+            ["model.bf16.bin", "model.safetensors.index.fp16.json"],
+            [("model.safetensors.index.fp16.json", "")],
+            ["model.bf16.bin"],
+        ),
+        (
             ["model.fp16.bin", "model.fp16.safetensors"],
             [("model.fp16.safetensors", "")],
             ["model.fp16.bin"],
