@@ -12,6 +12,7 @@ from typing import Any
 import oracle
 import pytest
 import torch
+from inside import inside
 from process import ckpt
 
 from ckpt.formats import open
@@ -312,6 +313,26 @@ def test_numbers_that_lead_out_of_a_tensor_fail_the_gate(tmp_path: Path) -> None
     run = ckpt("lint", "--level", "error", str(tmp_path / "x.pth"))
     assert run.code == 1 and b"the index 3 in a dimension of 3" in run.out
     assert b"torch.load" not in ckpt("inspect", str(tmp_path / "x.pth")).out
+
+
+@pytest.mark.parametrize("command", [("slim",), ("convert", "--plain")])
+@pytest.mark.parametrize(
+    "name", [name for name in OUTSIDE if not name.startswith(("a jagged", "jagged"))]
+)
+def test_a_tensor_that_leads_out_of_its_memory_is_not_made_plain(
+    name: str, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A plain file is one that weights_only loads."""
+    tensors = {"x": OUTSIDE[name](), "kept": torch.ones(2)}
+    torch.save(tensors, tmp_path / "x.pth")
+
+    refused = inside(*command, "x.pth", "-o", "y.pth", cwd=tmp_path)
+    dropped = inside(*command, "x.pth", "--drop-other", "-o", "z.pth", cwd=tmp_path)
+
+    assert refused.code == 2 and not (tmp_path / "y.pth").exists()
+    assert b"made plain: x (a tensor that leads torch out of" in refused.err
+    assert dropped.code == 0
+    assert torch.load(tmp_path / "z.pth")["kept"].tolist() == [1.0, 1.0]
 
 
 DENSE = torch.eye(6) + torch.eye(6)[:, torch.tensor([3, 2, 1, 0, 5, 4])]

@@ -28,6 +28,7 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Composite, TensorRef, unwrap_dtensor
+from ckpt.pickle.bounds import Bounds
 from ckpt.pickle.edit import DROPPED, Edit
 from ckpt.pickle.emit import holds_itself
 from ckpt.pickle.judge.impossible import impossible_call
@@ -385,6 +386,7 @@ class Plain(Spread):
         self._encoding = encoding
         self._hashed: dict[int, Node] = {}
         self._unfolded: dict[int, int] = {}
+        self._bounds = Bounds()
 
     def copy(self, root: Node) -> Node:
         # A root has no container whose hook would see it.
@@ -553,6 +555,11 @@ class Plain(Spread):
         if isinstance(call.meaning, TensorRef) and not _is_allowed(func):
             return call.meaning._replace(storage=self.storage(call.meaning.storage))
         if isinstance(call.meaning, Composite):
+            excess = self._bounds.excess(call.meaning)
+            if excess is not None:
+                return self._lose_node(
+                    call, f"a tensor that leads torch out of its memory: {excess}"
+                )
             if type(func) is Global and func.name == "_rebuild_sparse_csr_tensor":
                 self._note_kind("a sparse CSR tensor of torch 1")
                 return self.shell_of(
