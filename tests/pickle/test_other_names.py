@@ -130,6 +130,7 @@ ACTING: dict[str, bytes] = {
     + value(OPTIMIZER)
     + build(),
     "a method of a tensor of a package": parameter(tensor({"detach": RING})),
+    "a method in the slots of a tensor": parameter(tensor((None, {"detach": RING}))),
     "a method in an OrderedDict": parameter(
         tensor(call(glob("collections", "OrderedDict"), [["detach", RING]]))
     ),
@@ -179,6 +180,9 @@ HARMLESS: dict[str, bytes] = {
     "a tensor with objects": parameter(
         tensor({"size": made(glob(PACKAGE, "Outer")), "note": RING})
     ),
+    # A class whose `__getstate__` gives what its `__setstate__` takes.
+    "a tensor with a state of its own": parameter(tensor(("v1", {"note": RING}))),
+    "a tensor with a state of three parts": parameter(tensor((1, "a", [2.0]))),
     "an object with a keyword": made_with(glob(PACKAGE, "Outer"), a=1),
     "an optimizer of a package": made(glob(PACKAGE, "Lion"))
     + value({"param_groups": [{"params": [], "lr": 0.1}], "state": {}, "defaults": {}})

@@ -93,11 +93,8 @@ def _from_type(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     name = python3_name(cls.module, cls.name)
     form = _STATES_OF_TENSORS.get(name)
     if form is None and not is_own(cls.module):
-        # Its own code takes the state, if it has such code. The import of the class is
-        # told of by itself.
-        is_set = type(args[3]) is Dict or is_tuple(args[3])
-        form = _STATE_OF_FOREIGN if is_set else Grammar.is_handed
-        return form(grammar, args[3])
+        # The import of the class is told of by itself.
+        return _state_of_foreign(grammar, args[3])
     return (form or _STATE_OF_TENSOR)(grammar, args[3])
 
 
@@ -421,6 +418,26 @@ def _stands_on_foreign(grammar: Grammar, name: str, value: Node) -> Manner:
 
 
 _STATE_OF_FOREIGN = State({}, _stands_on_foreign, has_slots=True)
+
+
+def _state_of_foreign(grammar: Grammar, node: Node) -> bool:
+    """The state of a tensor whose class nobody knows here. Its own code takes what it
+    likes, if it has such code; else torch sets the attributes of each dict.
+    """
+    if type(node) is Dict:
+        return _STATE_OF_FOREIGN(grammar, node)
+    if not is_tuple(node):
+        return grammar.is_handed(node)
+    # A pair may be a dict of attributes and one of slots. torch fails at a part that is
+    # no dict, so only code of the class takes that.
+    return all(
+        _STATE_OF_FOREIGN(grammar, part)
+        if type(part) is Dict
+        else grammar.is_handed(part)
+        for part in node
+    )
+
+
 _DTENSORS = (
     "torch.distributed.tensor.DTensor",
     "torch.distributed.tensor._api.DTensor",
