@@ -36,6 +36,14 @@ from ckpt.ext.explain.families.measures import (
     of_best,
     of_settings_asked,
 )
+from ckpt.ext.explain.families.named_parts import (
+    ASKS_OF_TRAINING,
+    ASKS_TO_RENAME,
+    ASKS_WHETHER_THERE,
+    of_presence,
+    of_renaming,
+    of_trained_part,
+)
 from ckpt.ext.explain.families.runs import (
     BEGINS_AT,
     counts_statements,
@@ -79,6 +87,8 @@ def _of_averages(text: str, case: Case) -> Iterator[Statement]:
 
 
 _TOPICS = (
+    _topic(ASKS_TO_RENAME, of_renaming, is_first=True),
+    _topic(ASKS_OF_TRAINING, of_trained_part, is_first=True),
     _topic(
         rf"{BEGINS_AT}[1-9]",
         of_later_starts,
@@ -233,6 +243,7 @@ _TOPICS = (
         lambda text, case: counts_statements(case),
     ),
     _topic(ASKS_OF_SETTINGS, of_settings_asked),
+    _topic(ASKS_WHETHER_THERE, of_presence),
     _topic(
         rf"\b(?:inside|contents?|contains?|consists?|holds?|stored|structure|keys)\b"
         rf"|\bwhat(?:'s| is| are)? (?:in|saved|this|the)\b[^\n]{{0,40}}\b{_FILE}\b"
