@@ -805,9 +805,13 @@ def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     )
     if head or not rows:
         return head
+    # A model of several parts has the head in one of them.
+    inner = frozenset(name for name in names if ".lm_head." in name)
+    if inner:
+        return inner
     last = names[-1].rpartition(".")[0]
-    if _EMBEDDING.search(last.rpartition(".")[2]):
-        return frozenset()  # a table of tokens answers no task
+    if any(_EMBEDDING.search(word) for word in last.split(".")):
+        return frozenset()  # a table of tokens or of patches answers no task
     # The module of the last tensor, if it is not all of the model.
     own = [row for row in rows if row.name.rpartition(".")[0] == last]
     if not last or len(own) == len(rows):

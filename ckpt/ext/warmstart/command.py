@@ -7,6 +7,7 @@ from typing import Any
 
 from ckpt.commands.rewriting.report import LOADED, RewriteReport
 from ckpt.ext.warmstart.api import warmstart
+from ckpt.ext.warmstart.warmstart import is_for_adapter
 from ckpt.model.errors import UsageError
 from ckpt.model.text import pasted_path, shell_word, show, show_literal
 from ckpt.surface.cli import output
@@ -74,7 +75,9 @@ def command(
         if plan is not None and plan.refusal:
             command = None
             if is_adapter:
-                command = _merge_command(pretrained, asked)
+                # An adapter is no base to merge into.
+                if not is_for_adapter(plan):
+                    command = _merge_command(pretrained, asked)
             elif plan.way is not None:
                 command = _command_with_options(pretrained, asked, plan.way)
             # On stderr, so that what `--print-code` prints stays code.
