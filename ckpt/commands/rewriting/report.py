@@ -882,6 +882,14 @@ class Coverage(NamedTuple):
         """The first component that was aligned."""
         return next((rename for rename in self.renames if rename.kind == "start"), None)
 
+    @property
+    def fills_adapter(self) -> bool:
+        """True where the target is an adapter itself, and no base of one."""
+        from ckpt.evidence.adapters import piece_of  # here: few targets are asked
+
+        names = [row.target.name for row in self.pairings if row.target is not None]
+        return bool(names) and all(piece_of(name) is not None for name in names)
+
     def of(self, *statuses: Status) -> list[Pairing]:
         """The pairings of some statuses."""
         return [row for row in self.pairings if row.status in statuses]

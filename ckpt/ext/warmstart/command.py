@@ -7,7 +7,6 @@ from typing import Any
 
 from ckpt.commands.rewriting.report import LOADED, RewriteReport
 from ckpt.ext.warmstart.api import warmstart
-from ckpt.ext.warmstart.warmstart import is_for_adapter
 from ckpt.model.errors import UsageError
 from ckpt.model.text import pasted_path, shell_word, show, show_literal
 from ckpt.surface.cli import output
@@ -76,7 +75,7 @@ def command(
             command = None
             if is_adapter:
                 # An adapter is no base to merge into.
-                if not is_for_adapter(plan):
+                if not plan.fills_adapter:
                     command = _merge_command(pretrained, asked)
             elif plan.way is not None:
                 command = _command_with_options(pretrained, asked, plan.way)

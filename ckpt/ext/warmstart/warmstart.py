@@ -440,7 +440,7 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
             f"{show(coverage.source, 80)}: what was trained would be left out; ckpt "
             "merge adds an adapter to its base"
         )
-        if is_for_adapter(coverage):
+        if coverage.fills_adapter:
             why += ", and the target is an adapter itself"
         return coverage._replace(
             refusal=why,
@@ -470,12 +470,6 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
         )
         return coverage._replace(refusal=why, way=("--min-coverage", "0"))
     return coverage
-
-
-def is_for_adapter(coverage: Coverage) -> bool:
-    """Tell whether the target is an adapter itself, and no base of one."""
-    names = [row.target.name for row in coverage.pairings if row.target is not None]
-    return bool(names) and all(piece_of(name) is not None for name in names)
 
 
 def _left_layers(coverage: Coverage) -> int:
