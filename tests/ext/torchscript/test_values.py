@@ -343,3 +343,14 @@ def test_second_names_of_parameters_are_no_more_parameters(tmp_path: Path) -> No
 
     totals = json.loads(done.out)["totals"]
     assert (totals["parameters"], totals["unknown"]) == (count, 0)
+
+
+def test_what_is_left_out_for_one_reason_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "gru.pt"
+    torch.jit.script(nn.GRU(3, 4, num_layers=2)).save(path)
+
+    done = ckpt("convert", path, "-o", tmp_path / "out.safetensors")
+
+    left = [line for line in done.lines if line.startswith("left out: ")]
+    assert len(left) == 1
+    assert left[0].startswith("left out: _flat_weights.0-7 ×8: neither parameter nor")
