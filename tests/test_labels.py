@@ -161,6 +161,11 @@ SETS: dict[str, tuple[list[str], list[str], str]] = {
         ["checkpoint-1", "checkpoint-final-2"],
         "checkpoint-*.bin",
     ),
+    "a number in a word": (
+        ["s4_0.pt", "s4_1.pt", "s4_2.pt"],
+        ["s4_0", "s4_1", "s4_2"],
+        "s4_*.pt",
+    ),
     "nothing": ([], [], "*"),
 }
 

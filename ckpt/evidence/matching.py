@@ -46,8 +46,10 @@ _ELEMENTWISE = (
     "max_exp_avg_sq",
     "grad_avg",
     "variance",
+    "state2",
+    "state1",
 )
-"""State that has the shape of its parameter (torch/optim)."""
+"""State that has the shape of its parameter (torch/optim, bitsandbytes)."""
 _MOMENTS = (
     "exp_avg_sq",
     "exp_avg",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import product
-from math import isqrt
+from math import inf, isqrt
 from typing import Literal
 
 from ckpt.evidence.gradients import GradientUse, says_gradients
@@ -239,8 +239,9 @@ def _numbered_by_file(survey: Survey, asked: Numbers, section: str | None) -> Nu
         or _by_optimizer(survey, model)
         or _by_names(survey, model)
     )
+    is_known = not any(place.out for place in count.places)
     for number in asked.all:
-        _refuse_beyond(checkpoint, number, len(count.places))
+        _refuse_beyond(checkpoint, number, len(count.places), is_known=is_known)
     solved, assumes = _best_solution(count, asked)
     if solved is None:
         listed = ", ".join(map(str, asked.all[:_SHOWN]))
@@ -289,7 +290,8 @@ def numbered_by_change(
     that are not frozen, and each of these is a number. So the first number is the count
     of changed parameters before it, the second is one more than that, and so on: this
     says between which changed ones each lies. With `small_steps` an unchanged one may
-    also be counted and be no number, which leaves more candidates.
+    also be counted and be no number, which leaves more candidates. Where more changed
+    than the optimizers hold, a change says nothing of a gradient: None.
 
     Raises UsageError where the file keeps no order.
     """
@@ -311,6 +313,8 @@ def numbered_by_change(
     wanted: dict[int, list[int]] = {}
     for before, number in enumerate(sorted(asked.all)):
         wanted.setdefault(number - before, []).append(number)
+    if changed > _most_with_gradients(survey, model):
+        return None
     candidates = _candidates_in_gaps(gaps, wanted)
     doubts: list[str] = []
     least = most = changed + len(asked.all)
@@ -351,6 +355,53 @@ def numbered_by_change(
         assumes,
         most,
     )
+
+
+def changes_without_step(
+    survey: Survey, changed: int, section: str | None = None
+) -> bool:
+    """Tell whether more parameters changed than the optimizers can have changed.
+
+    The program changed the others, as averages of the weights (EMA) are, so a change
+    says nothing of a gradient.
+    """
+    return changed > _most_with_gradients(survey, survey.only_model(section))
+
+
+def numbered_among(numbering: Numbering, unchanged: Set[str]) -> Numbering:
+    """Return a numbering without the candidates that changed since an older save, where
+    others are left.
+    """
+    rows = []
+    for row in numbering.rows:
+        kept = [
+            place for place, entry in enumerate(row.entries) if entry.name in unchanged
+        ]
+        if kept:
+            row = row._replace(
+                entries=tuple(row.entries[place] for place in kept),
+                had_gradient=tuple(row.had_gradient[place] for place in kept),
+            )
+        rows.append(row)
+    return numbering._replace(rows=tuple(rows))
+
+
+def _most_with_gradients(survey: Survey, model: Section) -> float:
+    """Return how many parameters of a model had a gradient at most, by its optimizers:
+    those with state, or all that they hold where the state does not tell.
+
+    Infinity where no optimizer of the model is in the file.
+    """
+    mine = _uses_of_model(survey, model)
+    if not mine:
+        return inf
+    most = 0
+    for use in mine:
+        numbers_of_use = _numbers_of(use, model)
+        if says_gradients(use):
+            numbers_of_use -= _stateless_numbers(use)
+        most += len(numbers_of_use)
+    return most
 
 
 def _candidates_in_gaps(
@@ -563,20 +614,23 @@ class _Count(NamedTuple):
     def bounds(self, asked: Numbers, rules: _Rules) -> tuple[int, int]:
         """Return the least and the greatest number of parameters that DDP counts."""
         least, most = max(asked.all) + 1, len(self.places)
-        if self.held is None or not rules.in_optimizer:
+        if self.held is None:
             return least, most
         # DDP counts each parameter with state; of those without, each may be frozen.
         with_state = self.held - self.stateless
         least = max(least, with_state)
+        # Those without state that count are numbers of every rank; with `never_only`
+        # there are no others.
+        of_ranks = [set(numbers) for _, numbers in asked.ranks]
+        fit = len(set.intersection(*of_ranks))
+        tells_all = self.stateless > 0 and rules.is_complete
+        if tells_all and rules.never_only:
+            least = max(least, with_state + fit)
+        if not rules.in_optimizer:
+            return least, most
         most = min(most, self.held)
-        if self.stateless and rules.is_complete:
-            # Those without state that count are numbers of every rank; with
-            # `never_only` there are no others.
-            of_ranks = [set(numbers) for _, numbers in asked.ranks]
-            fit = len(set.intersection(*of_ranks))
+        if tells_all:
             most = min(most, self.held - max(0, self.stateless - fit))
-            if rules.never_only:
-                least = max(least, with_state + fit)
         return least, most
 
 
@@ -959,12 +1013,18 @@ def _optimizer_of(section: Section) -> Optimizer | None:
     return optimizer_facts(section) if section.kind == "optimizer" else None
 
 
-def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:
+def _refuse_beyond(
+    checkpoint: Checkpoint, number: int, count: int, *, is_known: bool = True
+) -> None:
+    """Raise UsageError for a number that no parameter has. Where the count is not
+    `is_known`, some of its tensors may be buffers, or no parameters that DDP counts.
+    """
     if number < count:
         return
     there = "it has no parameters"
     if count:
-        there = f"it has {counted_noun(count, 'parameter')}, 0 to {count - 1}"
+        most = "" if is_known else "at most "
+        there = f"it has {most}{counted_noun(count, 'parameter')}, 0 to {count - 1}"
     raise UsageError(
         f"no parameter has the number {number}: {there}", path=checkpoint.path
     )

@@ -32,6 +32,9 @@ _FAMILIES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset(("old_dirs",)), "LBFGS"),
     (frozenset(("exp_avg",)), "Lion-like"),
     (frozenset(("momentum_buffer",)), "with momentum"),
+    # bitsandbytes numbers its moments, in 8 bits or in 32.
+    (frozenset(("state1", "state2")), "Adam-like"),
+    (frozenset(("state1",)), "with momentum"),
 )
 
 

@@ -79,10 +79,23 @@ class Survey:
 
     @property
     def unknown(self) -> list[int]:
-        """The indices of the tensors of the models that may be parameters or
-        buffers.
+        """The indices of the tensors of the models that may be parameters or buffers,
+        without second names of tensors that are known.
         """
-        return self._with_role("unknown")
+        found = self._with_role("unknown")
+        # No two share a storage: their rows need not be made.
+        if not found or len(self.checkpoint.storages) >= len(self.tensors):
+            return found
+        known = set()
+        for index in (*self.parameters, *self._with_role("buffer")):
+            tensor = self.tensors[index].tensor
+            if isinstance(tensor, TensorRef):
+                known.add(tensor.view)
+        return [
+            index
+            for index in found
+            if getattr(self.tensors[index].tensor, "view", None) not in known
+        ]
 
     @property
     def weight_indices(self) -> list[int]:

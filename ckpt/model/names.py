@@ -664,6 +664,9 @@ def _label_start_column(columns: Sequence[Sequence[str]], index: int) -> int:
         index >= 2 and _are_digits(columns[index]) and _are_digits(columns[index - 2])
     ):
         index -= 2
+    # A number that stands in its word, as in `s4_0`, is not cut out of it.
+    if index >= 2 and _are_digits(columns[index]) and not any(columns[index - 1]):
+        index -= 2
     return index
 
 

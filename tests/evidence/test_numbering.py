@@ -899,7 +899,7 @@ def test_how_many_count() -> None:
     assert count.bounds(asked, _Rules(False, True, False, False)) == (2, 5)
     assert count.bounds(asked, _Rules(True, True, False, False)) == (2, 3)
     assert count.bounds(asked, _Rules(True, True, True, False)) == (3, 3)
-    assert count.bounds(asked, _Rules(True, False, True, False)) == (2, 5)
+    assert count.bounds(asked, _Rules(True, False, True, False)) == (3, 5)
 
 
 def test_groups_and_buffers_are_called_so(tmp_path: Path) -> None:
@@ -932,3 +932,19 @@ def test_groups_and_buffers_are_called_so(tmp_path: Path) -> None:
     shown = ckpt("inspect", path).out.decode()
     assert "got model.parameters()" not in shown
     assert "If each group of the optimizer has its parameters in the order" in shown
+
+
+def test_a_number_beyond_counts_what_may_be_a_buffer_as_such(tmp_path: Path) -> None:
+    """The name `mean` says neither; the optimizer holds the others."""
+    net = nn.Linear(2, 2)
+    net.register_buffer("mean", torch.zeros(2))
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    states = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+    source = rewriting.saved(states, tmp_path / "a.pt")
+
+    check_error(
+        ckpt("inspect", source, "--index", "9"),
+        "no parameter has the number 9: it has at most 3 parameters, 0 to 2",
+    )

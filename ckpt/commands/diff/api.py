@@ -151,7 +151,11 @@ def diff(
                 report = _with_layout(report, old, new)
         if adapter is not None:
             report = load_hook("adapters").explained_by(
-                report, adapter, limits, plugins=plugins
+                report,
+                adapter,
+                limits,
+                exclude=keyword_texts(exclude),
+                plugins=plugins,
             )
         # A training may have saved over the bytes while they were read.
         for side in sides:

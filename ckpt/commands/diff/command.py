@@ -117,7 +117,7 @@ def command(
             diff_table(report, show), tsv=True, table=None, header=header
         )
     elif name_only:
-        output.write_lines(name_lines(report))
+        output.write_lines(name_lines(report, show))
     elif report.account is not None:
         output.write_lines(report.account.lines(output.screen_width()))
     elif html != "-" and not output.is_silent():

@@ -942,7 +942,8 @@ def change_texts(change: Change) -> Texts:
     if not change.differing and not change.other_bytes:
         return ("values are equal",)
     if not change.differing:
-        differ = f"{counted_noun(change.other_bytes, 'element')} differ in bytes only"
+        verb = "differs" if change.other_bytes == 1 else "differ"
+        differ = f"{counted_noun(change.other_bytes, 'element')} {verb} in bytes only"
         return (f"values are equal, {differ} (-0.0, NaN)", differ)
     is_all = change.differing >= change.numel
     share = f"{change.differing:,} of {counted_noun(change.numel, 'element')}"
@@ -1178,13 +1179,20 @@ def diff_table(report: DiffReport, show_rows: str = "auto") -> list[list[str]]:
     return rows
 
 
-def name_lines(report: DiffReport) -> Sequence[Line]:
-    """The names of what differs, one per line."""
-    names = [row.name for row in report.rows if row.status not in ("same", "unchecked")]
-    return [
-        [(show_name(name, None), "")]
-        for name in (*names, *(row.name for row in report.values))
-    ]
+def name_lines(report: DiffReport, show_rows: str = "auto") -> Sequence[Line]:
+    """The names of what differs, or of the tensors that `show_rows` asks for, one per
+    line.
+    """
+    if show_rows in ("auto", "frozen"):
+        wanted: Sequence[Row] = [
+            row for row in report.rows if row.status not in ("same", "unchecked")
+        ]
+    else:
+        wanted = _wanted_rows(report, show_rows)
+    names = [row.name for row in wanted]
+    if show_rows not in ("unchanged", "buffers"):
+        names += [row.name for row in report.values]
+    return [[(show_name(name, None), "")] for name in names]
 
 
 def html_diff(report: DiffReport) -> str:

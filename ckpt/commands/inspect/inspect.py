@@ -903,10 +903,11 @@ def _adapter_names(report: Inspection) -> Iterable[Finding]:
     """Report an adapter in other names than PEFT's."""
     if report.adapter is not None and report.adapter.adapter.style != "PEFT":
         found = report.adapter
-        text = (
-            f"{' and '.join(found.adapter.methods)} with {found.adapter.format}, not "
-            "those of PEFT (lora_A, lora_B)."
-        )
+        # The format of another method than LoRA begins with that method.
+        methods = " and ".join(found.adapter.methods)
+        form = found.adapter.format
+        said = form if form.startswith(methods) else f"{methods} with {form}"
+        text = f"{said}, not those of PEFT (lora_A, lora_B)."
         follows = "A loader of other names finds no layer in it."
         if has_command("warmstart"):
             follows += " ckpt warmstart pairs both."

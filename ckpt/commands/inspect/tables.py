@@ -337,8 +337,13 @@ class _Table:
 
     def lines(self, optimizers: Sequence[Optimizer], width: int | None) -> list[Line]:
         """The table below its header, with a row for each optimizer that is one."""
-        is_mixed = [len({look[i] for look in self._looks} - {""}) > 1 for i in (1, 2)]
         rows = list(self._rows)
+        # Rows that stand for several tensors may leave a column empty.
+        is_mixed = [
+            len({look[i] for look in self._looks} - {""}) > 1
+            and any(row[i + 1] for row in rows)
+            for i in (1, 2)
+        ]
         for name, tensors, numel, nbytes in optimizers:
             rows.append(
                 (

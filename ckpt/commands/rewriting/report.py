@@ -805,9 +805,13 @@ def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     )
     if head or not rows:
         return head
+    # A model of several parts has the head in one of them.
+    inner = frozenset(name for name in names if ".lm_head." in name)
+    if inner:
+        return inner
     last = names[-1].rpartition(".")[0]
-    if _EMBEDDING.search(last.rpartition(".")[2]):
-        return frozenset()  # a table of tokens answers no task
+    if any(_EMBEDDING.search(word) for word in last.split(".")):
+        return frozenset()  # a table of tokens or of patches answers no task
     # The module of the last tensor, if it is not all of the model.
     own = [row for row in rows if row.name.rpartition(".")[0] == last]
     if not last or len(own) == len(rows):
@@ -877,6 +881,14 @@ class Coverage(NamedTuple):
     def component(self) -> Rename | None:
         """The first component that was aligned."""
         return next((rename for rename in self.renames if rename.kind == "start"), None)
+
+    @property
+    def fills_adapter(self) -> bool:
+        """True where the target is an adapter itself, and no base of one."""
+        from ckpt.evidence.adapters import piece_of  # here: few targets are asked
+
+        names = [row.target.name for row in self.pairings if row.target is not None]
+        return bool(names) and all(piece_of(name) is not None for name in names)
 
     def of(self, *statuses: Status) -> list[Pairing]:
         """The pairings of some statuses."""

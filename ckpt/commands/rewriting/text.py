@@ -53,6 +53,8 @@ _CHANGES = 12
 _LEFT = 20
 _ROOM = 70
 """Columns of a folded name, with room for how many it stands for."""
+_ALIKE = 8
+"""So many parts that are left out for one reason are one line."""
 _FOLDED = 5_000
 """The names that are compared for what they have in common."""
 
@@ -112,7 +114,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
         names = show_folded_names(absent, _LISTED)
         out += hanging_lines([("left out: ", "")], names, width, 2)
     rest = tuple(row for row in report.left_out if row.name not in absent)
-    out += _leftover_lines("left out", rest)
+    out += _leftover_lines("left out", _fold_leftovers(rest, least=_ALIKE))
     out += _leftover_lines(
         "left alone",
         _merge_leftovers(report.left_alone) if report.sources else report.left_alone,
@@ -233,14 +235,18 @@ def _common_length(one: Sequence[str], two: Sequence[str]) -> int:
     return min(len(one), len(two))
 
 
-def _fold_leftovers(rows: tuple[Leftover, ...]) -> tuple[Leftover, ...]:
-    """Return the rows, as one row where texts are equal and names are alike."""
+def _fold_leftovers(
+    rows: tuple[Leftover, ...], *, least: int = 2
+) -> tuple[Leftover, ...]:
+    """Return the rows, as one row where texts are equal and names are alike, if these
+    are as many as `least`.
+    """
     # Beyond this number the rows stand one by one.
     looks = [(row.name, (row.what, row.hint, row.is_value)) for row in rows[:_FOLDED]]
     folded: list[Leftover] = []
     for name, indices in merge_alike_rows(looks):
         first = rows[indices[0]]
-        if len(indices) == 1 or first.is_value:
+        if len(indices) < least or first.is_value:
             folded += [rows[index] for index in indices]
             continue
         sizes = [rows[index].nbytes or 0 for index in indices]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,7 +11,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import valueless
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.columns import row_looks
-from ckpt.model.errors import Failure, UnreadableError
+from ckpt.model.errors import Failure, UnreadableError, UsageError
 from ckpt.model.findings import LOST
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef, parts_of
@@ -367,6 +368,19 @@ def unnamed_tensors(survey: Survey, expected: Sequence[Sum]) -> list[str]:
     return unnamed
 
 
+def _refuse_sums_of_files(checkpoint: Checkpoint, expected: Sequence[Sum]) -> None:
+    """Raise UsageError for a list of whole files, as sha256sum prints it: its names are
+    paths, and a file with no such tensor is not damaged.
+    """
+    ending = os.path.splitext(checkpoint.path)[1]
+    if ending and all(row.name.endswith(ending) for row in expected):
+        raise UsageError(
+            "the sums are of files, as sha256sum prints them, and not of tensors",
+            path=checkpoint.path,
+            hint="sha256sum -c LIST compares them",
+        )
+
+
 def judge_by_sums(
     checkpoint: Checkpoint,
     expected: Sequence[Sum],
@@ -394,6 +408,8 @@ def judge_by_sums(
         and matches[row.name].unread is None
         and matches[row.name].digest != row.digest
     )
+    if not matches:
+        _refuse_sums_of_files(checkpoint, expected)
     # A tied tensor that was saved once is found by its other name.
     held = {_memory_key(row) for row in expected if row.name in matches}
     gone = tuple(

@@ -96,6 +96,7 @@ def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
         tuple(sorted(types)),
         is_free,
         packing,
+        tuple(entry.name for entry in adapter.left),
     )
     return report._replace(account=check)
 

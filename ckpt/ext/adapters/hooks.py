@@ -5,6 +5,7 @@ and for another name.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from ckpt.commands.diff.diff import DiffReport
@@ -18,6 +19,7 @@ from ckpt.ext.adapters.merge import say_of_merge
 from ckpt.ext.adapters.reader import read_adapter, refuse_damage
 from ckpt.model.errors import CkptError, about
 from ckpt.model.limits import Limits
+from ckpt.model.names import Globs
 from ckpt.surface.api.advice import add_way_out
 from ckpt.surface.api.opening import Input, at_hand, path_of
 
@@ -27,16 +29,18 @@ def explained_by(
     adapter: Input,
     limits: Limits | None,
     *,
+    exclude: Sequence[str] = (),
     plugins: bool = False,
 ) -> DiffReport:
-    """The report of a comparison with what an adapter explains of it. Raises
-    CkptError.
+    """The report of a comparison with what an adapter explains of it, without its
+    tensors that `exclude` matches. Raises CkptError.
     """
     limits = limits or Limits()
     with at_hand(adapter, limits, plugins=plugins) as opened:
         with about(opened.path):
             try:
-                found = read_adapter(opened.survey, limits)
+                select = Globs((), exclude) if exclude else None
+                found = read_adapter(opened.survey, limits, select=select)
             except CkptError as error:
                 say_of_merge(error)
                 raise
@@ -45,7 +49,9 @@ def explained_by(
         try:
             return check_merge(report, found)
         except CkptError as error:
-            say_of_merge(error)
+            # diff leaves tensors of the adapter out too.
+            if not (error.hint or "").startswith("--exclude "):
+                say_of_merge(error)
             add_way_out(error, Survey(report.before), limits)
             raise
 

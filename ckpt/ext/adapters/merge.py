@@ -471,7 +471,7 @@ def _merged_checkpoint(
         assert isinstance(ref, TensorRef)
         # More tokens than the base has: config.json must say so.
         if ref.shape != shape:
-            value = _vocabulary_size(target.name, ref.shape, shape)
+            value = _config_size(target.name, ref.shape, shape)
             text = f"is {list(shape)}, and was {list(ref.shape)}"
             if value is not None:
                 text = f"{text}: {value.text}"
@@ -521,6 +521,13 @@ def _merged_checkpoint(
     return replace(edited, is_edited=True), ties, tuple(wanted)
 
 
+_CLASSIFIERS = (
+    "score.weight",
+    "classifier.weight",
+    "classifier.out_proj.weight",
+    "qa_outputs.weight",
+)
+"""The ends of the names of layers with an output for each label, in transformers."""
 _UNTIED = ConfigValue("tie_word_embeddings", None, False)
 """The value of config.json where a head is no more the embedding."""
 
@@ -563,17 +570,21 @@ def _untied_text(embedding: str) -> str:
     )
 
 
-def _vocabulary_size(
+def _config_size(
     name: str,
     before: tuple[int, ...],
     after: tuple[int, ...],
 ) -> ConfigValue | None:
     """The value of config.json for an embedding or a head with another number of
-    tokens, or None for any other tensor.
+    tokens, or a classifier with another number of labels, or None for any other tensor.
     """
-    if not has_tokens(name) or before[1:] != after[1:] or not before:
+    if before[1:] != after[1:] or not before:
         return None
-    return ConfigValue("vocab_size", before[0], after[0])
+    if has_tokens(name):
+        return ConfigValue("vocab_size", before[0], after[0])
+    if name.endswith(_CLASSIFIERS):
+        return ConfigValue("num_labels", before[0], after[0])
+    return None
 
 
 def _shared_entries(source: Checkpoint) -> dict[Storage, list[Entry]]:

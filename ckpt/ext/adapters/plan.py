@@ -676,14 +676,19 @@ class Planner:
         layer: Layer,
         weight: str,
         ways: tuple[Packing, Packing],
+        parts: Sequence[str] = (),
     ) -> Packing:
-        """The packing that was named. Raises UnnamedPackingError where none was."""
+        """The packing that was named. Raises UnnamedPackingError where none was.
+
+        The tensor `weight` of the base holds the layer, or the layer holds the `parts`.
+        """
         named = found_in(self._options.packing, ways)
         if named is not None:
             return named
-        problem = (
-            f"{show(weight, 80)} may hold {show(layer.name, 80)} {ways[0]} or {ways[1]}"
-        )
+        holder, held = show(weight, 80), show(layer.name, 80)
+        if parts:
+            holder, held = held, show_folded_names(parts, 3)
+        problem = f"{holder} may hold {held} {ways[0]} or {ways[1]}"
         raise UnnamedPackingError(problem, ways, path=self._base.path)
 
     def _add_in_fused(
@@ -772,7 +777,7 @@ class Planner:
         """Plan a fused layer that the base holds in several tensors."""
         left, right = factors_of(layer)
         shapes = [self._target_shape(name, adapter) for name in parts]
-        packing = self._named_packing(layer, parts[0], ORDERS)
+        packing = self._named_packing(layer, parts[0], ORDERS, parts)
         total = sum(shape[0] for shape in shapes)
         is_alike = all(shape[1:] == (right.shape[1],) for shape in shapes)
         if total != left.shape[0] or not is_alike:

@@ -206,6 +206,7 @@ def read_adapter(
     tokens = {row.module: entry for _, row, entry in named if row.kind == "tokens"}
     passed = tuple(name for name, row, _ in named if row.kind == "passed")
     if not layers and not tokens:
+        _refuse_bare(named, path)
         is_noted = wholes and not is_alone and settings_at(path, limits) is not None
         hint = f"{CONFIG} beside it names what was trained" if is_noted else None
         raise UsageError(
@@ -234,6 +235,22 @@ def read_adapter(
     )
 
 
+def _refuse_bare(named: Sequence[_Named], path: str) -> None:
+    """Raise UsageError for matrices that are parameters of the layer itself.
+
+    loralib adds them to the weight in eval mode, and the file does not say in which
+    mode it was saved. Adding them again would be wrong.
+    """
+    bare = [entry.name for name, _, entry in named if name.endswith(_BARE)]
+    if bare:
+        raise UsageError(
+            f"holds {show_folded_names(bare, 3)} as loralib names them: whether the "
+            "weights have them in already is not recorded",
+            path=path,
+            hint="model.eval() of loralib adds them, model.train() takes them out",
+        )
+
+
 def refuse_damage(adapter: Adapter) -> None:
     """Raise DamagedDataError for tensors of an adapter whose bytes do not match the
     checksums of its file. Reads a file that has checksums.
@@ -254,6 +271,8 @@ def refuse_damage(adapter: Adapter) -> None:
         )
 
 
+_BARE = (".lora_A", ".lora_B")
+"""The ends of the matrices of loralib, which have no `.weight` behind."""
 _COMPONENTS = (
     "unet",
     "transformer",

@@ -143,6 +143,8 @@ class MergeCheck(NamedTuple):
     is_free: bool
     packing: tuple[str, ...] = ()
     """The packings that MERGED has, where BASE may hold layers in several ways."""
+    left: tuple[str, ...] = ()
+    """The tensors of the adapter that --exclude leaves out."""
 
     @property
     def differs(self) -> bool:
@@ -195,6 +197,12 @@ class MergeCheck(NamedTuple):
                 width,
                 2,
             )
+        if self.left:
+            text = (
+                f"left out: {counted_noun(len(self.left), 'tensor')}: "
+                f"{show_folded_names(self.left, _NAMES)}"
+            )
+            out += hanging_lines([], text, width, 2)
         out += self._other_lines(width)
         return out
 

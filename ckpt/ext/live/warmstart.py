@@ -4,7 +4,7 @@ tensors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ckpt.commands.rename.rename import substitution
@@ -80,7 +80,7 @@ def load(
         raise UsageError(
             f"{show(meta, 80)} is on meta, without memory",
             path=NAME,
-            hint=f"model.to_empty(device=…), or {_ASSIGN}",
+            hint=_memory_hint(survey, own, section),
         )
     in_parts = (name for name, value in own.items() if hasattr(value, "to_local"))
     spread = next(in_parts, None)
@@ -155,6 +155,15 @@ def _refuse_rest(coverage: Coverage, path: str) -> None:
         raise LossError(
             "; ".join(parts), path=path, hint="strict=False loads what fits"
         )
+
+
+def _memory_hint(survey: Survey, own: Mapping[str, Any], section: str | None) -> str:
+    """The ways to fill a model on meta: load_state_dict takes the names of the file as
+    they are, so it helps only where they are the model's.
+    """
+    model = survey.only_model(section)
+    fits = set(own) <= set(model.names())
+    return f"model.to_empty(device=…){f', or {_ASSIGN}' if fits else ''}"
 
 
 def _names_text(names: Sequence[str]) -> str:

@@ -357,6 +357,9 @@ def _hint_of_file_beside(path: str, name: str) -> str | None:
         words = pasted_path(beside), shell_word(rest)
         if beside != path and os.path.isfile(beside) and None not in words:
             return f"one file at a time: ckpt set {words[0]} {words[1]}=VALUE"
+    if os.path.isfile(os.path.join(folder, f"{first}.json")):
+        document = show(f"{first}.json", 80)
+        return f"ckpt set changes the file of the weights; {document} is for an editor"
     return None
 
 

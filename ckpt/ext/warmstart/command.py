@@ -74,7 +74,9 @@ def command(
         if plan is not None and plan.refusal:
             command = None
             if is_adapter:
-                command = _merge_command(pretrained, asked)
+                # An adapter is no base to merge into.
+                if not plan.fills_adapter:
+                    command = _merge_command(pretrained, asked)
             elif plan.way is not None:
                 command = _command_with_options(pretrained, asked, plan.way)
             # On stderr, so that what `--print-code` prints stays code.

@@ -440,6 +440,8 @@ def _with_refusal(coverage: Coverage, options: Options) -> Coverage:
             f"{show(coverage.source, 80)}: what was trained would be left out; ckpt "
             "merge adds an adapter to its base"
         )
+        if coverage.fills_adapter:
+            why += ", and the target is an adapter itself"
         return coverage._replace(
             refusal=why,
             way=("--min-coverage", "0") if coverage.of(*LOADED) else None,

@@ -252,6 +252,9 @@ def _set_value(content: bytes, wanted: ConfigValue) -> tuple[bytes, Json] | None
         places = [part for part in places if part[wanted.key] == wanted.before]
     elif not places:
         places = [document]
+    # A list of the labels wins over their number, and only the user knows the names.
+    if wanted.key == "num_labels" and any("id2label" in part for part in parts):
+        return None
     if not places:
         return None
     before = places[0].get(wanted.key)

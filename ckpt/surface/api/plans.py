@@ -124,6 +124,9 @@ def _plan_report(
     changes: tuple[Change, ...] = ()
     if "--partial" in words:
         survey = Survey(load_hook("salvage").salvage(survey, limits).result)
+    # The only layout that a command to paste names is that of transformers.
+    if "--recipe" in words:
+        survey = Survey(load_hook("gguf").in_transformers(survey).result)
     if "--dequantize" in words:
         report = load_hook("quantised").dequantised(survey, limits)
         if not report.changes:

@@ -669,19 +669,40 @@ def _refuse_own_metadata(checkpoint: Checkpoint, options: WriteOptions) -> None:
         )  # here: only an error pays for it
 
         way: tuple[str, ...] = ("convert", "--dtype", "bfloat16")
+        hint = None
         if checkpoint.account.lost_names:
             way = ("salvage",)
         elif options.command.name == "merge":  # adapters have transformers' names
             way = ("convert", "--recipe", "transformers", *way[1:])
+            hint = "merge into the model that it was made of"
         error = UsageError(
             f"ckpt {options.command.name} keeps the format, and ckpt does not write "
             f"{checkpoint.traits.label}",
             path=checkpoint.path,
+            hint=hint,
             way=way,
         )
         out = _out_of_advice(options)
         add_way_out(error, Survey(checkpoint), options.limits, out)
         raise error
+
+
+def _refuse_bare_name(weights: Checkpoint, options: WriteOptions) -> None:
+    """Raise UsageError for an OUT without an ending, where the source is a folder: the
+    result is its file of weights alone, and no folder.
+    """
+    out = options.out
+    if out is None or options.format is not None or os.path.splitext(out)[1]:
+        return
+    if out.endswith("/") or os.path.isdir(out):
+        return
+    ending = formats.written_formats()[weights.format].suffixes[0]
+    named = pasted_path(out + ending)
+    raise UsageError(
+        "the ending names no format, and one file is written, no folder",
+        path=out,
+        hint=None if named is None else f"-o {named}",
+    )
 
 
 def _with_place(path: str, options: WriteOptions) -> WriteOptions:
@@ -732,6 +753,8 @@ def _rewrite_survey(
 
             report = with_texts_left(report, checkpoint)
     _refuse_source(report, to, options)
+    if survey.checkpoint is not checkpoint:
+        _refuse_bare_name(survey.checkpoint, options)
     # Written all the same: an empty model may be meant.
     empty = [row.message for row in emptied_findings(survey) if row.level == "error"]
     talk.about(checkpoint.path, empty)

@@ -72,6 +72,10 @@ _NEEDLESS = {
     "sum": dict.fromkeys(
         ("-c", "--check"), "to compare with a list: ckpt verify FILE --sums LIST"
     ),
+    "verify": dict.fromkeys(
+        ("-c", "--check"), "to compare with a list of ckpt sum: FILE --sums LIST"
+    ),
+    "rehome": {"--cpu": "the CPU is where it moves tensors without --to"},
     "strip": {"--undo": _UNDO},
     "rename": {"--undo": _UNDO},
     "set": {"--undo": _UNDO},

@@ -179,6 +179,14 @@ def _shorten_apart(names: Sequence[str], width: int) -> list[str]:
     wanted = {name: told.get(name, text) for name, text in short.items()}
     counts = Counter(wanted.values())
     alone = Counter(short.values())
+    # Names that differ in numbers alone, as those of layers do.
+    torn: dict[str, list[str]] = {}
+    for name in names:
+        if counts[wanted[name]] > 1 and alone[short[name]] > 1:
+            torn.setdefault(re.sub(r"\d+", "0", name), []).append(name)
+    forms: dict[str, str] = {}
+    for ends_alike in torn.values():
+        forms |= _with_every_difference(ends_alike, width)
     apart: list[str] = []
     for name in names:
         if counts[wanted[name]] == 1:
@@ -186,7 +194,7 @@ def _shorten_apart(names: Sequence[str], width: int) -> list[str]:
         elif alone[short[name]] == 1:
             apart.append(short[name])
         else:
-            apart.append(cut(name, width))
+            apart.append(forms.get(name) or cut(name, width))
     return apart
 
 
@@ -246,6 +254,33 @@ def _with_first_difference(names: Sequence[str], width: int) -> dict[str, str]:
             if form is not None:
                 forms[name] = form
                 break
+    return forms
+
+
+def _with_every_difference(names: Sequence[str], width: int) -> dict[str, str]:
+    """Give names that end alike a form of at most `width` cells that keeps all words in
+    which they differ, also behind underscores: `…0_attentions_1…ff_net_0_proj`. None
+    has one where the words are of another number, or have no room.
+    """
+    rows = [re.split(r"([._])", name) for name in names]
+    if len({len(row) for row in rows}) > 1:
+        return {}
+    count = len(rows[0])
+    differs = [i for i in range(count) if len({row[i] for row in rows}) > 1]
+    if not differs:
+        return {}
+    first, behind = differs[0], differs[-1] + 1
+    forms: dict[str, str] = {}
+    for name, row in zip(names, rows, strict=True):
+        indent = " " * (len(name) - len(name.lstrip(" ")))
+        start = indent + ("…" if first else "") + "".join(row[first:behind]).lstrip(" ")
+        end = "".join(row[behind:])
+        room = width - cells(start)
+        if len(end) > room:
+            if room < 2:
+                return {}
+            end = f"…{end[1 - room :]}"
+        forms[name] = start + end
     return forms
 
 

@@ -938,3 +938,27 @@ def test_a_bar_of_several_modules_says_which_on_a_narrow_screen(tmp_path: Path) 
 
     assert "block_0000-" in bars[0]
     assert bars[-1].split()[0].endswith("-0699")
+
+
+def test_show_chooses_the_names_of_name_only(tmp_path: Path) -> None:
+    """What is listed under `unchanged` did not change."""
+    still, moved = (
+        torch.zeros(2),
+        {"b.weight": torch.ones(2), "a.weight": torch.ones(2)},
+    )
+    before = {"epoch": 0, "model": {**moved, "a.weight": still}}
+    after = {"epoch": 1, "model": {"a.weight": still, "b.weight": torch.zeros(2)}}
+    saved(tmp_path, before, after)
+
+    assert lines_of(tmp_path, "--name-only") == ["model.b.weight", "epoch"]
+    assert lines_of(tmp_path, "--name-only", "--show", "unchanged") == [
+        "model.a.weight"
+    ]
+    shown = lines_of(tmp_path, "--name-only", "--show", "all")
+    assert sorted(shown) == ["epoch", "model.a.weight", "model.b.weight"]
+
+
+def test_one_element_differs_in_bytes(tmp_path: Path) -> None:
+    saved(tmp_path, {"a": torch.tensor([-0.0, 1.0])}, {"a": torch.tensor([0.0, 1.0])})
+
+    assert "1 element differs in bytes only" in "\n".join(lines_of(tmp_path))

@@ -831,3 +831,27 @@ def test_a_folder_of_checkpoints_says_how_each_is_checked(tmp_path: Path) -> Non
     report = program.verify(tmp_path / "none")
     assert report.error is not None
     assert report.error.message == "a directory without a checkpoint"
+
+
+@pytest.mark.parametrize("name", ["x.pth", "./runs/x.pth", "other.pth"])
+def test_a_list_of_files_is_no_list_of_tensors(name: str, tmp_path: Path) -> None:
+    """sha256sum prints lines of the same form, and the file is whole."""
+    torch.save({"w": torch.ones(2)}, tmp_path / "x.pth")
+    (tmp_path / "list").write_text(f"{'0' * 64}  {name}\n")
+
+    done = inside("verify", "x.pth", "--sums", "list", cwd=tmp_path)
+
+    assert done.code == 2
+    said = "\n".join((*done.lines, *done.complaints))
+    assert "the sums are of files" in said and "sha256sum -c LIST" in said
+    assert "damaged" not in said
+
+
+def test_a_tensor_that_is_gone_is_still_missing(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "x.pth")
+    (tmp_path / "list").write_text(f"{'0' * 64}  fc.weight\n")
+
+    done = inside("verify", "x.pth", "--sums", "list", cwd=tmp_path)
+
+    assert done.code == 1
+    assert "1 tensor missing (fc.weight)" in "\n".join(done.lines)

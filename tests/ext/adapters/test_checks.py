@@ -549,3 +549,24 @@ def test_layers_of_one_scale_are_one_group(tmp_path: Path) -> None:
 
     said = ["".join(part for part, _ in line) for line in check.lines(None)]
     assert sum("instead of 2" in line for line in said) == 1
+
+
+def test_a_merge_of_a_part_is_checked_without_the_rest(tmp_path: Path) -> None:
+    """`merge --exclude` left layers out that the base does not have."""
+    state = wide_base()
+    adapter = loras.pairs(loras.linear(state))
+    loras.save_base(state, tmp_path / "base.safetensors")
+    other = loras.pairs({"text.q_proj.weight": noise(6, 6)})
+    loras.save_adapter({**adapter, **other}, tmp_path / "adapter")
+    files = ("base.safetensors", "merged.safetensors")
+    exclude = ("--exclude", "*text.*")
+    words = ("merge", files[0], "adapter", *exclude, "-o", files[1])
+    assert inside(*words, cwd=tmp_path).code == 0
+
+    refused = inside("diff", *files, "--adapter", "adapter", cwd=tmp_path)
+    done = inside("diff", *files, "--adapter", "adapter", *exclude, cwd=tmp_path)
+
+    assert refused.code == 2 and "in ckpt merge" not in refused.complaints[0]
+    assert done.code == 0
+    assert "are merged: adapter" in done.lines[0]
+    assert done.lines[1].startswith("left out: 2 tensors: base_model.model.text")

@@ -12,6 +12,7 @@ import pytest
 import torch
 from inside import inside
 from loras import PREFIX, noise
+from safetensors.torch import save_file
 
 import ckpt
 
@@ -149,3 +150,18 @@ def test_a_model_is_no_adapter(tmp_path: Path) -> None:
         {"a.alpha": torch.ones(2), "a.weight": torch.ones(2, 2)}, tmp_path / "a.pth"
     )
     assert document("a.pth", cwd=tmp_path) is None
+
+
+def test_the_method_of_lycoris_is_named_once(tmp_path: Path) -> None:
+    state = {}
+    for number in range(3):
+        name = f"lora_unet_layers_{number}_q"
+        state |= {f"{name}.lokr_w1": noise(2, 2), f"{name}.lokr_w2": noise(3, 3)}
+        state[f"{name}.alpha"] = torch.tensor(1.0)
+    save_file(state, tmp_path / "lokr.safetensors")
+
+    done = inside("inspect", "lokr.safetensors", cwd=tmp_path)
+
+    said = " ".join("\n".join(done.lines).split())
+    assert "adapter-names LoKr of LyCORIS, names of kohya" in said
+    assert "LoKr with LoKr" not in said

@@ -393,16 +393,16 @@ def test_added_tokens_change_the_config_that_goes_along(
 
 
 def test_other_longer_tensors_say_nothing_of_the_vocabulary(tmp_path: Path) -> None:
-    state = {**loras.base(), "score.weight": noise(2, 12)}
+    state = {**loras.base(), "pooler.weight": noise(2, 12)}
     adapter = loras.pairs(loras.linear(state))
-    adapter[f"{PREFIX}score.weight"] = noise(3, 12)
+    adapter[f"{PREFIX}pooler.weight"] = noise(3, 12)
     base = loras.save_base(state, tmp_path / "base.safetensors")
     folder = loras.save_adapter(adapter, tmp_path / "adapter")
 
     report = ckpt.merge(base, folder, dry_run=True)
 
     assert [(row.name, row.what) for row in report.left_alone] == [
-        ("score.weight", "is [3, 12], and was [2, 12]")
+        ("pooler.weight", "is [3, 12], and was [2, 12]")
     ]
 
 
@@ -817,6 +817,10 @@ def test_query_key_and_value_meet_the_tensor_that_holds_all(tmp_path: Path) -> N
         merged(tmp_path, whole, adapter, packing="interleaved")
 
     fused = loras.pairs(whole)
+    with pytest.raises(
+        ckpt.UsageError, match=r"a\.qkv_proj may hold a\.\{q,k,v\}_proj"
+    ):
+        merged(tmp_path, parts, fused)
     added = loras.delta(fused, "a.qkv_proj", 2.0).split(list(sizes.values()))
     expected_parts = {
         name: part + more
@@ -1313,3 +1317,43 @@ def test_what_is_swapped_or_missing_is_said(tmp_path: Path) -> None:
     alone = complaint("lora")
     assert "lora: an adapter alone, without the weights of its base" in alone
     assert alone.endswith("(ckpt merge BASE lora)")
+
+
+def test_matrices_of_loralib_are_not_merged_twice(tmp_path: Path) -> None:
+    """Its parameters have no `.weight` behind, and eval mode adds them to the weight."""
+    weight = noise(6, 4)
+    matrices = {"q.lora_A": noise(2, 4), "q.lora_B": noise(6, 2)}
+    path = tmp_path / "own.pt"
+    torch.save({"state_dict": {"q.weight": weight, **matrices}}, path)
+
+    done = inside("merge", "own.pt", "-o", "out.pt", cwd=tmp_path)
+
+    assert done.code == 2
+    (complaint,) = done.complaints
+    assert "holds q.lora_{A,B} as loralib names them" in complaint
+    assert "no tensor is called" not in complaint
+
+
+@pytest.mark.parametrize(
+    ("config", "labels"),
+    [({"num_labels": 1}, 3), ({"num_labels": 1, "id2label": {"0": "good"}}, 1)],
+)
+def test_config_json_follows_the_labels_of_a_new_head(
+    config: dict[str, Any], labels: int, tmp_path: Path
+) -> None:
+    """A list of labels wins over their number, and has names that only the user knows."""
+    state = {"layer.q.weight": noise(6, 6), "score.weight": noise(1, 6)}
+    (tmp_path / "model").mkdir()
+    loras.save_base(state, tmp_path / "model/model.safetensors")
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    adapter = loras.pairs({"layer.q.weight": state["layer.q.weight"]})
+    adapter[f"{PREFIX}score.weight"] = noise(3, 6)
+    loras.save_adapter(adapter, tmp_path / "lora", modules_to_save=["score"])
+
+    done = inside("merge", "model", "lora", "-o", "out", "--with-config", cwd=tmp_path)
+
+    assert done.code == 0, done
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert written["num_labels"] == labels
+    advice = "num_labels in config.json must say 3"
+    assert (advice in "\n".join(done.lines)) == (labels == 1)

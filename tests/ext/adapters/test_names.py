@@ -431,7 +431,9 @@ ADVISED = {
 def test_other_commands_say_whose_option_they_advise(
     option: str, tmp_path: Path
 ) -> None:
-    """`diff`, `inspect` and `convert` have none for the layers of an adapter."""
+    """`diff`, `inspect` and `convert` have none for the layers of an adapter, but
+    `diff` leaves layers out too.
+    """
     state, adapter, config = ADVISED[option]
     loras.save_base(state, tmp_path / "base.safetensors")
     loras.save_adapter(adapter, tmp_path / "adapter", **config)
@@ -447,7 +449,8 @@ def test_other_commands_say_whose_option_they_advise(
         done = inside(command, *words, cwd=tmp_path)
         said = (done.out + done.err).decode()
         assert done.code == (1 if b"does not fit" in done.out else 2), said
-        begin = "" if command == "merge" else "in ckpt merge: "
+        is_own = command == "merge" or (command, option) == ("diff", "--exclude")
+        begin = "" if is_own else "in ckpt merge: "
         assert f"({begin}{option} " in said, said
 
 

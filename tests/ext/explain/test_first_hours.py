@@ -499,3 +499,18 @@ def test_a_question_on_frozen_layers_calls_no_buffer_a_parameter(
     assert "6 parameters" not in said
     assert "has 5 of the 6 tensors of model that may be parameters" in said
     assert "The other one is frozen, or is a buffer" in said
+
+
+def test_a_head_of_another_task_is_not_called_tied(tmp_path: Path) -> None:
+    """A reward model has `score`, and no head of a language model to tie."""
+    path = tmp_path / "model.safetensors"
+    state = {"model.embed_tokens.weight": torch.ones(4, 3)}
+    state["model.layers.0.fc.weight"] = torch.ones(3, 3)
+    state["score.weight"] = torch.ones(1, 3)
+    save_file(state, path)
+    text = NEW_LAYERS.replace("PhiForSequenceClassification", "PhiForCausalLM")
+
+    found = Answered(text.replace("score.weight", "lm_head.weight"), path)
+
+    assert "the file has another one (score)" in found.said
+    assert "ties both" not in found.said

@@ -667,3 +667,54 @@ def test_numbers_that_name_some_of_the_unchanged(tmp_path: Path) -> None:
         )
         for text in texts
     ), texts
+
+
+class Momentum(nn.Module):
+    """A momentum encoder in front of the encoder that it follows, each with a head that
+    forward does not use.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = nn.ModuleDict({"body": nn.Linear(3, 3), "head": nn.Linear(3, 2)})
+        self.quick = nn.ModuleDict({"body": nn.Linear(3, 3), "head": nn.Linear(3, 2)})
+        self.slow.load_state_dict(self.quick.state_dict())
+        self.slow.requires_grad_(False)
+
+    def train_once(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take a step, and let the slow encoder follow the quick one."""
+        optimizer.zero_grad()
+        self.quick["body"](torch.randn(8, 3)).square().sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            pairs = zip(self.slow.parameters(), self.quick.parameters(), strict=True)
+            for slow, quick in pairs:
+                slow.lerp_(quick, 0.1)
+
+
+def save_momentum(folder: Path) -> None:
+    torch.manual_seed(1)
+    model = Momentum()
+    trained = [part for part in model.parameters() if part.requires_grad]
+    optimizer = torch.optim.Adam(trained, 0.01)
+    for name in ("old.pt", "new.pt"):
+        model.train_once(optimizer)
+        states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(states, folder / name)
+
+
+def test_an_average_changes_without_a_gradient(tmp_path: Path) -> None:
+    """The encoder of the average stands first, so its changes shifted the numbers."""
+    save_momentum(tmp_path)
+
+    answer = answered(tmp_path, [2, 3], "old.pt", "new.pt")
+
+    index = answer["index"]
+    by_number = {row["index"]: row["candidates"] for row in index["names"]}
+    assert "model.quick.head.weight" in by_number[2]
+    assert "model.quick.head.bias" in by_number[3]
+    listed = {name for names in by_number.values() for name in names}
+    assert all(".head." in name for name in listed)  # the bodies changed
+    said = " ".join(part["text"] for part in answer["statements"])
+    assert "more than the optimizer stepped" in said
+    assert index["parameters"] >= 4

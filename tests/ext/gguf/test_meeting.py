@@ -910,3 +910,28 @@ def test_settings_of_two_files_are_compared(ckpt: Run, tmp_path: Path) -> None:
         and "'mit'" in done.stdout
         and "'gpl'" in done.stdout
     )
+
+
+def test_merge_prints_no_recipe_that_has_no_table(ckpt: Run, tmp_path: Path) -> None:
+    """The command to paste stopped at an architecture that no table knows."""
+    said: dict[str, str] = {}
+    lora = tmp_path / "lora.safetensors"
+    halves = {
+        "q.lora_A.weight": torch.ones(2, 4),
+        "q.lora_B.weight": torch.ones(4, 2),
+    }
+    save_file(halves, lora)
+    tensor = ggufs.Tensor("blk.0.attn_qkv.weight", (2, 2), ggufs.F32, bytes(16))
+    pairs = [("general.architecture", "str", "starcoder")]
+    files = {
+        "llama": convert(decoder(), "llama", "F32"),
+        "starcoder": ggufs.gguf(pairs, [tensor]),
+    }
+    for architecture, data in files.items():
+        path = tmp_path / f"{architecture}.gguf"
+        path.write_bytes(data)
+        done = ckpt("merge", path, lora, "-o", tmp_path / "out.safetensors")
+        assert done.returncode == 2
+        said[architecture] = done.stderr
+    assert f"ckpt convert {tmp_path}/llama.gguf --recipe transformers" in said["llama"]
+    assert "(merge into the model that it was made of)" in said["starcoder"]

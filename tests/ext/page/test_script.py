@@ -1819,10 +1819,7 @@ def test_what_may_be_no_parameter_is_not_called_one() -> None:
         see, next(view for view in views("evil") if view["kind"] == "diff")
     )
 
-    assert (
-        "(not sure that they are parameters)" in still
-        and "Parameters (not sure)" in counts
-    )
+    assert " of them may be " in still and "Parameters (not sure)" in counts
 
 
 # --- the axis of a curve --------------------------------------------------------------
@@ -1922,4 +1919,14 @@ def test_what_may_be_a_buffer_is_no_parameter_of_the_count() -> None:
     assert call(see, [moved, still, unsure], True) == "1 of 2 parameters did not change"
     assert call(see, [moved, still, unsure], False) == (
         "1 more of 3 parameters did not change (not sure that they are parameters)"
+    )
+
+
+def test_a_box_of_both_says_how_many_may_be_buffers() -> None:
+    see = "(rows, alarms) => still_part(rows, alarms)?.children[0].textContent ?? null"
+    still = {"name": "b", "role": "parameter", "status": "same", "still": True}
+    rows = [still, still | {"name": "c", "role": "unknown"}]
+
+    assert call(see, rows, False) == (
+        "2 of 2 parameters did not change (1 of them may be a buffer)"
     )

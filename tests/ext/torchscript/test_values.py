@@ -5,6 +5,7 @@ bytecode, constants, lowered modules.
 from __future__ import annotations
 
 import enum
+import json
 import pickle
 import zipfile
 from pathlib import Path
@@ -329,3 +330,27 @@ def test_big_endian_bytes_that_torch_does_not_turn_are_refused(tmp_path: Path) -
     check_error(
         ckpt("inspect", path), "big-endian, and torch.jit.load does not turn them"
     )
+
+
+def test_second_names_of_parameters_are_no_more_parameters(tmp_path: Path) -> None:
+    """A scripted GRU lists its weights once more in `_flat_weights`."""
+    module = nn.GRU(3, 4)
+    path = tmp_path / "gru.pt"
+    torch.jit.script(module).save(path)
+    count = sum(weight.numel() for weight in module.parameters())
+
+    done = ckpt("inspect", path, "--json")
+
+    totals = json.loads(done.out)["totals"]
+    assert (totals["parameters"], totals["unknown"]) == (count, 0)
+
+
+def test_what_is_left_out_for_one_reason_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "gru.pt"
+    torch.jit.script(nn.GRU(3, 4, num_layers=2)).save(path)
+
+    done = ckpt("convert", path, "-o", tmp_path / "out.safetensors")
+
+    left = [line for line in done.lines if line.startswith("left out: ")]
+    assert len(left) == 1
+    assert left[0].startswith("left out: _flat_weights.0-7 ×8: neither parameter nor")

@@ -360,6 +360,10 @@ def test_config_json_of_a_folder_is_left_to_an_editor(
     assert done.returncode == 2
     hint = "(ckpt set changes the file of the weights; config.json is for an editor)"
     assert done.stderr.endswith(f"no value called config.hidden_size {hint}\n")
+    (tmp_path / "trainer_state.json").write_text('{"epoch": 2}')
+    done = ckpt("set", tmp_path, "trainer_state.epoch=4", "--in-place")
+    assert done.returncode == 2
+    assert "trainer_state.json is for an editor" in done.stderr
 
 
 def test_many_values_are_set_at_once(

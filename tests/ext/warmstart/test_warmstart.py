@@ -941,3 +941,59 @@ def test_an_option_that_joins_and_cuts_nothing_says_so(
 
     assert f"! {option} " in "\n".join(done.lines)
     assert "ckpt recipe" in "\n".join(done.lines)
+
+
+def test_an_adapter_gets_no_command_that_merges_into_it(tmp_path: Path) -> None:
+    """The target is an adapter itself: `ckpt merge` refuses such a base."""
+    for file, ends in (("kohya", ("down", "up")), ("peft", ("A", "B"))):
+        module = "lora_unet_q" if file == "kohya" else "base_model.model.p"
+        state = {
+            f"{module}.lora_{ends[0]}.weight": torch.ones(2, 4),
+            f"{module}.lora_{ends[1]}.weight": torch.ones(6, 2),
+        }
+        safetensors.torch.save_file(state, tmp_path / f"{file}.safetensors")
+    words = ("kohya.safetensors", "--into", "peft.safetensors", "-o", "o.safetensors")
+
+    done = inside("warmstart", *words, cwd=tmp_path)
+
+    assert done.code == 1
+    said = "\n".join(done.complaints)
+    assert "the target is an adapter itself" in said
+    assert "ckpt merge peft.safetensors" not in said
+
+
+def test_a_table_of_patches_is_no_head(tmp_path: Path) -> None:
+    """The alphabet puts the tower of pictures behind the head of the text."""
+    text = {"lm_head.weight": torch.ones(5, 3), "model.a.weight": torch.ones(3, 3)}
+    torch.save(text, tmp_path / "text.pth")
+    both = {f"language_model.{name}": value for name, value in text.items()}
+    both["visual.blocks.0.weight"] = torch.ones(3, 3)
+    both["visual.patch_embed.proj.weight"] = torch.ones(3, 2)
+    torch.save(both, tmp_path / "both.pth")
+    words = ("text.pth", "--into", "both.pth", "-o", "o.pth")
+
+    done = inside("warmstart", *words, cwd=tmp_path)
+
+    said = "\n".join(done.lines)
+    assert "head 100 % (language_model.lm_head.weight)" in said
+    assert "patch_embed.proj.weight)" not in said
+
+
+def test_a_folder_is_not_written_as_a_file_without_an_ending(tmp_path: Path) -> None:
+    """Who types -o out for a folder gets no nameless file; other commands refuse it."""
+    state = {"head.weight": torch.ones(2, 3)}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    safetensors.torch.save_file(state, tmp_path / "model/model.safetensors")
+    torch.save(state, tmp_path / "base.pth")
+
+    for words in (
+        ("warmstart", "base.pth", "--into", "model"),
+        ("rename", "model", "--sub", "s/head/fc/"),
+        ("strip", "model"),
+    ):
+        done = inside(*words, "-o", "out", cwd=tmp_path)
+
+        assert done.code == 2, words
+        assert done.complaints[-1].endswith("(-o out.safetensors)"), words
+        assert not (tmp_path / "out").exists()

@@ -552,3 +552,17 @@ def test_a_model_over_several_ranks_gets_the_way(tmp_path: Path) -> None:
         assert torch.equal(target.weight.full_tensor(), given.weight)  # type: ignore[attr-defined]
     finally:
         distributed.destroy_process_group()
+
+
+@pytest.mark.needs("live")
+def test_a_model_on_meta_gets_no_way_that_fails_on_a_prefix(tmp_path: Path) -> None:
+    given, path = nn.Linear(3, 2), tmp_path / "x.pth"
+    torch.save({f"module.{k}": v for k, v in given.state_dict().items()}, path)
+    target = nn.Linear(3, 2, device="meta")
+    with ckpt.open(path) as checkpoint:
+        with pytest.raises(UsageError, match="on meta") as caught:
+            checkpoint.load_into(target)
+        assert str(caught.value.hint) == "model.to_empty(device=…)"
+        target.to_empty(device="cpu")
+        checkpoint.load_into(target)
+    assert torch.equal(target.weight, given.weight)

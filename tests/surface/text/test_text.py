@@ -286,3 +286,15 @@ def test_shortened_names_keep_the_part_that_tells_them_apart() -> None:
         table = lines(column_lines(heads, rows, width=width))[1:]
         assert len({line.split()[0] for line in table}) == 4
         assert all(cells(line) <= width for line in table)
+
+
+def test_names_without_dots_keep_all_words_in_which_they_differ() -> None:
+    """As kohya writes them: two numbers in the middle, and equal ends."""
+    begin, end = "lora_unet_down_blocks", "transformer_blocks_0_ff_net_0_proj"
+    names = [f"{begin}_{i}_attentions_{j}_{end}" for i in range(2) for j in range(2)]
+    heads = [Column("NAME", gives_way=True), Column("N")]
+
+    for width in range(24, 76):
+        rows = [[name, "1"] for name in names]
+        shown = lines(column_lines(heads, rows, width=width))[1:]
+        assert len({row.split()[0] for row in shown}) == len(names), width

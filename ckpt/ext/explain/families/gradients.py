@@ -12,6 +12,8 @@ from ckpt.commands.inspect.unused import UNUSED
 from ckpt.evidence.numbering import (
     Numbering,
     Numbers,
+    changes_without_step,
+    numbered_among,
     numbered_by_change,
     numbered_by_names,
     numbered_parameters,
@@ -29,7 +31,7 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.message import MOST_NAMES, Message
-from ckpt.model.text import pasted_path, show
+from ckpt.model.text import counted_noun, pasted_path, show
 
 _NAMES = re.compile(
     r"Parameters which did not receive grad for rank (\d{1,9}): ([^\n]+)"
@@ -95,14 +97,17 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
     by_change = None
     if certain is None and case.older is not None and not case.older.untold:
         by_change = _numbered_by_older(numbers, case, case.older)
-    found_numbers = (
-        certain or by_change or numbered_parameters(survey, numbers, case.section)
-    )
+    found_numbers = certain or by_change
+    if found_numbers is None:
+        found_numbers = numbered_parameters(survey, numbers, case.section)
+        if case.older is not None and _has_other_changes(case):
+            unchanged = set(case.older.unchanged)
+            found_numbers = numbered_among(found_numbers, unchanged)
     rows += _reason_statements(numbers, found_numbers)
     if case.older is not None:
         misfit = None
         if certain is None and by_change is None:
-            misfit = _misfit_reason(case.older, found_numbers)
+            misfit = _misfit_reason(case, case.older, found_numbers)
         rows += _unchanged_statements(case.older, misfit)
     # A certain numbering with one name for each number needs no further way.
     if found_numbers.trust == "likely" or any(
@@ -217,10 +222,26 @@ def _untold_statement(older: Older) -> Statement:
     )
 
 
-def _misfit_reason(older: Older, found: Numbering) -> str:
+def _has_other_changes(case: Case) -> bool:
+    """Tell whether the program changed parameters since the older save without a step
+    of the optimizer.
+    """
+    older = case.older
+    if older is None or older.untold:
+        return False
+    return changes_without_step(case.survey, older.changed, case.section)
+
+
+def _misfit_reason(case: Case, older: Older, found: Numbering) -> str:
     """The reason why the numbers of DDP, which the file alone found, do not fit the
     parameters that did not change.
     """
+    if _has_other_changes(case):
+        return (
+            f"{counted_noun(older.changed, 'other parameter')} changed, more than the "
+            "optimizer stepped: the program changed some itself (averages of the "
+            "weights, EMA), so a change does not tell which ones DDP counts."
+        )
     if older.is_sure:
         return "The numbers do not fit them: are the saves of the run that stopped?"
     if not older.changed and not older.stepped:

@@ -137,7 +137,7 @@ from ckpt.ext.explain.families.spellings import (
     trained_adapter,
     with_leaves,
 )
-from ckpt.ext.explain.families.tied import tied_name
+from ckpt.ext.explain.families.tied import heads_of_other_tasks, tied_name
 from ckpt.ext.explain.families.tracked import untracked_statement
 from ckpt.ext.explain.families.turned import places_statement
 from ckpt.ext.explain.families.verdicts import (
@@ -905,7 +905,8 @@ class KeyLists:
             and are_new_heads(self.absent, self.message, self.shapes)
         ):
             unplaced = _unplaced_keys(self.here, self.met_here)
-            heads = heads_among(unplaced)
+            own = heads_of_other_tasks(list(self.shapes))
+            heads = heads_among(unplaced) or heads_among(own)
             yield Statement(
                 "They are the head for a task, which the checkpoint of a base model "
                 "does not have: expected, where the model is to be trained for a new "

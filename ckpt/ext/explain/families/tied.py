@@ -22,9 +22,16 @@ _EMBEDDING = re.compile(
     r"(?:.+\.)?(?:embed_tokens|wte|word_embeddings|tok_embeddings|shared|emb)\.weight"
 )
 """The name of the embedding that the output layer is tied to."""
+_OTHER_TASKS = frozenset(("score", "classifier", "qa_outputs"))
+"""The heads of models of transformers that classify."""
 
 
 _OF_HEADS = re.compile(r"\blm_head\b|\b(?:head|output layer) of the (?:llm|language)")
+
+
+def heads_of_other_tasks(names: Sequence[str]) -> list[str]:
+    """The tensors of a head that classifies, in the place of a language model's."""
+    return [name for name in names if name.partition(".")[0] in _OTHER_TASKS]
 
 
 def of_tied_head(text: str, case: Case) -> Iterator[Statement]:
@@ -55,6 +62,9 @@ def tied_name(absent: Sequence[str], here: Sequence[str], case: Case) -> str | N
     if noted is not None:
         return noted
     if not _OUTPUT.fullmatch(absent[0]):
+        return None
+    # A model of another task has its own head in place of this one.
+    if heads_of_other_tasks(here):
         return None
     embeddings = [name for name in here if _EMBEDDING.fullmatch(name)]
     # The names do not tell which of two embeddings is tied.

@@ -68,7 +68,9 @@ function still_part(rows, alarms) {
   const all = counted.length;
   // A second box counts what the first one has not.
   const more_of = !alarms && rows.some((row) => row.still && row.alarms) ? " more of" : " of";
-  const noun = sure ? "" : " (not sure that they are parameters)";
+  const unsure = still.filter((row) => row.role !== "parameter").length;
+  const doubt = unsure === still.length ? "not sure that they are parameters" : `${whole(unsure)} of them may be ${unsure === 1 ? "a buffer" : "buffers"}`;
+  const noun = sure ? "" : ` (${doubt})`;
   const reasons = new Map();
   for (const row of still) {
     const reason = row.reason || "did not change";
