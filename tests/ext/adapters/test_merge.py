@@ -1313,3 +1313,19 @@ def test_what_is_swapped_or_missing_is_said(tmp_path: Path) -> None:
     alone = complaint("lora")
     assert "lora: an adapter alone, without the weights of its base" in alone
     assert alone.endswith("(ckpt merge BASE lora)")
+
+
+def test_what_another_format_cannot_hold_is_dropped_where_that_is_asked(
+    tmp_path: Path,
+) -> None:
+    state = loras.base(torch.float32)
+    loras.save_adapter(loras.pairs(loras.linear(state)), tmp_path / "adapter")
+    odd = torch.ones(2, dtype=torch.complex128)
+    torch.save({**state, "odd": odd}, tmp_path / "base.pth")
+    command = ("merge", "base.pth", "adapter", "-o", "out.safetensors")
+
+    refused = inside(*command, cwd=tmp_path)
+    assert refused.code == 2 and refused.err.endswith(b"would be lost (--drop-other)\n")
+    done = inside(*command, "--drop-other", cwd=tmp_path)
+    assert done.code == 0 and b"left out: odd: complex128, 32 B" in done.out
+    assert load_file(tmp_path / "out.safetensors").keys() == state.keys()
