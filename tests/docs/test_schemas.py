@@ -107,6 +107,24 @@ def test_each_definition_is_used() -> None:
     )
 
 
+def test_a_word_of_a_list_is_described_by_its_field_alone(tmp_path: Path) -> None:
+    """A definition may have the name of the word."""
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "a.fields").write_text(
+        "define shape: text  # Sizes.\n"
+        "document ckpt.a 1  # A.\n"
+        "  size: shape\n"
+        "  kind: one of (shape, other) or null\n"
+    )
+    (document,) = schemas.documents(tmp_path).values()
+    table = list(schemas._Table(document, document, {}).parts())[-1].splitlines()
+
+    assert table[2:] == [
+        "| `size` | text | Sizes. |",
+        "| `kind` | one of `shape`, `other` or null |  |",
+    ]
+
+
 @pytest.mark.parametrize(
     "line",
     [
