@@ -115,8 +115,8 @@ def plain(node: Node, repeats: Repeats | None = None) -> Json:
 
 
 def _text_of_key(key: Node, index: int) -> str:
-    """Return the name of a field for a key, the one at `index`: its text, and of a
-    container that of a step of a path.
+    """Return the name of a field for a key, the one at `index`: its text, or the step
+    of a path for a container.
     """
     if isinstance(key, str):
         return str(key)

@@ -29,7 +29,7 @@ class Made(NamedTuple):
 
 
 BEYOND = "the recipe makes it, and B has it not"
-"""Why a tensor that is none of B stands among those that are not made."""
+"""The reason of a tensor among those that are not made, and that is none of B."""
 
 
 class Unused(NamedTuple):
