@@ -25,6 +25,7 @@ from process import ROOT
 from ckpt.commands.diff.rows import Cause
 from ckpt.commands.diff.rows import Status as DiffStatus
 from ckpt.commands.inspect.inspect import Kind
+from ckpt.commands.ls.ls import NOT_AS_IT_IS, RUNS_CODE, UNREADABLE
 from ckpt.commands.rewriting.report import Status as CoverageStatus
 from ckpt.commands.verify.verify import Verdict
 from ckpt.evidence.mapping import Kind as RenameKind
@@ -204,6 +205,25 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
         assert [set(node["properties"]) - {"roles"} for node in counts] == [
             set(get_args(words))
         ]
+
+
+def test_the_words_of_an_open_list_stand_on_the_page() -> None:
+    """A field of text that may get more words names those of today."""
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    (loads,) = re.findall(r"^\| `loads` \| text \| (.+) \|$", page, re.MULTILINE)
+    (kind,) = re.findall(r"^\| `changes\[\].kind` \| .+$", page, re.MULTILINE)
+    made = {
+        name
+        for path in (ROOT / "ckpt").rglob("*.py")
+        for name in re.findall(
+            r"\bChange\(\s*\"([a-z]+)\"", path.read_text(encoding="utf-8")
+        )
+    }
+
+    for word in (RUNS_CODE, UNREADABLE, NOT_AS_IT_IS, "not by torch"):
+        assert f"`{word}`" in loads
+    assert len(made) > 10
+    assert {word for word in made if f"`{word}`" not in kind} == set()
 
 
 def test_an_unknown_keyword_is_refused() -> None:
