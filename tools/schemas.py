@@ -481,6 +481,8 @@ class _Table:
             yield from self._below(row, f"{prefix}{row.name}{self._marks(row.type)}.")
 
     def _defined(self, kind: str) -> Iterable[str]:
+        # A word of a list is no type, though one may have its name.
+        kind = re.sub(r"one of \(.+?\)", "", kind)
         return [
             token
             for token in _tokens(kind, self._document)

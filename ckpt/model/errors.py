@@ -167,9 +167,12 @@ class CkptError(Exception):
         if self.path is None or self.path == path:
             return text
         inside = self.path.removeprefix(f"{path.rstrip('/')}/")
-        return (
-            f"{inside if inside != self.path else self.path.rpartition('/')[2]}: {text}"
-        )
+        # A shard beside the file is named without their folder; OUT and another
+        # checkpoint as they were typed.
+        folder, slash, name = self.path.rpartition("/")
+        if inside == self.path and (folder, slash) == path.rpartition("/")[:2]:
+            inside = name
+        return f"{inside}: {text}"
 
     def failure(self, path: str) -> Failure:
         """The error as the report on a file holds it."""

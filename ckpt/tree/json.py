@@ -8,7 +8,7 @@ from math import isfinite
 
 from ckpt.model.errors import UnreadableError
 from ckpt.model.names import NamedKey, Path
-from ckpt.model.nodes import ByteStr, Node
+from ckpt.model.nodes import ByteStr, Node, key_of
 from ckpt.model.text import Json
 from ckpt.tree.literals import Repeats, scalar_text
 from ckpt.tree.view import View, look
@@ -98,8 +98,10 @@ def plain(node: Node, repeats: Repeats | None = None) -> Json:
             return [convert(child, depth - 1) for child in view.children]
         fields: dict[str, Json] = {}
         counts: dict[str, int] = {}
-        for key, child in zip(view.keys, view.children, strict=True):
-            text = _text_of_key(key)
+        for index, (key, child) in enumerate(
+            zip(view.keys, view.children, strict=True)
+        ):
+            text = _text_of_key(key, index)
             name = text
             # The count goes on where the last equal key ended: a search from 2 on for
             # each of many equal keys would take a time that grows with their square.
@@ -112,12 +114,14 @@ def plain(node: Node, repeats: Repeats | None = None) -> Json:
     return convert(node, _DEPTH)
 
 
-def _text_of_key(key: Node) -> str:
-    """Return the name of a field for a key: its text, or `?` for a container."""
+def _text_of_key(key: Node, index: int) -> str:
+    """Return the name of a field for a key, the one at `index`: its text, or the step
+    of a path for a container.
+    """
     if isinstance(key, str):
         return str(key)
     view = look(key)
-    return scalar_text(view) if view.kind == "scalar" else "?"
+    return scalar_text(view) if view.kind == "scalar" else str(key_of(key, index))
 
 
 _DEPTH = 200

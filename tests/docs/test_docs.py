@@ -31,6 +31,7 @@ from ckpt.formats.format import Format
 from ckpt.model.findings import CATALOGUE
 from ckpt.model.limits import INFLATION, TENSOR_BYTES, TENSOR_MEMORY, Limits
 from ckpt.surface.cli import app, start
+from ckpt.surface.cli.options import options_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST_PAGES = ["README.md", "README.zh-CN.md"]
@@ -651,6 +652,19 @@ def test_what_a_page_links_and_names_is_there(name: str) -> None:
         r"`((?:tests|ckpt|docs|tools|benchmarks)/[\w/]+\.\w+)`", page(name)
     )
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_option_behind_a_command_is_one_that_it_has(name: str) -> None:
+    """In blocks of code and in sentences."""
+    for command, rest in re.findall(r"\bckpt ([a-z]+)((?: [^`|;&>)\n]*)?)", page(name)):
+        if command not in app.COMMANDS:
+            continue  # `ckpt finds`
+        had = {"--help", "--help-all"}
+        for row in options_of(command):
+            had |= {row.name, *row.other_names}
+        given = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", rest))
+        assert given <= had, (command, given - had)
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:

@@ -25,6 +25,7 @@ from process import ROOT
 from ckpt.commands.diff.rows import Cause
 from ckpt.commands.diff.rows import Status as DiffStatus
 from ckpt.commands.inspect.inspect import Kind
+from ckpt.commands.ls.ls import NOT_AS_IT_IS, RUNS_CODE, UNREADABLE
 from ckpt.commands.rewriting.report import Status as CoverageStatus
 from ckpt.commands.verify.verify import Verdict
 from ckpt.evidence.mapping import Kind as RenameKind
@@ -107,6 +108,24 @@ def test_each_definition_is_used() -> None:
     )
 
 
+def test_a_word_of_a_list_is_described_by_its_field_alone(tmp_path: Path) -> None:
+    """A definition may have the name of the word."""
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "a.fields").write_text(
+        "define shape: text  # Sizes.\n"
+        "document ckpt.a 1  # A.\n"
+        "  size: shape\n"
+        "  kind: one of (shape, other) or null\n"
+    )
+    (document,) = schemas.documents(tmp_path).values()
+    table = list(schemas._Table(document, document, {}).parts())[-1].splitlines()
+
+    assert table[2:] == [
+        "| `size` | text | Sizes. |",
+        "| `kind` | one of `shape`, `other` or null |  |",
+    ]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -186,6 +205,25 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
         assert [set(node["properties"]) - {"roles"} for node in counts] == [
             set(get_args(words))
         ]
+
+
+def test_the_words_of_an_open_list_stand_on_the_page() -> None:
+    """A field of text that may get more words names those of today."""
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    (loads,) = re.findall(r"^\| `loads` \| text \| (.+) \|$", page, re.MULTILINE)
+    (kind,) = re.findall(r"^\| `changes\[\].kind` \| .+$", page, re.MULTILINE)
+    made = {
+        name
+        for path in (ROOT / "ckpt").rglob("*.py")
+        for name in re.findall(
+            r"\bChange\(\s*\"([a-z]+)\"", path.read_text(encoding="utf-8")
+        )
+    }
+
+    for word in (RUNS_CODE, UNREADABLE, NOT_AS_IT_IS, "not by torch"):
+        assert f"`{word}`" in loads
+    assert len(made) > 10
+    assert {word for word in made if f"`{word}`" not in kind} == set()
 
 
 def test_an_unknown_keyword_is_refused() -> None:

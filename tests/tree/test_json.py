@@ -72,13 +72,20 @@ def test_a_long_value_without_repeats_is_whole() -> None:
 def test_equal_keys_get_numbers_in_one_pass() -> None:
     node = mapping(
         ("x#2", 0),
-        *((("k",) if number % 2 else ["k"], number) for number in range(20_000)),
+        *((("k",), number) for number in range(20_000)),
         ("x", 1),
     )
     found = plain(node)
 
     assert isinstance(found, dict) and len(found) == 20_002
-    assert list(found)[:4] == ["x#2", "?", "?#2", "?#3"] and max(map(len, found)) == 7
+    assert list(found)[:4] == ["x#2", "('k')", "('k')#2", "('k')#3"]
+    assert max(map(len, found)) == 11
+
+
+def test_a_key_that_is_a_container_reads_as_in_a_path() -> None:
+    node = mapping((("a", 1), 0), (["k"], 1), ((2.5, None), 2))
+
+    assert plain(node) == {"('a', 1)": 0, "<list 1>": 1, "(2.5, None)": 2}
 
 
 def test_a_name_is_searched_once_in_each_place(monkeypatch: pytest.MonkeyPatch) -> None:

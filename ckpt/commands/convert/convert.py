@@ -1003,6 +1003,8 @@ def as_format(
     limits: Limits,
     unfit: Unfit,
     ranks: int | None = None,
+    *,
+    drop_other: bool = False,
 ) -> RewriteReport:
     """The report with its result as another format holds it, as `convert` makes it.
     Raises as `convert`.
@@ -1014,7 +1016,15 @@ def as_format(
         return report
     # Of an optimizer: what is rescued stays what it was.
     keys = "numbers" if traits.is_folder else None
-    done = convert(Survey(result), format, traits, limits, unfit, optimizer_keys=keys)
+    done = convert(
+        Survey(result),
+        format,
+        traits,
+        limits,
+        unfit,
+        optimizer_keys=keys,
+        drop_other=drop_other,
+    )
     if traits.is_folder:
         done = with_flattening(done, ranks or 1, limits)
     return report._replace(

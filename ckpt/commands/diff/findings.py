@@ -411,7 +411,8 @@ def _parallel_findings(
     )
     text += (
         f": {counted_noun(len(parts), 'tensor')} "
-        f"{'differs' if len(parts) == 1 else 'differ'}, {same:,} are equal."
+        f"{'differs' if len(parts) == 1 else 'differ'}, {same:,} "
+        f"{'is' if same == 1 else 'are'} equal."
     )
     follows = (
         "What differs is another part on each rank, so it says nothing about training."

@@ -276,7 +276,8 @@ def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
     if not has_command("lint"):
         return None
     about = []
-    if any(row.loads == RUNS_CODE for row in rows):
+    running = [row for row in rows if row.loads == RUNS_CODE]
+    if running:
         about.append("code")
     if any(_has_more_to_say(row) for row in rows):
         about.append("unreadable")
@@ -287,7 +288,15 @@ def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
     what = "PATH..."
     if is_short:
         what = " ".join(path for path in paths if path is not None)
-    return f"{' and '.join(about)}: ckpt lint {what} --level error"
+    # An operator that ckpt does not know is a warning.
+    level = " --level error"
+    if not all(_has_error(row) for row in running):
+        level = ""
+    return f"{' and '.join(about)}: ckpt lint {what}{level}"
+
+
+def _has_error(row: LsRow) -> bool:
+    return any(finding.level == "error" for finding in row.findings)
 
 
 def _has_more_to_say(row: LsRow) -> bool:

@@ -24,6 +24,8 @@ from ckpt.tree.arrays import as_bytes
 from ckpt.tree.scalars import class_of, device_text
 from ckpt.tree.walk import flatten_tree
 
+OBJECTS_HINT = "--objects to change it"
+"""The option of `rehome` for a device that is a value."""
 _GENERATOR = "torch._C.Generator"
 _LINES = 12
 """Lines of the code that are listed of each file."""
@@ -182,7 +184,7 @@ def _list_leftovers(result: Checkpoint, edit: _Rehome) -> list[Leftover]:
             what = repr(hidden.device) if is_text else f"device({hidden.device!r})"
             # The code of a program may compare its texts.
             is_in_program = is_text and result.traits.names_are_code
-            hint = None if is_in_program else "--objects to change it"
+            hint = None if is_in_program else OBJECTS_HINT
             rows.append(Leftover(hidden.name, what, None, hint, is_value=True))
     for value in result.values:
         data = as_bytes(value.node) if value.type in ("bytes", "bytearray") else None

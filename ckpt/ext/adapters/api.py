@@ -158,7 +158,13 @@ def merge(
                     talk.about(path, [_OTHER_TOKENIZER])
             if options.format is None:
                 return report
-            return as_format_of(report, options.format, limits, options.ranks)
+            return as_format_of(
+                report,
+                options.format,
+                limits,
+                options.ranks,
+                drop_other=drop_other,
+            )
 
         report = rewrite_checkpoint(opened, make, options)
     return report._replace(warnings=(*talk.lines, *report.warnings))

@@ -116,7 +116,13 @@ def average(
             )
             if options.format is None:
                 return report
-            return as_format_of(report, options.format, limits, options.ranks)
+            return as_format_of(
+                report,
+                options.format,
+                limits,
+                options.ranks,
+                drop_other=drop_other,
+            )
 
         report = rewrite_checkpoint(given[-1], make, options)
     return report._replace(warnings=(*talk.lines, *report.warnings))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from ckpt.bytes.executor import Executor, Failed, Task, run_each
 from ckpt.ext.layouts.account import problems_of
-from ckpt.ext.layouts.findings import Findings, Made, Unused
+from ckpt.ext.layouts.findings import BEYOND, Findings, Made, Unused
 from ckpt.ext.layouts.proof import Leaf, are_proved
 from ckpt.ext.layouts.rules import Expanded, Recipe, Target, expand_recipe
 from ckpt.ext.layouts.sides import Side
@@ -52,11 +52,7 @@ def check_recipe(
                 why="its bytes are not what the recipe makes",
             )
     rows = [made[leaf.name] for leaf in after.leaves]
-    rows += [
-        row
-        for name, row in made.items()
-        if name not in {leaf.name for leaf in after.leaves}
-    ]
+    rows += [row for row in made.values() if row.why == BEYOND]
     unused = [
         Unused(row.name, 0, 0, None)
         for row in problems_of(whole, sources)
@@ -119,8 +115,9 @@ def _compared_names(
         else:
             ready.append((target, leaf))
     # The tensors that the recipe makes beside those that are there.
-    for name in targets.keys() - leaves.keys():
-        made[name] = Made(name, None, why="the recipe makes it, and B has it not")
+    for name in targets:
+        if name not in leaves:
+            made[name] = Made(name, None, why=BEYOND)
     return made, ready
 
 

@@ -28,6 +28,10 @@ class Made(NamedTuple):
     ways: tuple[str, ...] = ()
 
 
+BEYOND = "the recipe makes it, and B has it not"
+"""The reason of a tensor among those that are not made, and that is none of B."""
+
+
 class Unused(NamedTuple):
     """A tensor of A of which elements are used nowhere, and how many.
 

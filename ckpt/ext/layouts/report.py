@@ -5,6 +5,7 @@ from __future__ import annotations
 from ckpt.ext.layouts.document import recipe_json
 from ckpt.ext.layouts.findings import (
     ASSUMED,
+    BEYOND,
     CONSTANT,
     NEIGHBOURS,
     Findings,
@@ -97,9 +98,14 @@ class RecipeReport(NamedTuple):
         return tuple([row for row in self.made if row.by == CONSTANT])
 
     @property
+    def tensor_count(self) -> int:
+        """The number of tensors of B."""
+        return sum(row.why != BEYOND for row in self.findings.made)
+
+    @property
     def headline(self) -> str:
         """The answer in one line."""
-        count = len(self.findings.made)
+        count = self.tensor_count
         verb = "is" if count == 1 else "are"
         return (
             f"{len(self.made):,} of {counted_noun(count, 'tensor')} of B {verb} made "
@@ -129,7 +135,7 @@ class RecipeReport(NamedTuple):
             "after": {"path": self.after},
             "check": self.is_check,
             "whole": self.is_whole,
-            "tensors": len(self.findings.made),
+            "tensors": self.tensor_count,
             "made": len(self.made),
             "ranks_of_a": recipe.get("ranks_of_a"),
             "ranks_of_b": recipe.get("ranks_of_b"),

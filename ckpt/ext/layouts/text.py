@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.ext.layouts.findings import ASSUMED, CONSTANT, NEIGHBOURS
+from ckpt.ext.layouts.findings import ASSUMED, BEYOND, CONSTANT, NEIGHBOURS
 from ckpt.ext.layouts.report import RecipeReport
 from ckpt.ext.layouts.rules import Rule
 from ckpt.ext.layouts.templates import values_text
@@ -56,17 +56,28 @@ def recipe_lines(report: RecipeReport, width: int | None = None) -> list[Line]:
             lines.append(
                 [(f"and {counted_noun(rest, 'more rule')} (--json shows all)", "dim")]
             )
+    left = [row for row in report.left if row.why != BEYOND]
     lines += _titled_lines(
-        f"not made of A: {counted_noun(len(report.left), 'tensor')}",
-        [(row.name, _left_text(row.why, row.ways)) for row in report.left],
+        f"not made of A: {counted_noun(len(left), 'tensor')}",
+        [(row.name, _left_text(row.why, row.ways)) for row in left],
         width,
     )
+    beyond = [row.name for row in report.left if row.why == BEYOND]
     lines += _titled_lines(
-        (
-            "values of A that no rule uses: "
-            f"{counted_noun(len(report.unused), 'tensor')}"
-        ),
-        [(row.name, _unused_text(row.elements, row.of)) for row in report.unused],
+        f"not in B: {counted_noun(len(beyond), 'tensor')}",
+        [(name, "the recipe makes it") for name in beyond],
+        width,
+    )
+    unused = [row for row in report.unused if row.of]
+    lines += _titled_lines(
+        f"values of A that no rule uses: {counted_noun(len(unused), 'tensor')}",
+        [(row.name, _unused_text(row.elements, row.of)) for row in unused],
+        width,
+    )
+    absent = [row.name for row in report.unused if not row.of]
+    lines += _titled_lines(
+        f"not in A: {counted_noun(len(absent), 'tensor')}",
+        [(name, "the recipe takes it") for name in absent],
         width,
     )
     lines += _titled_lines(

@@ -439,7 +439,8 @@ def _duplicate_findings(pairs: Sequence[tuple[str, str]]) -> Iterable[Finding]:
             ],
             4,
         )
-        text = f"{counted_noun(len(pairs), 'module')} have two names: {both}."
+        verb = "has" if len(pairs) == 1 else "have"
+        text = f"{counted_noun(len(pairs), 'module')} {verb} two names: {both}."
         yield Finding("registered-twice", text, where=tuple(name for name, _ in pairs))
 
 

@@ -52,6 +52,7 @@ from ckpt.surface.cli.inputs import (
     notice_lines,
     opened,
     plugins_allowed,
+    unread_lines,
 )
 
 Document = dict[str, Json]
@@ -476,14 +477,20 @@ class _Documents:
         """
         # With several models no section is meant.
         several = self._section is None and len(checkpoint.survey.candidates) > 1
-        return stats(
+        report = stats(
             checkpoint,
             section=self._section,
             all=several,
             channels=True,
             histogram=histogram,
             progress=progress,
-        ).to_json()
+        )
+        # The page has their names, and a script asks the exit code.
+        gone = [(row.entry.name, row.why) for row in report.unread]
+        for line in unread_lines(checkpoint.path, "measured", gone):
+            output.write_talk(line)
+            self.code = TROUBLE
+        return report.to_json()
 
     def _compare_checkpoints(
         self,
@@ -499,9 +506,17 @@ class _Documents:
         They are in the model when both files have one of the same name.
         """
         if whole:
-            return diff(
+            report = diff(
                 before, after, section=self._section, check=False, progress=progress
-            ).to_json()
+            )
+            try:
+                report.check()
+            except UsageError:
+                pass  # the page says what cannot be compared
+            except CkptError as error:
+                output.write_error(error)
+                self.code = TROUBLE
+            return report.to_json()
         candidates = [side.survey.candidates for side in (before, after)]
         names = {models[0].name for models in candidates if len(models) == 1}
         # One model in each, of one name: else all tensors are compared.

@@ -11,7 +11,7 @@ from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.model.checkpoint import Checkpoint
-from ckpt.model.errors import UsageError
+from ckpt.model.errors import LossError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.surface.api.handle import read
 from ckpt.surface.api.keywords import Path, doubt_lines
@@ -78,7 +78,13 @@ def salvage(
             report = job(
                 survey, limits, damaged=damaged, keep_damaged=keep, other=other
             )
-            return as_format_of(report, _format_of(report.result, options), limits)
+            try:
+                return as_format_of(report, _format_of(report.result, options), limits)
+            except LossError as error:
+                # What is whole is never dropped here: there is no --drop-other.
+                if error.hint == "--drop-other":
+                    error.hint = "-o OUT.pth holds them"
+                raise
 
         report = rewrite_checkpoint(source, make, options._replace(open=open_rest))
     return report._replace(warnings=(*talk.lines, *report.warnings))

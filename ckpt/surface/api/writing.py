@@ -133,7 +133,7 @@ def moved_report(
 
     Raises UsageError, and UnsupportedError for a device in a format that keeps none.
     """
-    from ckpt.commands.rehome.rehome import moves, refuse_device, rehome
+    from ckpt.commands.rehome.rehome import OBJECTS_HINT, moves, refuse_device, rehome
 
     if to is None:
         return report
@@ -142,10 +142,17 @@ def moved_report(
     if format is not None:
         refuse_device(targets, save.traits_of(format), report.source.path)
     move = rehome(Survey(report.result), targets, limits)
+    # The command that was typed has no --objects.
+    left_alone = [
+        row._replace(hint="ckpt rehome --objects changes it")
+        if row.hint == OBJECTS_HINT
+        else row
+        for row in move.left_alone
+    ]
     return report._replace(
         result=move.result,
         changes=(*report.changes, *move.changes),
-        left_alone=(*report.left_alone, *move.left_alone),
+        left_alone=(*report.left_alone, *left_alone),
     )
 
 
@@ -295,7 +302,12 @@ def with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:
 
 
 def as_format_of(
-    report: RewriteReport, format: str, limits: Limits, ranks: int | None = None
+    report: RewriteReport,
+    format: str,
+    limits: Limits,
+    ranks: int | None = None,
+    *,
+    drop_other: bool = False,
 ) -> RewriteReport:
     """The report with its result in another format, as `convert` makes it. Raises
     CkptError.
@@ -303,5 +315,11 @@ def as_format_of(
     from ckpt.commands.convert.convert import as_format
 
     return as_format(
-        report, format, save.traits_of(format), limits, writer_of(format).unfit, ranks
+        report,
+        format,
+        save.traits_of(format),
+        limits,
+        writer_of(format).unfit,
+        ranks,
+        drop_other=drop_other,
     )

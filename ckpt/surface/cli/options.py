@@ -909,11 +909,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--json",
-            (
-                "diff explain recipe lint prune rehome strip rename set slim convert "
-                "salvage warmstart average merge"
-            ),
+            "diff explain recipe lint prune set warmstart average merge",
             "Print one JSON document.",
+        ),
+        flag(
+            "--json",
+            "rehome strip rename slim convert salvage",
+            "Print one JSON document per PATH, in a pipe each on one line.",
         ),
         flag(
             "--tsv",
@@ -929,10 +931,11 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--no-header",
-            "inspect ls diff stats",
+            "inspect ls stats",
             "Omit the header of --tsv and --table.",
             rare=True,
         ),
+        flag("--no-header", "diff", "Omit the header of --tsv.", rare=True),
         flag("--all", "inspect", "Show every tensor on its own line, nothing folded."),
         integer(
             "--depth",
@@ -1050,14 +1053,26 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         texts(
             "--include",
             "GLOB",
-            "inspect diff stats verify sum strip rename slim convert average",
+            "inspect diff stats sum strip rename slim convert average",
             "Select tensors by name; * crosses dots. Repeatable.",
+        ),
+        texts(
+            "--include",
+            "GLOB",
+            "verify",
+            "With --sums: select tensors by name; * crosses dots. Repeatable.",
         ),
         texts(
             "--exclude",
             "GLOB",
-            "inspect diff stats verify sum strip rename slim convert average",
+            "inspect diff stats sum strip rename slim convert average",
             "Leave out tensors by name. Repeatable.",
+        ),
+        texts(
+            "--exclude",
+            "GLOB",
+            "verify",
+            "With --sums: leave out tensors by name. Repeatable.",
         ),
         texts(
             "--include",
@@ -1082,10 +1097,17 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--section",
             "PATH",
             (
-                "inspect diff stats report explain recipe verify sum strip rename slim "
+                "inspect diff stats report explain recipe sum strip rename slim "
                 "convert average"
             ),
             "Use one part of the checkpoint, such as optimizer.",
+            once=True,
+        ),
+        text(
+            "--section",
+            "PATH",
+            "verify",
+            "With --sums or --like: use one part of the checkpoint, such as optimizer.",
             once=True,
         ),
         flag("--all", "sum", "Print every tensor of the file, by its full name."),
@@ -1141,11 +1163,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--require",
-            "ls lint verify",
-            (
-                "Exit 2 where a list is empty, and in lint where a folder holds no "
-                "checkpoint."
-            ),
+            "ls verify",
+            "Exit 2 where a list of --files-from is empty.",
+        ),
+        flag(
+            "--require",
+            "lint",
+            "Exit 2 where a list is empty, or a folder holds no checkpoint.",
         ),
         # diff already exits with 1 where files differ, so here it narrows.
         texts(
@@ -1153,8 +1177,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "CODE",
             "diff",
             (
-                "Exit 1 on this finding only, also where the files differ; differ adds "
-                "the difference. Repeatable, or comma-separated."
+                "Exit 1 on this finding or level only, also where the files differ; "
+                "differ adds the difference. Repeatable, or comma-separated."
             ),
         ),
         flag(
@@ -1372,6 +1396,7 @@ _FORMS = (
     "--why",
 )
 """Options that ask for something to be printed."""
+_IN_PLACE = Exclusion(("--output", "--in-place"))
 _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     "inspect": (
         Exclusion(("--json", "--tsv", "--table")),
@@ -1506,7 +1531,14 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
         ),
         Exclusion(("--root", "--values", "--recorded")),
     ),
+    # A recipe that is given is neither searched for nor written.
+    "recipe": (Exclusion(("--check",), ("--output", "--assume")),),
+    "rehome": (_IN_PLACE,),
+    "strip": (_IN_PLACE,),
+    "rename": (_IN_PLACE,),
+    "set": (_IN_PLACE,),
     "slim": (Exclusion(("--ema", "--keep")),),
+    "convert": (Exclusion(("--weights", "--section")),),
     "prune": (Exclusion(("--json", "--null", "--why")),),
     "warmstart": (Exclusion(("--into", "--into-model")),),
 }

@@ -1556,3 +1556,19 @@ def test_what_a_cast_makes_zero_is_counted(
     assert (
         b"2 elements became 0, because float16 has no number so small" in shown.out
     ) is bool(lost)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("convert", "a.pth", "--to", "cpu", "-o", "b.pth"),
+        ("slim", "a.pth", "--to", "cpu", "--keep", "args", "-o", "b.pth"),
+    ],
+)
+def test_a_device_that_stays_names_the_command_that_has_the_option(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "a.pth").write_bytes((SAMPLES / "train_cuda.pth").read_bytes())
+
+    text = inside(*command, cwd=tmp_path).out.decode()
+    assert "device('cuda:0')  (ckpt rehome --objects changes it)" in text

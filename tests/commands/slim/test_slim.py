@@ -826,3 +826,17 @@ def test_the_arguments_of_a_program_are_not_kept(
     name = f"{key}.v" if key else "v"
     assert f"left out: {name}: commands.Popen" in done.out.decode()
     assert not (tmp_path / "pwned").exists()
+
+
+def test_what_another_format_cannot_hold_is_dropped_where_that_is_asked(
+    tmp_path: Path,
+) -> None:
+    state = {"a": torch.ones(3), "c": torch.ones(2, dtype=torch.complex128)}
+    torch.save(state, tmp_path / "a.pth")
+    command = ("slim", "a.pth", "-o", "b.safetensors")
+
+    refused = inside(*command, cwd=tmp_path)
+    assert refused.code == 2 and refused.err.endswith(b"would be lost (--drop-other)\n")
+    done = inside(*command, "--drop-other", cwd=tmp_path)
+    assert done.code == 0 and b"left out: c: complex128, 32 B" in done.out
+    assert safetensors.torch.load_file(tmp_path / "b.safetensors").keys() == {"a"}

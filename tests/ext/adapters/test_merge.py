@@ -1357,3 +1357,19 @@ def test_config_json_follows_the_labels_of_a_new_head(
     assert written["num_labels"] == labels
     advice = "num_labels in config.json must say 3"
     assert (advice in "\n".join(done.lines)) == (labels == 1)
+
+
+def test_what_another_format_cannot_hold_is_dropped_where_that_is_asked(
+    tmp_path: Path,
+) -> None:
+    state = loras.base(torch.float32)
+    loras.save_adapter(loras.pairs(loras.linear(state)), tmp_path / "adapter")
+    odd = torch.ones(2, dtype=torch.complex128)
+    torch.save({**state, "odd": odd}, tmp_path / "base.pth")
+    command = ("merge", "base.pth", "adapter", "-o", "out.safetensors")
+
+    refused = inside(*command, cwd=tmp_path)
+    assert refused.code == 2 and refused.err.endswith(b"would be lost (--drop-other)\n")
+    done = inside(*command, "--drop-other", cwd=tmp_path)
+    assert done.code == 0 and b"left out: odd: complex128, 32 B" in done.out
+    assert load_file(tmp_path / "out.safetensors").keys() == state.keys()

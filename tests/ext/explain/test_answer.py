@@ -640,3 +640,23 @@ def test_a_file_that_needs_other_code_has_the_title(tmp_path: Path) -> None:
 
     assert done.lines[0].startswith("a.pth: ")
     assert done.lines[2] == "The file does not name __main__.Args."
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("probability tensor contains either `inf`, `nan`", "only tensor of this file"),
+        ('\tMissing key(s) in state_dict: "fc._orig_mod.w".', "missing key is in this"),
+        ('\tMissing key(s) in state_dict: "fc.conv.w".', "missing key is in this file"),
+    ],
+)
+def test_one_tensor_and_one_key_are_spoken_of_as_one(
+    message: str, says: str, tmp_path: Path
+) -> None:
+    torch.save({"fc.w": torch.ones(2, 2)}, tmp_path / "a.pth")
+    if "Missing" in message:
+        message = f"RuntimeError: Error(s) in loading state_dict for Net:\n{message}"
+
+    done = ckpt("explain", message, "a.pth", cwd=tmp_path)
+    assert done.code == 0
+    assert f"\nThe {says} " in done.out.decode()

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from ckpt.ext.explain import Page, explain, pages
+from ckpt.ext.explain.families import find_message
 from ckpt.ext.explain.pages import source
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import CATALOGUE
@@ -42,6 +43,9 @@ def test_every_message_leads_to_its_answer(page: Page) -> None:
         assert title(message) == page.title
         assert title(re.sub(r"\d+", "77", message)) == page.title
         assert title(TRACEBACK.format(message)) == page.title
+        # A part of the page has several answers, each with its own messages.
+        found = find_message(message)
+        assert found is not None and found.kind in page.kinds, message
 
 
 @pytest.mark.parametrize("page", ERRORS[:3], ids=lambda page: page.word[:40])

@@ -222,3 +222,20 @@ def test_the_files_of_other_programs(name: str, tmp_path: Path) -> None:
     )
     report = ckpt.diff(tmp_path / name.format(0), tmp_path / name.format(1))
     assert [row.code for row in report.findings] == ["tensor-parallel"]
+
+
+def test_one_tensor_that_ranks_share_is_equal(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    for rank in range(2):
+        state = {
+            "tok_embeddings.weight": torch.randn(WORDS, DIM // 2),
+            "layers.0.attention.wq.weight": torch.randn(DIM // 2, DIM),
+            "norm.weight": torch.ones(DIM),
+        }
+        torch.save(state, folder / f"consolidated.{rank:02}.pth")
+    (folder / "params.json").write_text(json.dumps({"dim": DIM, "n_layers": 1}))
+
+    report = ckpt.diff(folder / "consolidated.00.pth", folder / "consolidated.01.pth")
+    (finding,) = [row for row in report.findings if row.code == "tensor-parallel"]
+    assert finding.message.endswith(": 2 tensors differ, 1 is equal.")

@@ -934,3 +934,28 @@ def test_a_buffer_that_repeats_is_no_memory(
     b = relaid.saved(state, tmp_path / "b.safetensors")
     report = ckpt.recipe(b, a)
     assert [row.name for row in report.left] == ["w"]
+
+
+def test_a_recipe_of_another_pair_counts_the_tensors_of_this_one(
+    tmp_path: Path,
+) -> None:
+    rows = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    a = relaid.saved({"x": rows, "y": rows + 1}, tmp_path / "a.pth")
+    b = relaid.saved({"u.x": rows, "u.y": rows + 1}, tmp_path / "b.pth")
+    recipe = tmp_path / "r.json"
+    assert ckpt.recipe(a, b, out=recipe).is_whole
+
+    done = run("recipe", str(b), str(a), "--check", str(recipe))
+    assert done.code == 1
+    text = done.out.decode()
+    assert text.startswith("0 of 2 tensors of B are made of A, bit for bit\n")
+    for title, names, why in (
+        ("not made of A", "{x,y}", "the recipe does not make it"),
+        ("not in B", "u.{x,y}", "the recipe makes it"),
+        ("values of A that no rule uses", "u.{x,y}", "all of it"),
+        ("not in A", "{x,y}", "the recipe takes it"),
+    ):
+        assert f"\n\n{title}: 2 tensors\n  {names}  ×2  {why}\n" in text + "\n"
+    document = ckpt.recipe(b, a, check=recipe).to_json()
+    assert (document["tensors"], document["made"]) == (2, 0)
+    assert [row["name"] for row in document["left"]] == ["x", "y", "u.x", "u.y"]

@@ -1068,3 +1068,11 @@ def test_the_closing_line_says_that_values_were_not_read(folder: Path) -> None:
     done = ckpt("lint", ".", "--level", "info", cwd=folder)
     assert "finding" in done.err.decode()
     assert "values not read (--read-values)" in done.err.decode()
+
+
+def test_one_module_has_two_names(tmp_path: Path) -> None:
+    layer = nn.Linear(2, 2)
+    path = rewriting.saved(nn.Sequential(layer, layer), tmp_path / "a.pt")
+
+    (finding,) = (row for row in linted(path) if row.code == "registered-twice")
+    assert finding.message == "1 module has two names: 1 = 0."

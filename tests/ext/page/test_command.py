@@ -239,6 +239,30 @@ def test_files_of_different_models_are_a_list_that_says_so(folder: Path) -> None
     assert [each["path"] for each in view["files"]] == ["other.pth", "ddp_after.pth"]
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("bad.pth", "--stats"), "not measured"),
+        (("bad.pth", "llama_bf16.pth"), "damaged: the bytes do not match"),
+        (("bad.pth", "llama_bf16.pth", "--stats"), "not measured"),
+    ],
+)
+def test_a_damaged_tensor_is_no_success(
+    words: tuple[str, ...], says: str, folder: Path
+) -> None:
+    """As in stats and diff; the page is drawn all the same."""
+    data = bytearray((SAMPLES / "llama_bf16.pth").read_bytes())
+    data[data.index(b"/data/0FB") + 200] ^= 1
+    (folder / "bad.pth").write_bytes(data)
+    shutil.copy(SAMPLES / "llama_bf16.pth", folder)
+    done = ckpt("report", *words, "-o", "out.html", cwd=folder)
+
+    assert done.code == 2
+    assert done.complaints[0].startswith(f"ckpt: bad.pth: {says}")
+    assert "embed_tokens.weight" in done.complaints[0]
+    assert done.complaints[1].startswith("wrote out.html, ")
+
+
 def test_a_series_goes_on_after_a_file_that_cannot_be_read(folder: Path) -> None:
     (folder / "page.pth").write_text("<!doctype html>")
     names = ["ddp_before.pth", "truncated.pth", "page.pth", "ddp_after.pth"]

@@ -1063,3 +1063,17 @@ def test_bare_storages_that_are_lost_are_left_out(tmp_path: Path) -> None:
     found = torch.load(tmp_path / "out.pth", weights_only=False)
     assert found.keys() == {"w", "kept", "list"} and found["list"] == {1: 5}
     assert found["w"].tolist() == [0, 1, 2] and bytes(found["kept"]) == b"\7\7"
+
+
+def test_what_the_other_format_cannot_hold_is_refused_without_an_option_of_others(
+    tmp_path: Path,
+) -> None:
+    state = {"a": torch.ones(3), "c": torch.ones(2, dtype=torch.complex128)}
+    torch.save(state, tmp_path / "a.pth")
+
+    done = inside("salvage", "a.pth", "-o", "b.safetensors", cwd=tmp_path)
+    assert done.code == 2
+    assert done.err == (
+        b"ckpt: a.pth: safetensors holds only dense tensors, so c (complex128) would "
+        b"be lost (-o OUT.pth holds them)\n"
+    )

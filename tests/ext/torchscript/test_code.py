@@ -167,3 +167,34 @@ def test_an_operator_that_ckpt_does_not_know_is_named_by_writers(
     done = inside("rehome", odd.name, "--to", "cuda:0", "-o", "out.pt", cwd=tmp_path)
     assert done.code == 0 and b"loading the result calls ops.mine.deed" in done.err
     assert b", which ckpt does not know" in done.err
+
+
+class Joined(nn.Module):
+    """A module that joins tensors while it is loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = torch.ones(2)
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[torch.Tensor, bool]:
+        return self.kept, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[torch.Tensor, bool]) -> None:
+        self.kept = torch.cat([state[0], state[0]])
+        self.training = state[1]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.kept
+
+
+@pytest.mark.needs("lint")
+def test_the_command_below_a_list_shows_what_runs(tmp_path: Path) -> None:
+    """An operator that ckpt does not know is a warning, and the command says it."""
+    torch.jit.script(Joined()).save(tmp_path / "a.pt")
+    done = inside("ls", "a.pt", cwd=tmp_path)
+
+    assert b"RUNS CODE" in done.out
+    (words,) = re.findall(r"\(code: ckpt (.+)\)", done.err.decode())
+    assert "unknown-operator" in inside(*words.split(), cwd=tmp_path).out.decode()

@@ -169,6 +169,34 @@ def test_bad_path_first_keeps_the_header() -> None:
     assert done.lines[0].startswith("file\tname\t")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("slim", "legacy.pth", "-o", "/nodir/a.pth"),
+            "/nodir: there is no such folder",
+        ),
+        (("slim", "legacy.pth", "-o", "no/b/a.pth"), "no/b: there is no such folder"),
+        (
+            ("average", "no/a.pth", "legacy.pth", "-o", "b.pth"),
+            "no/a.pth: no such file",
+        ),
+        (
+            ("average", "nope.pth", "legacy.pth", "-o", "b.pth"),
+            "nope.pth: no such file",
+        ),
+    ],
+)
+def test_the_document_of_an_error_names_another_path_as_it_was_typed(
+    words: tuple[str, ...], message: str
+) -> None:
+    done = ckpt(*words, "--json", cwd=SAMPLES)
+    assert done.code == 2
+    document = json.loads(done.lines[0])
+    assert document["file"]["path"] == "legacy.pth"
+    assert document["error"]["message"] == message
+
+
 def test_all_paths_bad() -> None:
     done = ckpt("inspect", "nope.pth", "html_page.pth", "--json", cwd=SAMPLES)
     assert done.code == 2

@@ -20,7 +20,8 @@ from process import SAMPLES, as_nobody, check_error
 
 from ckpt.bytes import executor
 from ckpt.commands.slim import command as slim
-from ckpt.surface.cli.app import program
+from ckpt.surface.cli.app import COMMANDS, program
+from ckpt.surface.cli.options import options_of
 from ckpt.surface.cli.start import Signal
 
 WRITERS = {
@@ -617,3 +618,32 @@ def test_a_folder_of_results_asks_for_their_format(tmp_path: Path) -> None:
         b"ckpt: --format is missing: a folder of results names none (--format "
         b"torch-zip, "
     ), done
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        command
+        for command in COMMANDS
+        if {"--json", "--files-from"} <= {row.name for row in options_of(command)}
+        and command not in ("ls", "lint")
+    ],
+)
+def test_there_are_as_many_documents_as_the_help_says(
+    command: str, tmp_path: Path
+) -> None:
+    names = {row.name: row.help for row in options_of(command)}
+    assert names["--json"].startswith("Print one JSON document per PATH")
+    words = [command, "legacy.pth", "weights.safetensors", "--json"]
+    if "--output" in names:
+        words += ["-o", str(tmp_path), "--dry-run"]
+    if command == "rename":
+        words += ["--sub", "s/^fc/head/"]
+    if command == "convert":
+        words += ["--format", "torch-zip"]
+    done = inside(*words, cwd=SAMPLES)
+
+    assert done.code == 0, done.err
+    assert [json.loads(line)["schema"]["name"] for line in done.lines] == [
+        "ckpt.rewrite" if "--output" in names else f"ckpt.{command}"
+    ] * 2

@@ -5,12 +5,13 @@ the same with every typer.
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 from process import ROOT, ckpt, python
 
 from ckpt.surface.cli.app import COMMANDS
-from ckpt.surface.cli.options import Exclusion
+from ckpt.surface.cli.options import OPTIONS, Exclusion, exclusions_of, options_of
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,39 @@ def test_both_are_refused(command: str, pair: tuple[str, str]) -> None:
     assert done.code == 2 and done.out == b""
     (line,) = done.complaints
     assert "exclude each other" in line and all(option in line for option in pair)
+
+
+def test_what_a_function_of_python_refuses_is_a_row_of_the_help_too() -> None:
+    """Options that a function refuses together are said by --help-all."""
+    refused = {
+        tuple(words)
+        for path in sorted((ROOT / "ckpt").rglob("*.py"))
+        for text in re.findall(
+            r'"(-[\w -]+) exclude each other"', path.read_text(encoding="utf-8")
+        )
+        if len(words := re.findall(r"-[\w-]+", text.replace("-o ", "--output "))) > 1
+    }
+    tables = [row for command in COMMANDS for row in exclusions_of(command)]
+
+    assert len(refused) >= 4
+    for first, *others in refused:
+        for other in others:
+            pair = frozenset((first, other))
+            assert any(row.broken(pair) is not None for row in tables), pair
+
+
+def test_the_help_names_no_option_that_the_command_lacks() -> None:
+    for row in OPTIONS:
+        for command in row.commands:
+            names = {
+                name
+                for own in options_of(command)
+                for name in (own.name, *own.other_names)
+            }
+            # `ckpt sum --root` is an option of another command.
+            text = re.sub(r"`[^`]*`|ckpt \w+ --[\w-]+", "", row.help)
+            text = re.sub(r"inspect --json", "", text)
+            assert set(re.findall(r"--[a-z][\w-]+", text)) <= names, (command, row.name)
 
 
 def test_a_value_of_zero_is_given() -> None:

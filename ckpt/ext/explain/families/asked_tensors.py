@@ -471,13 +471,16 @@ def name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
         return
     part = _sole_part(case)
     if part and not name.startswith(f"{part}."):
+        total = len(case.survey.tensors)
+        every = "The only tensor of this file is"
+        if total != 1:
+            every = f"All {total:,} tensors of this file are"
         yield Statement(
-            f"All {counted_noun(len(case.survey.tensors), 'tensor')} of this file are "
-            f"of {show(part, 80)}: it is a part of a model that was trained or saved "
-            f"by itself, and {show(name, 120)} is outside of it. Take that tensor from "
-            "the file of the whole model, or start the program with the options of "
-            "the run that saved (those that say which parts are trained and saved), "
-            "so that it asks for no other part."
+            f"{every} of {show(part, 80)}: it is a part of a model that was trained or "
+            f"saved by itself, and {show(name, 120)} is outside of it. Take that "
+            "tensor from the file of the whole model, or start the program with the "
+            "options of the run that saved (those that say which parts are trained and "
+            "saved), so that it asks for no other part."
         )
         return
     names = [show(entry.name, 120) for entry in case.survey.tensors[:3]]

@@ -181,7 +181,7 @@ def one_module_deeper(
     old, new = next(iter(modules.items()))
     (word,) = words
     return Statement(
-        f"All {counted_noun(len(missing), 'missing key')} are in this file without "
+        f"{_all_missing(missing)} in this file without "
         f"{show(word, 60)}.: {show(old, 160)} of the file is {show(new, 160)} in the "
         "model. The class of that layer has it as a part in the version of the "
         "program that loads, and has its weights itself in the one that saved. "
@@ -190,6 +190,13 @@ def one_module_deeper(
         (),
         rename_line(module_rules(modules), case),
     )
+
+
+def _all_missing(missing: Sequence[str]) -> str:
+    """The beginning of a sentence on all missing keys."""
+    if len(missing) == 1:
+        return "The missing key is"
+    return f"All {len(missing):,} missing keys are"
 
 
 def wrapped_model(missing: Sequence[str], names: Collection[str]) -> Statement | None:
@@ -206,7 +213,7 @@ def wrapped_model(missing: Sequence[str], names: Collection[str]) -> Statement |
     writers = list(dict.fromkeys(WRAPPERS[part] for part in parts))
     shown = and_more([f"{part}." for part in parts], 4)
     text = (
-        f"All {counted_noun(len(missing), 'missing key')} are in this file, without "
+        f"{_all_missing(missing)} in this file, without "
         f"{shown}: the model was wrapped ({' and '.join(writers)}) before the load, "
         "and the file is of a model without it. Load the file into the model first, "
         "and wrap it then."
