@@ -267,9 +267,7 @@ class Grammar:
         self._works: dict[int, tuple[int, Opaque]] = {}
         self._sources: dict[int, Node | Storage] = {}
         self._crowds: dict[object, int] = {}
-        """What hashes are made of, as far as a file chooses it -> the keys that have
-        it.
-        """
+        """The part of a hash that a file does not choose -> the keys that have it."""
         self._crowd_of: dict[int, tuple[object, Opaque]] = {}
         self._neighbours: dict[int, tuple[int, Node]] = {}
         self._hashed = 0
@@ -861,7 +859,7 @@ def _is_index(call: Opaque) -> bool:
 
 
 def _hash_of_index(call: Opaque) -> tuple[str, int]:
-    """What the hash of a place in a distributed checkpoint is made of: the name, whose
+    """The parts of the hash of a place in a distributed checkpoint: the name, whose
     hash Python salts, and the hash of the offset, which a file can choose.
     """
     name, offset = "", 0
