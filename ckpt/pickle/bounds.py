@@ -22,9 +22,10 @@ _RUN = 1 << 18
 """The most numbers that are read at once."""
 _SPAN = 8 << 20
 """The most bytes of a storage that are read at once for them."""
-_AGAIN = 1_000_000
-"""Numbers that are read again, because tensors share their parts, until the grammar
-calls the file dangerous for it.
+_AGAIN = 1_250_000
+"""Numbers that are read again, because tensors share their parts. The grammar calls a
+file with more of them dangerous (`_WORK` there, eight for each number), and no file
+with fewer.
 """
 _GENERATOR_BYTES, _GENERATOR_NUMBERS = 5_048, 624
 """The least bytes of the state of a generator on the CPU, and its numbers. torch
@@ -339,8 +340,11 @@ def _excess_of_jagged(parts: Mapping[str, TensorRef], size: int) -> str | None:
         return None if wrong is None else f"the offset {wrong:,} among {size:,} values"
     # With lengths the rows may have gaps and any order, so each is looked at alone.
     step = min(_step_of(offsets), _step_of(lengths))
-    for first in range(0, lengths.numel, step):
-        last = min(first + step, lengths.numel)
+    # One row may be seen as often as a stranger's file likes.
+    is_one = offsets.stride[0] == lengths.stride[0] == 0
+    count = min(lengths.numel, 1) if is_one else lengths.numel
+    for first in range(0, count, step):
+        last = min(first + step, count)
         starts = _read_numbers(_row_part(offsets, first, last))
         counts = _read_numbers(_row_part(lengths, first, last))
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
@@ -443,10 +447,11 @@ def _iterate_rows(ref: TensorRef) -> Iterator[TensorRef]:
     """Yield the rows of a tensor: views of its last dimension. Dimensions that show the
     same rows again are left out.
     """
-    batch_axes = range(len(ref.shape) - 1)
-    # A dimension of stride 0 shows one row as often as a stranger's file likes. One
-    # without elements is kept: then there are no rows.
-    kept = [axis for axis in batch_axes if ref.stride[axis] or not ref.shape[axis]]
+    # Rows of no elements are many in few bytes.
+    if not ref.numel:
+        return
+    # A dimension of stride 0 shows one row as often as a stranger's file likes.
+    kept = [axis for axis in range(len(ref.shape) - 1) if ref.stride[axis]]
     for indices in product(*(range(ref.shape[axis]) for axis in kept)):
         offset = ref.offset
         for axis, index in zip(kept, indices, strict=True):
@@ -478,6 +483,9 @@ def _number_runs(row: TensorRef) -> Iterator[list[int]]:
     once.
     """
     count = row.shape[0]
+    # One number may be seen as often as a stranger's file likes.
+    if not row.stride[0]:
+        count = min(count, 1)
     step = _step_of(row)
     for first in range(0, count, step):
         yield _read_numbers(_row_part(row, first, min(first + step, count)))

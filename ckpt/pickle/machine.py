@@ -336,7 +336,7 @@ class Pickle:
     the depth and the entries of tuples that hold tuples, by their ids, and `hashes`
     counts what dicts and sets hash. `members` are the offsets of the members of enums
     as torch.jit.save alone writes them. `skimmed` counts the slots of the memo that a
-    Skim left empty.
+    Skim left empty, `left` the values that the pickle made and no other one holds.
     """
 
     def __init__(self) -> None:
@@ -366,6 +366,7 @@ class Pickle:
         self.hashes = Hashes()
         self.members: list[int] = []
         self.skimmed = 0
+        self.left = 0
 
 
 class MachineError(UnreadableError):
@@ -709,6 +710,7 @@ def _run_opcodes(
                     raise MachineError("STOP inside an open MARK", offset)
                 # The opcodes that this pickle did not need are given back.
                 out.root = pop()
+                out.left = len(stack)
                 out.end = pos
                 again.clear()
                 budget.operations += remaining - 1

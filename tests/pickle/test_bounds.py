@@ -446,3 +446,66 @@ def test_parts_that_many_tensors_share_are_not_read_each_time(
     with open(str(tmp_path / "x.pth")) as checkpoint:
         assert "called" in {row.group for row in checkpoint.imports}
     assert sum(read) < 3_000_000
+
+
+def test_a_number_that_is_read_again_is_found_up_to_what_the_grammar_allows(
+    tmp_path: Path,
+) -> None:
+    count = 1_200_000
+    indices = torch.zeros((1, count), dtype=torch.int64)
+    indices[0, -1] = FAR
+    tensors = [
+        sparse(torch.sparse_coo, part, torch.ones(1).expand(part.shape[1]), torch.Size((5,)))
+        for part in (indices[:, :1], indices)
+    ]  # fmt: skip
+    torch.save({"x": tensors}, tmp_path / "x.pth")
+    with open(str(tmp_path / "x.pth")) as checkpoint:
+        assert checkpoint.account.has_noticed("out-of-bounds")
+
+
+WIDE = 10**12
+"""More numbers than anybody reads."""
+
+
+def repeated(number: int, count: int = WIDE) -> torch.Tensor:
+    return longs([number]).expand(count)
+
+
+def weights(*size: int) -> torch.Tensor:
+    return torch.ones(1).expand(size)
+
+
+REPEATED: dict[str, Callable[[int], Any]] = {
+    "indices": lambda far: sparse(
+        torch.sparse_coo, repeated(far)[None], weights(WIDE), torch.Size((5,))
+    ),
+    "columns": lambda far: sparse(
+        torch.sparse_csr, longs([0, WIDE]), repeated(far), weights(WIDE), torch.Size((1, 5))
+    ),
+    "offsets": lambda far: Jagged(values=torch.ones(3, 1), offsets=repeated(far)),
+    "offsets and lengths": lambda far: Jagged(
+        values=torch.ones(3, 1), offsets=repeated(far, WIDE + 1), lengths=repeated(0)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_one_number_that_a_file_shows_many_times_is_read_once(
+    name: str, tmp_path: Path
+) -> None:
+    for number in (0, 7):
+        torch.save({"x": REPEATED[name](number)}, tmp_path / "x.pth")
+        with open(str(tmp_path / "x.pth")) as checkpoint:
+            is_outside = checkpoint.account.has_noticed("out-of-bounds")
+            assert is_outside is (number == 7)
+            assert "called" not in {row.group for row in checkpoint.imports}
+
+
+def test_rows_without_numbers_are_not_walked(tmp_path: Path) -> None:
+    rows = longs([0, 0]).expand(WIDE, 2)
+    columns = torch.as_strided(longs([0]), (WIDE, 0), (1, 1))
+    values = torch.as_strided(torch.ones(1), (WIDE, 0), (1, 1))
+    tensor = sparse(torch.sparse_csr, rows, columns, values, torch.Size((WIDE, 1, 5)))
+    torch.save({"x": tensor}, tmp_path / "x.pth")
+    with open(str(tmp_path / "x.pth")) as checkpoint:
+        assert not checkpoint.account.has_noticed("out-of-bounds")

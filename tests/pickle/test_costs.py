@@ -4,7 +4,7 @@ it is refused or called dangerous.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +270,58 @@ def frozensets(kind: bytes, *, texts: bool) -> bytes:
     )
 
 
+def places(offsets: Iterable[Sequence[int]], count: int) -> bytes:
+    """The places of one tensor in a distributed checkpoint, as the keys of `count`
+    dicts.
+    """
+    index = glob("torch.distributed.checkpoint.metadata", "MetadataIndex")
+    program, number = index + op.put(9) + op.pop(), 1_000
+    for number, offset in enumerate(offsets, 1_000):
+        state = {"fqn": "w", "offset": call(glob("torch", "Size"), offset), "index": 0}
+        program += op.get(9) + value(()) + op.newobj() + value(state) + build()
+        program += op.put(number) + op.pop()
+    keys = keyed(*map(op.get, range(1_000, number + 1)))
+    return program + value([keys] * count)
+
+
+def units(count: int) -> bytes:
+    """Dtypes of times with a unit of one second, two, and so on, which have one
+    hash.
+    """
+    times = call(glob("numpy", "dtype"), "M8", False, True)
+    return in_set(
+        [
+            times
+            + value(
+                (
+                    4,
+                    "<",
+                    None,
+                    None,
+                    None,
+                    -1,
+                    -1,
+                    0,
+                    ({}, (binary(b"s"), number, 1, 1)),
+                )
+            )
+            + build()
+            for number in range(1, count + 1)
+        ]
+    )
+
+
+def numbered_ids(count: int, dicts: int) -> bytes:
+    """Ids whose numbers have one hash, as the keys of several dicts."""
+    program = b""
+    for number in range(count):
+        program += glob("uuid", "UUID") + value(()) + op.newobj()
+        program += value({"int": 5 + (number + 9) * PRIME}) + build()
+        program += op.put(number + 1_000) + op.pop()
+    keys = keyed(*map(op.get, range(1_000, count + 1_000)))
+    return program + value([keys] * dicts)
+
+
 RANGES = [
     each for length in range(2, 20_000) if (each := range_with_hash(777, length))
 ][:3_000]
@@ -286,6 +338,19 @@ CROWDED: dict[str, Callable[[], bytes]] = {
     "frozensets of numbers in a set that a call makes": lambda: frozensets(
         b"frozenset", texts=False
     ),
+    "places of one tensor": lambda: places(
+        [pair_with_hash(777, left * 100) for left in range(3_500)], 1
+    ),
+    "places of one tensor in many dicts": lambda: places(
+        [pair_with_hash(777, left * 100) for left in range(500)], 50
+    ),
+    "dtypes of times": lambda: units(2_500),
+    "ids in many dicts": lambda: numbered_ids(1_000, 20),
+    "ids in tuples in many dicts": lambda: (
+        numbered_ids(1_000, 1)
+        + op.pop()
+        + value([keyed(*((op.get(id), 1) for id in range(1_000, 2_000)))] * 20)
+    ),
 }
 
 
@@ -299,6 +364,10 @@ def test_many_objects_whose_hash_a_file_chooses_are_an_error(
 def test_some_objects_whose_hash_a_file_chooses_are_no_alarm(tmp_path: Path) -> None:
     assert groups(tmp_path / "x.pth", in_set(RANGES[:100])) == {}
     assert groups(tmp_path / "x.pth", frozensets(b"set", texts=True)) == {}
+    many = places([(number, 0) for number in range(5_000)], 2)
+    assert groups(tmp_path / "x.pth", many) == {}
+    assert groups(tmp_path / "x.pth", units(50)) == {}
+    assert groups(tmp_path / "x.pth", numbered_ids(100, 20)) == {}
 
 
 # --- calls ----------------------------------------------------------------------------
@@ -423,6 +492,18 @@ def adam_of(*parameters: Any) -> bytes:
     )
 
 
+def brackets(count: int, times: int) -> bytes:
+    """Literals of numbers that have one hash. `typing` keeps the last hundred that it
+    made.
+    """
+    literal = glob("typing", "Literal")
+    numbers = tuple(7 + number * PRIME for number in range(10, count + 10))
+    return b"".join(
+        call(glob("operator", "getitem"), literal, (*numbers, number)) + op.pop()
+        for number in range(times)
+    ) + value(())
+
+
 def adam_with(state: Any) -> bytes:
     return made("torch.optim.adam", "Adam", {**ADAM, "state": state})
 
@@ -501,6 +582,8 @@ COSTLY: dict[str, Callable[[], bytes]] = {
         doubled(40, glob("torch.distributed.tensor._dtensor_spec", "ShardOrderEntry"))
     ),
     "sizes as parameters": lambda: adam_of(SIZES, *[op.get(6)] * 2_000),
+    "a number as a parameter": lambda: adam_of(7),
+    "numbers of one hash in brackets": lambda: brackets(490, 15),
     **{
         f"a tensor of {name}": lambda one=one: call(glob("torch", "FloatTensor"), [one + op.put(7), *[op.get(7)] * 20])
         for name, one in NO_NUMBERS.items()
@@ -654,11 +737,15 @@ def test_what_costs_too_much_is_an_error(name: str, tmp_path: Path) -> None:
 CHEAP: dict[str, Callable[[], bytes]] = {
     "ranks of a mesh": lambda: mesh(_flatten_rank_map=tuple(range(2_000)), _dim_group_infos=[("", [0, 1], "x")]),
     "parameters of one mesh": lambda: parameters_of(mesh(_flatten_rank_map=ranks(1_024)), 1_000),
-    "records": lambda: adam_of(doubled(3)) + op.pop() + call(RECORD, [], ["a"]),
+    "records": lambda: doubled(3) + op.pop() + call(RECORD, [], ["a"]),
     "placements": lambda: call(SHARD, 1) + op.pop() + call(
         glob("torch.distributed._tensor.placement_types", "_Partial"), call(glob("torch._C._distributed_c10d", "RedOpType"), 0)
     ),
-    "sizes as some parameters": lambda: adam_of(SIZES, op.get(6)),
+    "tensors as parameters": lambda: adam_of(
+        op.tensor(),
+        call(glob("torch._utils", "_rebuild_parameter"), op.tensor(), True, op.ordered_dict()),
+    ),
+    "words in brackets": lambda: brackets(50, 15),
     "sizes": lambda: call(glob("torch", "Size"), (1, 2)) + op.pop() + call(glob("torch", "Size"), []),
     "groups": lambda: made("torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": [op.tensor()]}]}),
     "names of a mesh": lambda: made("torch.distributed.device_mesh", "DeviceMesh", {"_dim_group_names": ["0", "1"]}),

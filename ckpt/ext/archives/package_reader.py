@@ -47,6 +47,7 @@ from ckpt.model.nodes import (
 from ckpt.model.rows import replace
 from ckpt.model.tensors import Storage
 from ckpt.model.text import and_more, show, size_text
+from ckpt.pickle.depth import refuse_deep
 from ckpt.pickle.machine import MachineError, Pickle
 
 _OTHERS = ("version", "byteorder")
@@ -222,6 +223,7 @@ class _Reader:
                     self._limits,
                     self._budget,
                 )
+                refuse_deep(pickle, self._budget)
                 interpret_pickle(pickle, scripts, self._limits, storages.resolve, 0)
                 roots.append(pickle.root)
                 # The constants of a program are tensors; code may be given any other

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ckpt.ext.torchscript.places import check_places
 from ckpt.ext.torchscript.script import Deed, Script, ScriptClass
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import fold_case
@@ -114,6 +115,9 @@ def code_of(
     result.unknown.extend(_deed_lines(script, unknown))
     result.shaping.extend(_deed_lines(script, script.shaping))
     result.packing.extend(_deed_lines(script, script.packing))
+    # torch reads the tables beside the code only where code fails that a load runs.
+    if result.loaders:
+        check_places(archive, limits, folder)
     return result
 
 

@@ -50,6 +50,7 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.rows import dataclass, replace
 from ckpt.model.tensors import Storage
+from ckpt.pickle.depth import refuse_deep
 from ckpt.pickle.machine import Pickle
 from ckpt.pickle.rebuild import storage_type
 from ckpt.tree.scalars import class_of, device_text
@@ -110,6 +111,7 @@ def read_from(
         # Only torch.jit.load reads these; the mobile interpreter reads the bytecode.
         if name != BYTECODE:
             refuse_numbers(pickle, data, budget)
+            refuse_deep(pickle, budget)
         if folder not in folders:
             folders[folder] = StorageFolder(
                 archive, folder, contents, prefix, meta=True

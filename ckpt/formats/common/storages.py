@@ -22,6 +22,7 @@ from ckpt.model.nodes import Global, Node, PersistentId
 from ckpt.model.places import Range
 from ckpt.model.tensors import Storage
 from ckpt.model.text import and_more, counted_noun, show, size_text
+from ckpt.pickle.depth import refuse_deep
 from ckpt.pickle.judge.weights_only import TORCH
 from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
 
@@ -463,7 +464,10 @@ def tree_inside(
         refuse_big(archive, loader)
     check_small(archive)
     contents.notices += archive.notices
-    return tree_of(archive, contents, limits, budget, prefix)
+    root = tree_of(archive, contents, limits, budget, prefix)
+    if loader != "torch.load":
+        refuse_deep(contents.pickles[-1], budget)
+    return root
 
 
 def tree_of(

@@ -1596,3 +1596,95 @@ def test_named_tuples_that_hold_each_other_are_refused(
     assert run.code == (0 if depth == 3 else 2)
     if depth == 40:
         check_error(run, "hold each other more often than torch can count")
+
+
+# --- what C++ reads beside the code ---------------------------------------------------
+
+DEEP_LISTS = b"]" * 30_000 + b"a" * 29_999
+"""C++ frees each list inside of the one around it, until its stack ends."""
+EMPTY_HOOKS = b"ccollections\nOrderedDict\n)R"
+LEFT: dict[str, Callable[[bytes], bytes]] = {
+    "values that nobody holds": lambda state: state[:2] + DEEP_LISTS + state[2:],
+    "the hooks of a tensor": lambda state: state.replace(EMPTY_HOOKS, DEEP_LISTS),
+    "the id of a storage": lambda state: state.replace(b"cpuK\x02", b"cpuK\x02" + DEEP_LISTS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_values_that_are_nested_too_deep_for_cpp_are_refused(
+    name: str, tmp_path: Path
+) -> None:
+    """They stand where the tree of the file has nothing of them."""
+    assert EMPTY_HOOKS in STATE
+    path = replaced(make(tmp_path / "a.pt"), "data.pkl", LEFT[name](STATE))
+    is_left = name == "values that nobody holds"
+    text = "torch refuses in c++" if is_left else "nested deeper than torch can read"
+    check_error(ckpt("inspect", path), text)
+    constants = pickled(DEEP_LISTS + call(glob("torch", "device"), "cpu"))
+    path = replaced(make(tmp_path / "b.pt"), "constants.pkl", constants)
+    assert ckpt("inspect", path).code == 2
+
+
+class Stated(nn.Module):
+    """A module whose loader fails, which torch says with the lines of the author."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.ones(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.w
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[torch.Tensor, bool]:
+        return (self.w, self.training)
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[torch.Tensor, bool]) -> None:
+        self.w = state[0].view([5, 7])
+        self.training = state[1]
+
+
+def table(
+    texts: list[str],
+    pieces: object,
+    file: object = 0,
+    line: object = 1,
+    place: object = 0,
+) -> bytes:
+    """A table of one place of code, as torch writes it, with other numbers."""
+    numbers = call(glob("torch.jit._pickle", "build_intlist"), pieces)
+    row = (0, ((numbers, file, line), place, 3), 0)
+    return pickled(("FORMAT_WITH_STRING_TABLE", tuple(texts), (row,)))
+
+
+TABLES: dict[str, tuple[bytes, bool]] = {
+    "as torch writes it": (table(["a.py", "x = 1\n"], [1, 0]), True),
+    "without a text": (table(["a.py"], []), True),
+    "of an old torch": (pickled(((0, (("x = 1", "a.py", 1), 0, 3)),)), True),
+    "a text that is not there": (table(["a.py"], [2**40]), False),
+    "a text before the first": (table(["a.py"], [-1_000_000]), False),
+    "a file that is not there": (table(["a.py"], [0], 5), False),
+    "a place before the first": (table(["a.py"], [0], place=-5), False),
+    "a line that is a text": (table(["a.py"], [0], line="1"), False),
+    "one text many times": (table(["x" * 20_000], [0] * 10_000), False),
+    "no numbers": (table(["a.py"], "a"), False),
+    "deep lists": (b"\x80\x02" + DEEP_LISTS + table(["a.py"], [0])[2:], False),
+    "another call": (pickled(call(glob("torch", "device"), "cpu")), False),
+    "a number": (pickled(1), False),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_of_places_that_torch_does_not_write_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    """torch 2.13 reads a text behind the last one, and dies."""
+    torch.jit.script(Stated()).save(str(tmp_path / "a.pt"))
+    assert ckpt("inspect", tmp_path / "a.pt").code == 0
+    data, is_fine = TABLES[name]
+    path = replaced(tmp_path / "a.pt", "test_script.py.debug_pkl", data)
+    with zipfile.ZipFile(path) as archive:
+        assert data in map(archive.read, archive.namelist())
+    run = ckpt("inspect", path)
+    assert run.code == (0 if is_fine else 2), run.err

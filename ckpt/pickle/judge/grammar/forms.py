@@ -266,7 +266,10 @@ class Grammar:
         self._work = 0
         self._works: dict[int, tuple[int, Opaque]] = {}
         self._sources: dict[int, Node | Storage] = {}
-        self._keys = 0
+        self._crowds: dict[object, int] = {}
+        """The part of a hash that a file does not choose -> the keys that have it."""
+        self._crowd_of: dict[int, tuple[object, Opaque]] = {}
+        self._neighbours: dict[int, tuple[int, Node]] = {}
         self._hashed = 0
         self._rules: dict[tuple[str, str], Rule | None] = {}
         self._answers: dict[
@@ -364,9 +367,12 @@ class Grammar:
         if rule is None or origin is None:
             return True
         name = python3_name(origin[0].module, origin[0].name)
+        if name == _INDEX:
+            # Many places of one tensor are usual, and may have one hash.
+            return _is_index(call) and self._join_crowd(call, _hash_of_index(call)) > 0
         # A hash of an object may be a method that asks its attributes.
         if rule.makes == "instance" and name != _RANGE:
-            return _hashes_itself(name) or (name == _INDEX and _is_index(call))
+            return _hashes_itself(name)
         if name in _RECORDS:
             return False
         if rule.makes == "value":
@@ -384,8 +390,7 @@ class Grammar:
         elif rule.makes == "container" and not _is_shallow(call):
             return False
         # Equal hashes are compared with each other, so a few such keys stay cheap.
-        self._keys += not _hashes_apart(name, call)
-        return self._keys <= _FEW_KEYS
+        return _hashes_apart(name, call) or self._join_crowd(call, None) <= _FEW_KEYS
 
     def may_compile(self, pattern: Node) -> bool:
         """Tell whether a regular expression is short, with all others of the pickle:
@@ -398,14 +403,46 @@ class Grammar:
         return self._patterns <= _LONG
 
     def may_hash(self, key: Node) -> bool:
-        """Tell whether hashing a key, with all others of the pickle, takes time in
-        proportion to the pickle.
+        """Tell whether hashing a key, with all others of the pickle, and comparing it
+        with those that have its hash, takes time in proportion to the pickle.
 
-        A hash visits all entries of a tuple each time.
+        A hash visits all entries of a tuple each time. `may_be_key` was asked for all
+        objects before.
         """
         size = self._visited.size(key)
         self._hashed += size
-        return size > 0 and self._hashed <= 2 * _HEAVY
+        is_short = size > 0 and self._hashed <= 2 * _HEAVY
+        return is_short and self.charge(self._count_neighbours(key))
+
+    def _join_crowd(self, call: Opaque, of: object) -> int:
+        """Add an object to the keys that may have its hash, and return how many they
+        are.
+        """
+        self._crowds[of] = count = self._crowds.get(of, 0) + 1
+        self._crowd_of[id(call)] = of, call
+        return count
+
+    def _count_neighbours(self, key: Node) -> int:
+        """Return how many other keys a key may be compared with, each time that it is
+        one.
+        """
+        if not self._crowd_of:
+            return 0
+        if id(key) not in self._neighbours:
+            # `may_hash` has counted all that is visited here.
+            count, seen, todo = 0, set[int](), [key]
+            while todo:
+                node = todo.pop()
+                if id(node) in seen:
+                    continue
+                seen.add(id(node))
+                if type(node) is Opaque and id(node) in self._crowd_of:
+                    count += self._crowds[self._crowd_of[id(node)][0]] - 1
+                elif is_tuple(node) or type(node) is Set:
+                    todo += _node_parts(node)
+            # The key is kept, so that nothing else gets its id.
+            self._neighbours[id(key)] = count, key
+        return self._neighbours[id(key)][0]
 
     def may_be_freed(self, call: Opaque) -> bool:
         """Tell whether freeing what a call makes takes no more of the stack than there
@@ -724,9 +761,13 @@ _CHOSEN = (
     "builtins.slice",
     "datetime.timedelta",
     "datetime.timezone",
+    # All times have one hash, whatever their unit counts.
+    "numpy.dtype",
     "torch._dynamo.decorators._DimRange",
 )
-"""Values whose hashes are made of numbers that a file chooses."""
+"""Values whose hashes are made of numbers that a file chooses, or of fewer things than
+they are compared by.
+"""
 
 
 def _hashes_apart(name: str, call: Opaque) -> bool:
@@ -815,6 +856,25 @@ def _is_index(call: Opaque) -> bool:
                 if not (holds_text(value) or is_short):
                     return False
     return not call.args or all(map(holds_text, call.args))
+
+
+def _hash_of_index(call: Opaque) -> tuple[str, int]:
+    """The parts of the hash of a place in a distributed checkpoint: the name, whose
+    hash Python salts, and the hash of the offset, which a file can choose.
+    """
+    name, offset = "", 0
+    for state in call.states:
+        for part in state if is_tuple(state) else (state,):
+            if type(part) is not Dict:
+                continue
+            for key, value in zip(part.keys, part.values, strict=True):
+                if key == "fqn":
+                    name = str(value)
+                elif key == "offset":
+                    numbers = value.args[0] if type(value) is Opaque else value
+                    is_row = is_tuple(numbers) or type(numbers) is list
+                    offset = hash(tuple(numbers)) if is_row else 0  # type: ignore[arg-type]
+    return name, offset
 
 
 def _is_shallow(call: Opaque) -> bool:

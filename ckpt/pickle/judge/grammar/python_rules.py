@@ -175,9 +175,9 @@ def _compared_types(grammar: Grammar, call: Opaque) -> int:
 
 def _looked_up_types(grammar: Grammar, call: Opaque) -> int:
     """The types in brackets, which `typing` hashes and compares to find what it has
-    made before.
+    made before, and with each other: numbers can be chosen for one hash.
     """
-    return grammar.types_in(call.args[1])
+    return grammar.types_in(call.args[1]) ** 2
 
 
 def _takes_partial(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:

@@ -8,13 +8,11 @@ from math import prod
 
 from ckpt.model.dtypes import BY_STORAGE
 from ckpt.model.nodes import (
-    ByteStr,
     Dict,
     Global,
     Nested,
     Node,
     Opaque,
-    Set,
     Tagged,
     is_tuple,
     tensor_of,
@@ -310,25 +308,27 @@ def _are_groups(grammar: Grammar, node: Node) -> bool:
 
 def _all_groups(grammar: Grammar, node: Node) -> bool:
     assert type(node) is list
-    return all(map(_is_group, node))
+    return all(_is_group(grammar, group) for group in node)
 
 
-def _is_group(group: Node) -> bool:
+def _is_group(grammar: Grammar, group: Node) -> bool:
     # A dict by a call, as OrderedDict, must not have its pairs as arguments.
     if type(group) is not Dict and (type(group) is not Opaque or group.args):
         return False
     return all(
-        type(value) is list and _NO_PARAMETERS.isdisjoint(map(type, value))
+        type(value) is list and grammar.once(_are_parameters, value)
         for key, value in zip(group.keys, group.values, strict=True)
         if key == "params"
         or type(key) is Opaque  # a scalar of numpy may be equal to a text
     )
 
 
-_NO_PARAMETERS = frozenset((str, ByteStr, bytes, tuple, Set))
-"""Types whose values take long to hash, or to compare, among the parameters of an
-optimizer.
-"""
+def _are_parameters(grammar: Grammar, node: Node) -> bool:
+    """Tell whether a list holds tensors alone. `__setstate__` looks each up in the
+    state: the hash of any other value could be that of a thousand keys there.
+    """
+    assert type(node) is list
+    return all(_is_weight(grammar, part) for part in node)
 
 
 def _is_state(grammar: Grammar, node: Node) -> bool:
