@@ -325,7 +325,7 @@ def _is_group(grammar: Grammar, group: Node) -> bool:
 
 def _are_parameters(grammar: Grammar, node: Node) -> bool:
     """Tell whether a list holds tensors alone. `__setstate__` looks each up in the
-    state: the hash of any other value could be that of a thousand keys there.
+    state, where a thousand keys could have the hash of any other value.
     """
     assert type(node) is list
     return all(_is_weight(grammar, part) for part in node)
