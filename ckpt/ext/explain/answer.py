@@ -24,6 +24,7 @@ from ckpt.ext.explain.families.consolidated import (
     NOT_CONSOLIDATED,
     of_not_consolidated,
 )
+from ckpt.ext.explain.families.copied import COPIED, of_copied
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
 from ckpt.ext.explain.families.given import (
@@ -203,6 +204,7 @@ _OF_ANY: tuple[
     (SHADOWS, of_shadows),
     (RESTORED, of_restored),
     (NO_SCALE, of_no_scale),
+    (COPIED, of_copied),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 

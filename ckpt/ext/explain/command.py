@@ -57,6 +57,8 @@ from ckpt.ext.explain.parted import (
     choose_part,
     describe_part,
     is_one_save,
+    named_parts,
+    named_statements,
     parts_statements,
 )
 from ckpt.ext.explain.pasted import LONGEST
@@ -402,7 +404,11 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
                 names_in=lambda other: _names_in(other, limits),
                 model=request.given_model,
             )
-            return explain_with(found, case)
+            told = explain_with(found, case)
+            named = named_parts(found.text, path) if folder else []
+            if len(named) < _LEAST_NAMED or not is_asking(found.text):
+                return told
+            return _explain_named(told, path, named, request)
     except (UnreadableError, UnsupportedError) as error:
         answered = (
             None
@@ -441,6 +447,29 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
         return beside_folder(found, error, path)
 
 
+_LEAST_NAMED = 2
+"""Parts of a folder that a question names, from which on it is about these."""
+
+
+def _explain_named(
+    found: Explanation, folder: str, names: Sequence[str], request: _Request
+) -> Explanation:
+    """Say what each part of a folder is that a question names, where all open."""
+    parts = []
+    for name in names:
+        try:
+            with opened(
+                os.path.join(folder, name), request.limits, tell=False
+            ) as checkpoint:
+                survey = with_model(checkpoint, None)
+                size = sum(section.nbytes for section in survey.sections)
+                parts.append(describe_part(name, survey)._replace(size=size))
+        except CkptError:
+            return found
+    rows = tuple(named_statements(folder, parts))
+    return found._replace(answer=Answer(folder, rows))
+
+
 def _explain_parts(
     found: Explanation,
     error: CkptError,
@@ -470,6 +499,9 @@ def _explain_parts(
     if not is_one_save(parts):
         is_asked = asks_of_saves(found.text) and not has_error(found.text)
         told = tuple(saves_statements(folder, several, found.text)) if is_asked else ()
+        named = named_parts(found.text, folder)
+        if not told and len(named) >= _LEAST_NAMED and is_asking(found.text):
+            return _explain_named(found, folder, named, request)
         return found._replace(answer=Answer(folder, told)) if told else None
     lacking = lacking_in_folder(found.text, folder) or lacking_names(found.text, folder)
     chosen = None
@@ -587,7 +619,7 @@ def _explain_two(
             limits=limits,
             plugins=plugins_allowed(),
         )
-    rows = list(compared_statements(report, first, second))
+    rows = list(compared_statements(report, first, second, found.text))
     about = second
     is_of_sizes = asks_of_sizes(found.text)
     if is_of_sizes:

@@ -555,6 +555,9 @@ _WANTED = {
     "params_ema": "weights of BasicSR",
     "train_args": "a checkpoint of ultralytics",
     "network_weights": "a checkpoint of nnU-Net 2",
+    "trainer_name": "a checkpoint of nnU-Net 2",
+    "init_args": "a checkpoint of nnU-Net 2",
+    "inference_allowed_mirroring_axes": "a checkpoint of nnU-Net 2",
     "pytorch-lightning_version": "a checkpoint of Lightning",
     "blobs": "weights of Detectron, by the names of Caffe2",
     "__version__": "a model of sentence-transformers before 2 (in its config.json)",
@@ -586,6 +589,8 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
         text += "." if wanted is None else ", which the program does not take as it is."
     if wanted is not None or origin is not None:
         yield Statement(text)
+    if wanted is not None and "nnU-Net 2" in wanted and origin is None:
+        yield from _of_plans(name, case)
     if name == "network_weights" and origin is not None and "nnU-Net 1" in origin:
         yield Statement(
             "nnU-Net 2 names the layers of its networks otherwise, and has no loader "
@@ -628,6 +633,31 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
             "is of a detector: take the file of a trained detector, or give this one "
             "as the weights that a training begins with."
         )
+
+
+_OF_PLANS = ("network_weights", "trainer_name", "init_args")
+
+
+def _of_plans(name: str, case: Case) -> Iterator[Statement]:
+    """Say what nnU-Net 2 keeps beside the weights, and print the line that puts a bare
+    state dict among it.
+    """
+    load = case.survey.load
+    if load.expression is None or len(case.survey.candidates) != 1:
+        return
+    dimensions = max((len(row.tensor.shape) for row in case.survey.tensors), default=0)
+    configuration = "2d" if dimensions == 4 else "3d_fullres"
+    yield Statement(
+        f"nnU-Net 2 writes {and_more(list(_OF_PLANS), 3)} into the checkpoint of each "
+        "fold, and predicts from these alone: this file was taken out of one, or is of "
+        "another program. The plans.json beside it must be that of its training. With "
+        f"the names that the program asks for, where its trainer was nnUNetTrainer and "
+        f"its configuration {configuration} (else put in those):",
+        (),
+        f'torch.save({{"network_weights": {load.expression}, "trainer_name": '
+        f'"nnUNetTrainer", "init_args": {{"configuration": "{configuration}"}}, '
+        '"inference_allowed_mirroring_axes": None}, "checkpoint_final.nnunet.pth")',
+    )
 
 
 _ZERO = frozenset(("base_optimizer_state", "loss_scaler"))

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from ckpt.commands.diff.diff import DiffReport
 from ckpt.evidence.loading import load_of
 from ckpt.ext.explain.case import Statement, finding_statements
+from ckpt.ext.explain.families.averages import has_name_of_averages
+from ckpt.ext.explain.families.content import ended_statements
 from ckpt.ext.explain.parted import number_text
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 from ckpt.tree.find import children_of
@@ -31,15 +33,26 @@ _WORDS = {
 """The status of a tensor in a comparison -> what is said of so many."""
 
 
+_OF_A_RUN = re.compile(r"(?i)\b(?:resum|continu|train|epoch|step)\w{0,4}\b|训练")
+_NOTHING_TRAINED = (
+    "If one of them should be trained further than the other, nothing was: the run "
+    "saved what it had loaded. The usual reasons are a schedule at its end, whose rate "
+    "is 0, a run whose number of epochs was reached, and weights that are loaded again "
+    "before each save."
+)
+
+
 def asks_to_compare(text: str) -> bool:
     """Tell whether a question about two files is about nothing but how they differ."""
     return _COMPARES.search(text) is not None
 
 
 def compared_statements(
-    report: DiffReport, first: str, second: str
+    report: DiffReport, first: str, second: str, text: str = ""
 ) -> Iterator[Statement]:
-    """Say how two files differ, and print the command that lists it."""
+    """Say how two files differ, and print the command that lists it. `text` is the
+    question.
+    """
     counts: Counter[str] = Counter(row.status for row in report.rows)
     told = [
         f"{count:,} {_WORDS[status]}"
@@ -66,6 +79,9 @@ def compared_statements(
     elif not changed and len(same) == len(report.rows):
         yield Statement("So both files hold the same model.")
         yield from _at_other_places(report, first, second)
+        if _OF_A_RUN.search(text):
+            yield Statement(_NOTHING_TRAINED)
+            yield from ended_statements(report.after.values)
     for status, path in (("removed", first), ("added", second)):
         names_alone = [row.name for row in report.rows if row.status == status]
         if names_alone:
@@ -85,6 +101,16 @@ def compared_statements(
     for part in report.not_compared[:1]:
         yield Statement(f"Not compared: {show(part, 200)}.")
     yield from finding_statements(report.findings)
+    named = [path for path in (first, second) if has_name_of_averages(path)]
+    if len(named) == 1 and len(same) < len(report.rows):
+        (path,) = named
+        other = second if path == first else first
+        yield Statement(
+            f"By its name {show(path, 80)} has the running averages (EMA) of the "
+            f"weights that {show(other, 80)} has: they follow these from step to step. "
+            f"For samples and evaluation take {show(path, 80)}. A training goes on "
+            f"from {show(other, 80)}."
+        )
     if None not in names:
         yield Statement(
             "All of it, with how far each differs:",

@@ -169,13 +169,15 @@ def variant_of_file(rest: Sequence[str], names: Collection[str]) -> Statement | 
     if not inside or any(HEAD_WORDS.search(name) for name in rest):
         return None
     block = max(blocks, key=len)
+    # The key that is named has to be one of this block.
+    named = rest[blocks.index(block)] if block else inside[0]
     where = (
         f"in {show(block, 100)}, whose other layers have their place"
         if block
         else "at the root, where all else has its place"
     )
     return Statement(
-        f"{show(inside[0], 100)} lies {where}: the program that saved has it, and this "
+        f"{show(named, 100)} lies {where}: the program that saved has it, and this "
         "one does not. It is another version or variant of the program, or was built "
         "with other options. Take the one of the file: a model that computes without "
         "layers that it was trained with gives other results."

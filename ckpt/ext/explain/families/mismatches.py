@@ -22,6 +22,7 @@ from ckpt.ext.explain.families.computed import (
 )
 from ckpt.ext.explain.families.divided import is_empty, is_of_a_rank, shape_numel
 from ckpt.ext.explain.families.flat import flat_statement
+from ckpt.ext.explain.families.items import left_out_statement
 from ckpt.ext.explain.families.layers import (
     heads_statement,
     one_size_statement,
@@ -65,6 +66,7 @@ from ckpt.ext.explain.families.verdicts import (
     inputs_statement,
     longer_lists,
     variant_statement,
+    vocabularies_statement,
     vocabulary_statement,
 )
 from ckpt.ext.explain.message import Message, Mismatch
@@ -249,9 +251,9 @@ def _step_of_other_places(left: Sequence[Mismatch], asked: _Asked) -> _Told:
 def _step_of_sole_reasons(left: Sequence[Mismatch], asked: _Asked) -> _Told:
     """Give the reasons that explain all shapes at once."""
     message, case, shapes = asked
-    flat = flat_statement(left)
+    sole = (flat_statement(left), left_out_statement(message, shapes))
     told = [
-        *([] if flat is None else [flat]),
+        *(row for row in sole if row is not None),
         *taken_apart(left),
         *_of_quantizers(left, shapes),
         *merged_layers(message, shapes, case),
@@ -341,7 +343,9 @@ def _step_of_settings(left: Sequence[Mismatch], asked: _Asked) -> _Told:
     # A table whose name says vocabulary has its sentence in shape_reasons; the sizes
     # alone tell the others.
     is_named = any(VOCABULARY.search(row.name) for row in left)
-    words = None if is_named else vocabulary_statement(left)
+    words = None
+    if not is_named:
+        words = vocabulary_statement(left) or vocabularies_statement(left, shapes)
     is_whole = inputs is not None or words is not None
     heads = heads_statement(left, shapes)
     by_settings = [

@@ -24,6 +24,55 @@ to another one.
 """
 
 
+_OFFSETS = re.compile(r"(?:^|[._])attention_biases$")
+"""The table of LeViT, TinyViT and their kin, with a column for each distance between
+two places of a window, in rows and columns.
+"""
+
+
+def offsets_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say which windows the biases of attention are of that have a column for each
+    distance, or return None.
+    """
+    tables = [row for row in rows if _OFFSETS.search(row.name)]
+    sides: set[tuple[int, int]] = set()
+    for row in tables:
+        if len(row.checkpoint) != 2 or row.checkpoint[:1] != row.model[:1]:
+            return None
+        here, there = isqrt(row.checkpoint[1]), isqrt(row.model[1])
+        if (here**2, there**2) != (row.checkpoint[1], row.model[1]):
+            return None
+        sides.add((here, there))
+    if not sides:
+        return None
+    listed = [
+        f"{here} x {here} places in the checkpoint and {there} x {there} in the model"
+        for here, there in sorted(sides)
+    ]
+    return Statement(
+        "The biases of attention have a number for each distance in a window: of "
+        f"{and_more(listed, 3)}. The window follows from the size of the image (or is "
+        "an option, window_sizes), so the model was built for another one. Build it "
+        "for that of the checkpoint, or interpolate the biases of each head as a "
+        "picture of that many places, as the code of TinyViT for fine-tuning at "
+        "another size does. A load of what fits leaves them untrained."
+    )
+
+
+OFFSETS_LINE = (
+    "state.update((name, torch.nn.functional.interpolate(state[name].reshape(1, "
+    "len(value), *[round(state[name].shape[1] ** 0.5)] * 2), "
+    '[round(value.shape[1] ** 0.5)] * 2, mode="bicubic").flatten(2)[0]) for name, '
+    'value in model.state_dict().items() if name.endswith("attention_biases"))'
+)
+"""The line that interpolates the biases of a state dict to the windows of a model."""
+
+
+def is_of_offsets(row: Mismatch) -> bool:
+    """Tell whether a tensor is a table of biases for the distances in a window."""
+    return _OFFSETS.search(row.name) is not None
+
+
 def bias_statement(rows: Sequence[Mismatch]) -> Statement | None:
     """Say which windows the tables of relative positions are of, or return None."""
     tables = [row for row in rows if BIAS_TABLE.search(row.name)]

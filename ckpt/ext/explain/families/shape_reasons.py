@@ -25,13 +25,17 @@ from ckpt.ext.explain.families.divided import (
     shape_numel,
 )
 from ckpt.ext.explain.families.heads import HEAD_WORDS, is_head
+from ckpt.ext.explain.families.items import hidden_statement, multiples_statement
 from ckpt.ext.explain.families.layers import (
     renumbered_blocks,
 )
 from ckpt.ext.explain.families.positions import (
     BIAS_TABLE,
+    OFFSETS_LINE,
     POSITIONS,
     bias_statement,
+    is_of_offsets,
+    offsets_statement,
     positions_statement,
 )
 from ckpt.ext.explain.families.replaced import (
@@ -157,6 +161,13 @@ def shape_reasons(
     if wide:
         yield width_statement(wide)
     rows = [row for row in rows if row not in wide]
+    stages = _stages_statement(rows)
+    whole = hidden_statement(rows, shapes)
+    if stages is None:
+        whole = whole or multiples_statement(rows)
+    if whole is not None:
+        yield whole
+        return
     agent = agent_statement(rows)
     if agent is not None:
         yield agent
@@ -183,11 +194,34 @@ def shape_reasons(
     if windows_of_bias is not None:
         yield windows_of_bias
         rows = [row for row in rows if not BIAS_TABLE.search(row.name)]
+    offsets = offsets_statement(rows)
+    if offsets is not None:
+        yield offsets
+        rows = [row for row in rows if not is_of_offsets(row)]
+        load = case.survey.load.expression
+        if load is not None and len(case.survey.candidates) == 1:
+            yield Statement(
+                "Interpolated to the windows of the model:",
+                (),
+                f"state = {load}; {OFFSETS_LINE}; model.load_state_dict(state, "
+                "strict=False)",
+            )
     positions = positions_statement(rows, shapes, message)
     if positions is not None:
         yield positions
-    yield from input_statements(rows, shapes)
+    inputs = list(input_statements(rows, shapes))
+    yield from inputs
+    if inputs and any(is_head(row, rows, shapes) for row in rows):
+        yield Statement(_BOTH_ENDS)
     yield from _flattened_statements(rows, shapes)
+
+
+_BOTH_ENDS = (
+    "The first and the last layer differ, so the file was trained on other data than "
+    "the model is built for: with other features of each point or picture, and other "
+    "classes. To use what it learned, build the model by the config of the data of the "
+    "file. To train on data of your own, both ends are trained anew."
+)
 
 
 def _flattened_statements(
@@ -311,6 +345,8 @@ _OF_LAYERS = frozenset(
 _STAGE = re.compile(r"^(.*?\.)(\d{1,2})\.(?:.*\.)?weight$")
 """A weight below a number: layers in a list, one for each stage of a backbone."""
 _LEAST_STAGES = 2
+_OF_CHANNELS = 8
+"""The channels of the stages of a backbone are multiples of this number."""
 
 
 def _stage_of(row: Mismatch) -> tuple[str, int] | None:
@@ -343,6 +379,8 @@ def _stages_statement(rows: Sequence[Mismatch]) -> Statement | None:
         is_last_first = here[0] > here[-1]
         grows = all(
             widths == sorted(set(widths), reverse=is_last_first)
+            # A few numbers, or odd ones, are those of features, and no channels.
+            and all(width % _OF_CHANNELS == 0 for width in widths)
             for widths in (here, there)
         )
         if len(ordered) < _LEAST_STAGES or not grows:
@@ -489,7 +527,7 @@ def _head_statements(
     is_deeper = not is_alone and any(True for _ in compare_depths(message, shapes))
     layers = {head.name.rpartition(".")[0] for head in heads}
     which = "The last layer" if len(layers) == 1 else f"These {len(layers):,} layers"
-    end = f" ({show(row.name, 120)})."
+    end = f" ({show(row.name, 120)}){_other_outputs(heads)}."
     if is_alone:
         end = (
             f": another number of {_outputs_noun(heads, case)}. {which} cannot be "
@@ -508,6 +546,18 @@ def _head_statements(
         or f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
         f"{row.model[0]:,}{end}"
     )
+
+
+def _other_outputs(heads: Sequence[Mismatch]) -> str:
+    """The outputs of last layers that have others than the first one."""
+    pairs: dict[tuple[int, int], str] = {}
+    for row in heads:
+        pairs.setdefault((row.checkpoint[0], row.model[0]), row.name)
+    listed = [
+        f"{here:,} where it has {there:,} ({show(name, 120)})"
+        for (here, there), name in list(pairs.items())[1:]
+    ]
+    return f", {and_more(listed, 3)}" if listed else ""
 
 
 _OF_BOXES = re.compile(

@@ -1,0 +1,492 @@
+"""Situations of public threads that were rebuilt before anything was looked up: shapes,
+names and parts that were read as something else.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from answered import Answered
+from process import ckpt
+from safetensors.torch import save_file
+from torch import nn
+
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
+
+
+def weights(**shapes: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """Tensors of some shapes, with `__` for a dot in their names."""
+    return {name.replace("__", "."): torch.randn(s) for name, s in shapes.items()}
+
+
+def listed(names: Any) -> str:
+    """Names as torch lists them."""
+    return ", ".join(f'"{name}"' for name in names) + ". "
+
+
+def refused(
+    file: dict[str, torch.Tensor],
+    model: dict[str, torch.Tensor],
+    *,
+    strict: bool = True,
+) -> str:
+    """The text of torch for a load of one state dict into the model of another one."""
+    rows = ["RuntimeError: Error(s) in loading state_dict for Net:"]
+    missing = [key for key in model if key not in file]
+    unexpected = [key for key in file if key not in model]
+    if missing and strict:
+        rows.append(f"\tMissing key(s) in state_dict: {listed(missing)}")
+    if unexpected and strict:
+        rows.append(f"\tUnexpected key(s) in state_dict: {listed(unexpected)}")
+    for key, value in file.items():
+        if key in model and value.shape != model[key].shape:
+            rows.append(
+                f"\tsize mismatch for {key}: copying a param with shape {value.shape} "
+                f"from checkpoint, the shape in current model is {model[key].shape}."
+            )
+    return "\n".join(rows)
+
+
+# --- sizes ----------------------------------------------------------------------------
+
+
+def test_multiples_of_one_number_are_no_classes(tmp_path: Path) -> None:
+    def grid(height: int) -> dict[str, torch.Tensor]:
+        return weights(
+            bev__inc__0__weight=(height,),
+            bev__inc__0__running_mean=(height,),
+            bev__inc__1__weight=(8, height, 3, 3),
+            bev__outc__conv__weight=(16 * height, 8, 1, 1),
+            bev__outc__conv__bias=(16 * height,),
+        )
+
+    for here, there in ((64, 32), (32, 64)):
+        torch.save(grid(here), tmp_path / "a.pt")
+        found = Answered(refused(grid(here), grid(there)), tmp_path / "a.pt")
+        assert f"One number differs, and all these shapes follow from it: {here}" in (
+            found.said
+        )
+        assert "16 times as many" in found.said and "no number of classes" in found.said
+        assert "rank" not in found.said and "outputs" not in found.said
+
+
+def points(inputs: int, classes: int) -> dict[str, torch.Tensor]:
+    """A network of kernel points."""
+    return weights(
+        encoder_blocks__0__KPConv__weights=(15, inputs, 8),
+        encoder_blocks__1__KPConv__weights=(15, 8, 8),
+        head_softmax__mlp__weight=(classes, 8),
+        head_softmax__batch_norm__bias=(classes,),
+    )
+
+
+def test_both_ends_are_of_other_data(tmp_path: Path) -> None:
+    torch.save({"epoch": 3, "model_state_dict": points(5, 13)}, tmp_path / "a.pth")
+    found = Answered(refused(points(5, 13), points(2, 19)), tmp_path / "a.pth")
+    assert "takes 5 channels in the checkpoint and 2 in the model" in found.said
+    assert "The first and the last layer differ" in found.said
+    classes = Answered(refused(points(5, 13), points(5, 19)), tmp_path / "a.pth")
+    assert "13 outputs" in classes.said and "first and the last" not in classes.said
+
+
+def test_several_vocabularies_are_named_each(tmp_path: Path) -> None:
+    def tree(labels: int, motifs: int) -> dict[str, torch.Tensor]:
+        return weights(
+            encoder__E_c__0__weight=(labels, 4),
+            encoder__E_i__0__weight=(motifs, 4),
+            encoder__W_c__0__weight=(4, 8),
+            decoder__cls__3__weight=(labels, 4),
+            decoder__cls__3__bias=(labels,),
+            decoder__icls__3__weight=(motifs, 4),
+            decoder__icls__3__bias=(motifs,),
+        )
+
+    torch.save((tree(15, 56), {"lr": 0.1}), tmp_path / "model.ckpt")
+    found = Answered(refused(tree(15, 56), tree(13, 57)), tmp_path / "model.ckpt")
+    assert "2 numbers of entries differ" in found.said
+    assert "15 and 13" in found.said and "56 and 57" in found.said
+    assert "vocabularies, and no classes" in found.said
+
+
+def head(*sizes: int) -> dict[str, torch.Tensor]:
+    """A network with a head of linear layers in a list."""
+    state = weights(layers__0__weight=(8, 3), layers__1__weight=(8, 8))
+    for number, size in enumerate(sizes):
+        state[f"mlp.{number}.weight"] = torch.randn(size, ([8, *sizes])[number])
+        state[f"mlp.{number}.bias"] = torch.randn(size)
+    return state
+
+
+def test_a_hidden_layer_of_the_file_is_no_last_layer(tmp_path: Path) -> None:
+    torch.save({"model": head(8, 5)}, tmp_path / "a.pth")
+    text = refused(head(8, 5), head(1), strict=False)
+    found = Answered(text, tmp_path / "a.pth")
+    assert "mlp.0 is no last layer: it gives 8, and mlp.1 takes them" in found.said
+    assert "number of classes" not in found.said
+    torch.save({"model": head(8)}, tmp_path / "b.pth")
+    last = Answered(refused(head(8), head(1)), tmp_path / "b.pth")
+    assert "8 outputs where the model has 1" in last.said
+
+
+def modalities(*widths: int) -> dict[str, torch.Tensor]:
+    """A network that projects several inputs and joins them."""
+    state = {}
+    for number, width in enumerate(widths):
+        state[f"projector.modalities.{number}.0.weight"] = torch.randn(6, width)
+        state[f"projector.modalities.{number}.0.bias"] = torch.randn(6)
+        state[f"projector.modalities.{number}.1.weight"] = torch.randn(6)
+        state[f"projector.modalities.{number}.1.bias"] = torch.randn(6)
+    total = 6 * len(widths)
+    state["joined.weight"] = torch.randn(total, total)
+    return state
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_an_input_that_one_side_lacks_moves_the_others(
+    is_saved: bool, tmp_path: Path
+) -> None:
+    more, fewer = modalities(4, 5, 300, 1448), modalities(4, 300, 1448)
+    file, model = (more, fewer) if is_saved else (fewer, more)
+    torch.save(file, tmp_path / "a.pt")
+    found = Answered(refused(file, model), tmp_path / "a.pt")
+    assert "has a layer for each of several inputs" in found.said
+    assert "backbone" not in found.said and "The depth differs" not in found.said
+    # The shape of a layer that lacks in the file is not in the message.
+    side, other = ("file", "model") if is_saved else ("model", "file")
+    assert f"the one that takes 5, which the {side} has and the {other}" in found.said
+
+
+def test_biases_of_attention_are_interpolated(tmp_path: Path) -> None:
+    def net(side: int) -> nn.Module:
+        model = nn.Module()
+        model.attention_biases = nn.Parameter(torch.randn(2, side * side))
+        whole = nn.Module()
+        whole.attn, whole.fc = model, nn.Linear(3, 3)
+        return whole
+
+    torch.save({"model": net(7).state_dict()}, tmp_path / "a.pth")
+    model = net(12)
+    text = refused(net(7).state_dict(), model.state_dict())
+    found = Answered(text, tmp_path / "a.pth")
+    assert "7 x 7 places in the checkpoint and 12 x 12 in the model" in found.said
+    (line,) = [row for row in found.commands if "interpolate(" in row]
+    code = line.replace('"a.pth"', repr(str(tmp_path / "a.pth")))
+    exec(code, {"torch": torch, "model": model})
+    held = torch.load(tmp_path / "a.pth")["model"]["attn.attention_biases"]
+    grid = model.attn.attention_biases.detach().reshape(2, 12, 12)
+    assert torch.allclose(grid.mean(), held.mean(), atol=0.2)
+
+
+# --- keys -----------------------------------------------------------------------------
+
+
+def test_parts_of_another_kind_of_adapter_are_not_passed_over(tmp_path: Path) -> None:
+    state = {}
+    for layer in ("attn1_to_q", "ff_net_0_proj"):
+        name = f"lora_unet_input_blocks_4_1_{layer}"
+        state[f"{name}.lora_down.weight"] = torch.randn(2, 4)
+        state[f"{name}.lora_up.weight"] = torch.randn(4, 2)
+        state[f"{name}.alpha"] = torch.tensor(2.0)
+        state[f"{name}.dora_scale"] = torch.randn(1, 4)
+    save_file(state, tmp_path / "a.safetensors")
+    model = {name: value for name, value in state.items() if "dora" not in name}
+    found = Answered(refused(state, model), tmp_path / "a.safetensors")
+    assert "dora_scale, the sizes of a DoRA" in found.said
+    assert not [row for row in found.commands if "strict=False" in row]
+
+
+def test_a_key_is_said_to_lie_in_its_own_block(tmp_path: Path) -> None:
+    state = weights(
+        a__b__conv__weight=(4, 4),
+        a__b__long_block_name__conv__weight=(4, 4),
+        a__b__gate__weight=(4,),
+        a__b__long_block_name__gate__weight=(4,),
+        c__weight=(4, 4),
+        d__weight=(4, 4),
+    )
+    torch.save(state, tmp_path / "a.pth")
+    model = {name: value for name, value in state.items() if "gate" not in name}
+    found = Answered(refused(state, model), tmp_path / "a.pth")
+    assert "a.b.gate.weight lies in a.b.long_block_name" not in found.said
+    assert "a.b.long_block_name.gate.weight lies in a.b.long_block_name" in found.said
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_layer_that_a_server_joins_is_in_the_file(
+    is_shared: bool, tmp_path: Path
+) -> None:
+    state = {"model.embed_tokens.weight": torch.randn(9, 4)}
+    own = {part: torch.randn(4, 4) for part in ("q_proj", "k_proj", "v_proj")}
+    for number in (1, 3):
+        for part, value in own.items():
+            held = value if is_shared else value.clone()
+            state[f"model.layers.{number}.shared.self_attn.{part}.weight"] = held
+    folder = tmp_path / "sft"
+    folder.mkdir()
+    torch.save(state, folder / "pytorch_model.bin")
+    (folder / "config.json").write_text(json.dumps({"architectures": ["Z"]}))
+    text = "KeyError: 'layers.3.shared.self_attn.qkv_proj.weight'"
+    found = Answered(text, folder)
+    assert "The file has what it takes" in found.said
+    assert "another architecture" not in found.said
+    if not is_shared:
+        return
+    assert "one memory with those of model.layers.1" in found.said
+    written = found.run("ckpt slim")
+    names = ckpt("inspect", str(written), "--tsv").out.decode()
+    assert "layers.1.shared" in names and "layers.3.shared" not in names
+
+
+def test_a_part_of_a_joined_layer_is_inside_of_it(tmp_path: Path) -> None:
+    state = weights(model__layers__0__attn__qkv_proj__weight=(12, 4), norm__weight=(4,))
+    torch.save(state, tmp_path / "a.pth")
+    found = Answered("KeyError: 'layers.0.attn.q_proj.weight'", tmp_path / "a.pth")
+    assert "inside of model.layers.0.attn.qkv_proj.weight" in found.said
+
+
+def test_a_layer_without_its_statistics_is_named(tmp_path: Path) -> None:
+    state = weights(
+        Conv_Body__res1__conv1__weight=(4, 3, 7, 7),
+        Conv_Body__res1__bn1__weight=(4,),
+        Conv_Body__res1__bn1__bias=(4,),
+        RPN__conv__weight=(4, 4, 3, 3),
+        Box_Outs__cls_score__weight=(5, 4),
+    )
+    torch.save({"step": 9, "model": state}, tmp_path / "a.pth")
+    found = Answered("KeyError: 'res1.bn1.running_mean'", tmp_path / "a.pth")
+    assert "at model.Conv_Body.res1.bn1, with bias, weight and no running_mean" in (
+        found.said
+    )
+    assert "this file is a whole model" in found.said
+
+
+def test_a_bare_state_dict_gets_the_keys_of_nnunet(tmp_path: Path) -> None:
+    state = weights(encoder__stages__0__conv__weight=(4, 1, 3, 3, 3))
+    torch.save(state, tmp_path / "checkpoint_final.pth")
+    found = Answered("KeyError: 'trainer_name'", tmp_path / "checkpoint_final.pth")
+    assert "a key of a checkpoint of nnU-Net 2" in found.said
+    (line,) = [row for row in found.commands if row.startswith("torch.save(")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        exec(line, {"torch": torch})
+    held = torch.load(tmp_path / "checkpoint_final.nnunet.pth")
+    assert held["network_weights"].keys() == state.keys()
+    assert held["init_args"] == {"configuration": "3d_fullres"}
+
+
+def test_detectron2_wants_an_author_beside_the_model(tmp_path: Path) -> None:
+    state = {"stem.conv1.weight": np.zeros((4, 3, 7, 7), "float32")}
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": state}))
+    text = "ValueError: Unsupported type found in checkpoint! model: <class 'dict'>"
+    found = Answered(text, tmp_path / "a.pkl")
+    assert "__author__" in found.said and found.code == 0
+    (line,) = [row for row in found.commands if row.startswith("import pickle")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        exec(line, {})
+        held = pickle.loads(Path("weights.d2.pkl").read_bytes())
+    assert held["model"].keys() == state.keys() and "__author__" in held
+    torch.save({"net": weights(a__weight=(2, 2)), "epoch": 1}, tmp_path / "b.pth")
+    other = Answered(text.replace("model:", "net:"), tmp_path / "b.pth")
+    (line,) = [row for row in other.commands if row.startswith("torch.save(")]
+    assert '{"model": torch.load("b.pth", map_location="cpu")["net"]}' in line
+
+
+# --- tensors that are copied ----------------------------------------------------------
+
+
+def persistent(path: Path) -> Path:
+    """A pickle of StyleGAN with a first layer for colours."""
+    names = ("torch_utils", "torch_utils.persistence", "dnnlib", "dnnlib.util")
+    before = {name: sys.modules.get(name) for name in names}
+    for name in names:
+        sys.modules[name] = types.ModuleType(name)
+
+    def _reconstruct_persistent_obj(meta: Any) -> None:
+        raise AssertionError
+
+    _reconstruct_persistent_obj.__module__ = "torch_utils.persistence"
+    _reconstruct_persistent_obj.__qualname__ = "_reconstruct_persistent_obj"
+    module = sys.modules["torch_utils.persistence"]
+    vars(module)["_reconstruct_persistent_obj"] = _reconstruct_persistent_obj
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.img_resolution, self.img_channels = 256, 3
+            self.fromrgb = nn.Conv2d(3, 8, 1)
+
+        def __reduce__(self) -> Any:
+            meta = {"type": "class", "version": 6, "module_src": "", "class_name": "D"}
+            return _reconstruct_persistent_obj, ({**meta, "state": dict(vars(self))},)
+
+    try:
+        path.write_bytes(pickle.dumps({"D": Network(), "training_set_kwargs": {}}))
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
+    return path
+
+
+COPIES = (
+    '  File "torch_utils/misc.py", line 162, in copy_params_and_buffers\n'
+    "    tensor.copy_(src_tensors[name].detach()).requires_grad_(True)\n"
+)
+
+
+def test_a_tensor_that_is_copied_into_another_shape_is_named(tmp_path: Path) -> None:
+    path = persistent(tmp_path / "network.pkl")
+    text = (
+        f"{COPIES}RuntimeError: output with shape [8, 1, 1, 1] doesn't match the "
+        "broadcast shape [8, 3, 1, 1]"
+    )
+    found = Answered(text, path)
+    assert "D.fromrgb.weight" in found.said and "grey ones" in found.said
+    assert "img_resolution 256, img_channels 3" in found.said
+    sizes = (
+        f"{COPIES}RuntimeError: The size of tensor a (16) must match the size of "
+        "tensor b (8) at non-singleton dimension 0"
+    )
+    other = Answered(sizes, path)
+    assert "one has 8 in the file where the model has 16" in other.said
+    pictures = (
+        "output with shape [9, 1, 7, 7] doesn't match the broadcast shape [9, 3, 7, 7]"
+    )
+    assert "copies each tensor" not in Answered(f"RuntimeError: {pictures}", path).said
+
+
+# --- questions ------------------------------------------------------------------------
+
+
+def test_statistics_beside_an_agent_are_asked_for(tmp_path: Path) -> None:
+    torch.save(
+        {
+            "actor": weights(net__0__weight=(4, 8)),
+            "critic": weights(emb__0__weight=(4, 8)),
+            "s_norm": np.zeros(5, "float32"),
+            "s_std": np.ones(5, "float32"),
+        },
+        tmp_path / "a.pt",
+    )
+    for text in (
+        "I trained policies for tasks. When I tried loading the pretrained weights, "
+        "none of the tasks can be accomplished:\n sd = torch.load(path)\n"
+        ' self.actor.load_state_dict(sd["actor"])',
+        "The trained policy does not work after loading the actor, why?",
+        "After I load the model the robot acts randomly",
+    ):
+        found = Answered(text, tmp_path / "a.pt")
+        assert "s_norm, s_std stand beside the weights" in found.said, text
+    plain = {"actor": weights(net__weight=(4, 8)), "norm": weights(weight=(4,))}
+    torch.save(plain, tmp_path / "b.pt")
+    found = Answered("The policy does not work after loading", tmp_path / "b.pt")
+    assert "beside the weights" not in found.said
+
+
+def test_results_that_change_from_run_to_run_are_not_of_the_file(
+    tmp_path: Path,
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    torch.save(model.state_dict(), tmp_path / "best.pt")
+    found = Answered(
+        "I saved the best model parameters. The best accuracy was 97.65%. I loaded "
+        "them with load_state_dict and model.eval(), but the accuracy differs now on "
+        "3 different runs. What could be the issue?",
+        tmp_path / "best.pt",
+    )
+    assert "differ from run to run with one file are not of the file" in found.said
+    assert "records no metric" not in found.said
+    best = Answered("Is this the best or the last checkpoint?", tmp_path / "best.pt")
+    assert "run to run" not in best.said
+
+
+def averaged_folder(folder: Path) -> dict[str, torch.Tensor]:
+    """Write weights, and their averages as diffusers writes them."""
+    state = weights(proj__weight=(4, 4), to_q__weight=(4, 4))
+    for name, factor in (("model", 1.0), ("model_ema", 0.5)):
+        (folder / name).mkdir(parents=True)
+        file = folder / name / "diffusion_pytorch_model.safetensors"
+        save_file({key: value * factor for key, value in state.items()}, file)
+        config: dict[str, Any] = {"_class_name": "T"}
+        if name == "model_ema":
+            settings = {"decay": 0.9999, "optimization_step": 9, "update_after_step": 0}
+            config.update(settings)
+        (folder / name / "config.json").write_text(json.dumps(config))
+    return state
+
+
+def test_averages_are_told_by_their_name_and_config(tmp_path: Path) -> None:
+    averaged_folder(tmp_path / "ck")
+    text = "Is it okay to use this checkpoint for inference?"
+    found = Answered(text, tmp_path / "ck" / "model_ema")
+    assert "its name (model_ema) and its config.json (decay 0.9999" in found.said
+    plain = Answered(text, tmp_path / "ck" / "model")
+    assert "EMA" not in plain.said
+
+
+def test_two_files_of_which_one_is_called_averages(tmp_path: Path) -> None:
+    state = weights(a__weight=(4, 4), b__weight=(4,))
+    torch.save({"state_dict": state, "epoch": 24}, tmp_path / "epoch_24.pth")
+    other = {name: value * 0.9 for name, value in state.items()}
+    torch.save({"state_dict": other, "epoch": 24}, tmp_path / "epoch_24_ema.pth")
+    done = ckpt(
+        "explain",
+        "What is the difference between epoch_24.pth and epoch_24_ema.pth?",
+        "epoch_24.pth",
+        "epoch_24_ema.pth",
+        cwd=tmp_path,
+    )
+    said = " ".join(done.out.decode().split())
+    assert "By its name epoch_24_ema.pth has the running averages (EMA)" in said
+    assert done.code == 0
+
+
+def test_parts_of_a_folder_that_a_question_names(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-5500"
+    state = averaged_folder(folder)
+    model = nn.Linear(4, 4)
+    adam = torch.optim.Adam(model.parameters())
+    model(torch.ones(4)).sum().backward()
+    adam.step()
+    run = {"model": model.state_dict(), "optimizer": adam.state_dict(), "step": 9}
+    torch.save(run, folder / "run.pth")
+    found = Answered("Which may I use, model, model_ema or run?", folder)
+    assert "model_ema: by its name the running averages" in found.said
+    assert "run.pth: a checkpoint of the run" in found.said
+    assert "a training goes on from run.pth" in found.said
+    assert state
+
+
+def test_an_adapter_of_the_end_of_its_run(tmp_path: Path) -> None:
+    state = weights(lora_a__lora_down__weight=(2, 4), lora_a__lora_up__weight=(4, 2))
+    settings = {"ss_epoch": "50", "ss_num_epochs": "50", "ss_lr_scheduler": "cosine"}
+    for name in ("first", "resumed"):
+        save_file(state, tmp_path / f"{name}.safetensors", metadata=settings)
+    text = (
+        "I resumed training from the saved state. The output of every epoch was "
+        "identical to the first one. Why?"
+    )
+    found = Answered(text, tmp_path / "resumed.safetensors")
+    assert "ss_epoch is 50 of ss_num_epochs 50" in found.said
+    done = ckpt(
+        "explain", text, "first.safetensors", "resumed.safetensors", cwd=tmp_path
+    )
+    said = " ".join(done.out.decode().split())
+    assert "So both files hold the same model." in said
+    assert "the run saved what it had loaded" in said and "end of its run" in said
+    settings["ss_epoch"] = "10"
+    save_file(state, tmp_path / "early.safetensors", metadata=settings)
+    early = Answered(text, tmp_path / "early.safetensors")
+    assert "end of its run" not in early.said
