@@ -73,6 +73,7 @@ from ckpt.ext.explain.families.paths import (
     of_absent_files,
     of_counted,
     of_path,
+    of_pointer,
     written_by,
 )
 from ckpt.ext.explain.families.questions import is_question, of_questions
@@ -277,6 +278,9 @@ def answer_damaged(
     adapter = of_model_with_adapter(error.path or "")
     if adapter is not None:
         return Answer(error.path or "", (adapter,))
+    pointed = of_pointer(error.path or "")
+    if pointed is not None:
+        return Answer(error.path or "", (pointed,))
     lacking = lacking_in_folder(asked, error.path or "")
     versions = written_by(error.path or "")
     # A file that lacks explains the error, so versions count only without one.

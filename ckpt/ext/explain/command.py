@@ -406,9 +406,10 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
             )
             told = explain_with(found, case)
             named = named_parts(found.text, path) if folder else []
-            if len(named) < _LEAST_NAMED or not is_asking(found.text):
+            if not named or told is None or not is_asking(found.text):
                 return told
-            return _explain_named(told, path, named, request)
+            layout = survey.checkpoint.layout
+            return _explain_named(told, path, named, request, layout)
     except (UnreadableError, UnsupportedError) as error:
         answered = (
             None
@@ -452,9 +453,15 @@ _LEAST_NAMED = 2
 
 
 def _explain_named(
-    found: Explanation, folder: str, names: Sequence[str], request: _Request
+    found: Explanation,
+    folder: str,
+    names: Sequence[str],
+    request: _Request,
+    layout: str | None = None,
 ) -> Explanation:
-    """Say what each part of a folder is that a question names, where all open."""
+    """Say what each part of a folder is that a question names, where all open. `layout`
+    names the layout with which the folder opened.
+    """
     parts = []
     for name in names:
         try:
@@ -462,11 +469,18 @@ def _explain_named(
                 os.path.join(folder, name), request.limits, tell=False
             ) as checkpoint:
                 survey = with_model(checkpoint, None)
+                # A folder of DeepSpeed is nothing beside the only part that is named.
+                is_whole = layout is not None and survey.checkpoint.layout == layout
+                if is_whole and len(names) < _LEAST_NAMED:
+                    return found
                 size = sum(section.nbytes for section in survey.sections)
                 parts.append(describe_part(name, survey)._replace(size=size))
         except CkptError:
             return found
     rows = tuple(named_statements(folder, parts))
+    # One part that is named stands beside what the folder itself is.
+    if len(parts) < _LEAST_NAMED and found.answer is not None:
+        rows = (*rows, *found.answer.statements)
     return found._replace(answer=Answer(folder, rows))
 
 

@@ -182,10 +182,14 @@ def named_parts(text: str, folder: str) -> list[str]:
         for entry in entries
         if not entry.startswith(".")
         and re.search(
-            rf"(?<![\w./-])(?:{re.escape(entry)}|{re.escape(stems[entry])})(?![\w/-])",
+            rf"(?:(?<![\w./-])|(?<=\s\./))"
+            rf"(?:{re.escape(entry)}|{re.escape(stems[entry])})(?![\w/-])",
             text,
         )
     ]
+    # A plain word, such as model, may be meant as a word.
+    if len(named) == 1 and not re.search(r"[\d_]", stems[named[0]]):
+        return []
     return named if len(named) <= _MOST_NAMED else []
 
 
@@ -209,7 +213,12 @@ def named_statements(folder: str, parts: Sequence[SavedPart]) -> Iterator[Statem
         )
     if runs:
         uses.append(f"a training goes on from {show(runs[0].file, 80)}")
-    if len(uses) > 1:
+    if runs and not weights:
+        yield Statement(
+            f"Only a training that goes on needs {show(runs[0].file, 80)}: a program "
+            "that uses the model, or the adapter, takes the weights beside it."
+        )
+    elif len(uses) > 1:
         yield Statement(begin_sentence(f"{', and '.join(uses)}."))
     pair = [*averages, *weights]
     paths = [pasted_path(os.path.join(folder, part.file)) for part in pair[:2]]

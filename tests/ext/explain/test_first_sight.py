@@ -490,3 +490,241 @@ def test_an_adapter_of_the_end_of_its_run(tmp_path: Path) -> None:
     save_file(state, tmp_path / "early.safetensors", metadata=settings)
     early = Answered(text, tmp_path / "early.safetensors")
     assert "end of its run" not in early.said
+
+
+# --- layers by their kind -------------------------------------------------------------
+
+
+def recurrent(place: str, units: int, *, both: bool) -> dict[str, torch.Tensor]:
+    """The weights of a GRU below a name."""
+    layer = nn.GRU(6, units, bidirectional=both)
+    return {f"{place}.{name}": value for name, value in layer.state_dict().items()}
+
+
+def test_a_recurrent_layer_by_another_name_and_with_another_direction(
+    tmp_path: Path,
+) -> None:
+    file = {**recurrent("gru", 4, both=False), **weights(out__weight=(3, 4))}
+    model = {**recurrent("rnn", 4, both=True), **weights(out__weight=(3, 8))}
+    torch.save(file, tmp_path / "a.pt")
+    found = Answered(refused(file, model), tmp_path / "a.pt")
+    assert "calls its recurrent layer gru (nn.GRU of 4 units, 1 layer in one" in (
+        found.said
+    )
+    assert "and the model rnn (1 layer in both directions)" in found.said
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_weight_norm_of_a_parameter_of_any_name(is_saved: bool, tmp_path: Path) -> None:
+    plain = weights(rnns__0__w_ih=(4, 4), rnns__0__w_hh=(4, 4), out__weight=(2, 2))
+    normed = weights(
+        rnns__0__w_ih_g=(4, 1),
+        rnns__0__w_ih_v=(4, 4),
+        rnns__0__w_hh_g=(4, 1),
+        rnns__0__w_hh_v=(4, 4),
+        out__weight=(2, 2),
+    )
+    file, model = (normed, plain) if is_saved else (plain, normed)
+    torch.save(file, tmp_path / "a.pt")
+    found = Answered(refused(file, model), tmp_path / "a.pt")
+    assert "weight norm in 2 layers (rnns.0.w_" in found.said
+    assert "layers by number" not in found.said
+
+
+def test_convolutions_behind_another_layer_are_in_no_groups(tmp_path: Path) -> None:
+    def text(width: int) -> dict[str, torch.Tensor]:
+        return {f"convs.{n}.weight": torch.randn(10, width, n + 2) for n in range(3)}
+
+    file = {**text(8), **weights(linear__weight=(5, 30))}
+    model = {
+        **text(16),
+        **recurrent("rnn", 8, both=True),
+        **weights(linear__weight=(5, 30)),
+    }
+    torch.save({"model_name": "TextCNN", "state_dict": file}, tmp_path / "a.pt")
+    message = refused(file, model).replace("for Net:", "for TextRCNN:")
+    found = Answered(message, tmp_path / "a.pt")
+    assert "groups" not in found.said
+    assert "records model_name = TextCNN, and the program built TextRCNN" in found.said
+
+
+@pytest.mark.parametrize(("here", "there"), [(8, 64), (64, 8)])
+def test_buffers_without_an_element_are_no_ranks(
+    here: int, there: int, tmp_path: Path
+) -> None:
+    def net(batch: int) -> dict[str, torch.Tensor]:
+        state = {
+            f"decoder.net.{n}.aligned.paddings.{k}.pad": torch.zeros(batch, 4, 0)
+            for n in range(3)
+            for k in range(2)
+        }
+        return {**state, **weights(decoder__net__0__weight=(4, 4))}
+
+    torch.save({"state_dict": net(here)}, tmp_path / "a.ckpt")
+    found = Answered(refused(net(here), net(there)), tmp_path / "a.ckpt")
+    assert "hold no element at all" in found.said and "rank" not in found.said
+    assert "So all else loads:" in found.said
+
+
+def test_a_table_that_feeds_a_recurrent_layer_is_no_head(tmp_path: Path) -> None:
+    file = {**weights(encoder__weight=(54, 6)), **recurrent("rnn", 4, both=False)}
+    torch.save(file, tmp_path / "a.pth")
+    text = (
+        "RuntimeError: Error(s) in loading state_dict for RNN_ENCODER:\n\tWhile copying "
+        'the parameter named "encoder.weight", whose dimensions in the model are '
+        "torch.Size([1, 6]) and whose dimensions in the checkpoint are "
+        "torch.Size([54, 6])."
+    )
+    found = Answered(text, tmp_path / "a.pth")
+    assert "encoder.weight has 54 rows" in found.said
+    assert "an empty list: the file with the dictionary" in found.said
+    assert "outputs" not in found.said and "classes. The last" not in found.said
+
+
+# --- folders --------------------------------------------------------------------------
+
+
+def test_a_text_that_names_the_last_save(tmp_path: Path) -> None:
+    (tmp_path / "last_checkpoint").write_text("model_final.pth")
+    text = "_pickle.UnpicklingError: invalid load key, 'm'."
+    alone = Answered(text, tmp_path / "last_checkpoint")
+    assert "Not a checkpoint: a text file" in alone.said
+    torch.save({"model": weights(a__weight=(2, 2))}, tmp_path / "model_final.pth")
+    found = Answered(text, tmp_path / "last_checkpoint")
+    assert "it holds the name model_final.pth" in found.said
+    assert found.commands == ["ckpt inspect model_final.pth"]
+
+
+def zero_run(folder: Path) -> None:
+    """Write the state of a run of DeepSpeed with two ranks."""
+    folder.mkdir(parents=True)
+    state = weights(a__weight=(4, 4))
+    torch.save(
+        {
+            "module": state,
+            "buffer_names": [],
+            "optimizer": None,
+            "param_shapes": [{"a.weight": torch.Size([4, 4])}],
+            "lr_scheduler": None,
+            "global_steps": 2,
+            "dp_world_size": 2,
+            "mp_world_size": 1,
+            "ds_version": "0.14.0",
+            "ds_config": {},
+        },
+        folder / "mp_rank_00_model_states.pt",
+    )
+    for rank in range(2):
+        part = {
+            "zero_stage": 2,
+            "partition_count": [2],
+            "loss_scaler": None,
+            "single_partition_of_fp32_groups": [torch.zeros(8)],
+            "base_optimizer_state": [{"exp_avg": torch.zeros(8), "step": 2}],
+            "group_paddings": [0],
+        }
+        held = {"optimizer_state_dict": part, "ds_config": {}, "ds_version": "0.14.0"}
+        torch.save(
+            held, folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        )
+    (folder.parent / "latest").write_text(folder.name)
+
+
+def test_the_state_of_a_run_beside_an_adapter(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-2"
+    zero_run(folder / "global_step2")
+    text = "Which files do I need for inference, is global_step2 necessary?"
+    # Without other weights it is all that the folder holds.
+    alone = Answered(text, folder)
+    assert "beside it" not in alone.said
+    adapter = weights(
+        base_model__model__a__lora_A__weight=(2, 4),
+        base_model__model__a__lora_B__weight=(4, 2),
+    )
+    torch.save(adapter, folder / "adapter_model.bin")
+    settings = {"peft_type": "LORA", "r": 2, "base_model_name_or_path": "b"}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    found = Answered(text, folder)
+    assert "global_step2: a checkpoint of the run (DeepSpeed" in found.said
+    assert "Only a training that goes on needs global_step2" in found.said
+
+
+def test_a_run_of_deepspeed_beside_weights_and_averages(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-5500"
+    averaged_folder(folder)
+    zero_run(folder / "pytorch_model")
+    text = "Differences between model, model_ema, pytorch_model: which for inference?"
+    found = Answered(text, folder)
+    assert "model_ema is for samples and evaluation" in found.said
+    assert "a training goes on from pytorch_model" in found.said
+
+
+# --- rows for questions ---------------------------------------------------------------
+
+
+def trained(folder: Path) -> Path:
+    """A checkpoint of a training with averages."""
+    model = nn.Sequential()
+    model.add_module("body", nn.Conv2d(3, 8, 3))
+    model.add_module("norm", nn.BatchNorm2d(8))
+    model.add_module("fc", nn.Linear(8, 4))
+    adam = torch.optim.Adam(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    adam.step()
+    state = model.state_dict()
+    torch.save(
+        {
+            "epoch": 12,
+            "model": state,
+            "optimizer": adam.state_dict(),
+            "best_acc": 0.9,
+            "args": {"img_size": 224},
+        },
+        folder / "ckpt.pth",
+    )
+    return folder / "ckpt.pth"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("What input size does the model expect?", "args.img_size is 224"),
+        ("how many input channels does it take?", "takes 3 channels"),
+        ("are there any nan in this?", "no element is NaN or infinite"),
+        ("weights are all zero?", "The mean, the spread and the zeros"),
+        ("how much memory will it need?", "of memory when they are loaded"),
+        ("can I export it to onnx?", "An export (ONNX"),
+        ("how can I remove the head?", "fc is the head of the model"),
+        ("is it a resnet?", "Its names begin with body"),
+        ("is the scheduler state saved?", "It has no state of a schedule"),
+        ("Is this checkpoint enough to continue training?", "So a run can go on"),
+        ("Do I need the optimizer state for inference?", "No prediction needs"),
+        ("was early stopping triggered?", "best_acc is 0.9"),
+        ("why are there two copies of the weights?", "Its tensors are in model"),
+        ("how do I continue training from epoch 12?", "epoch is 12"),
+        ("generated images are black after resuming", "This file records epoch 12"),
+        ("my agent performs badly in evaluation", "call model.eval() after the load"),
+        ("The model gives random predictions", "call model.eval() after the load"),
+        (
+            "I get different results in train and eval mode",
+            "call model.eval() after the load",
+        ),
+        (
+            "Why is validation accuracy 10% when I load the weights?",
+            "call model.eval() after the load",
+        ),
+    ],
+)
+def test_a_question_has_its_row(text: str, said: str, tmp_path: Path) -> None:
+    found = Answered(text, trained(tmp_path))
+    assert said in found.said
+    assert found.code == 0
+
+
+def test_a_head_is_left_out(tmp_path: Path) -> None:
+    found = Answered("how can I remove the head?", trained(tmp_path))
+    written = found.run("ckpt slim")
+    held = torch.load(written)
+    state = held.get("model", held)
+    assert "body.weight" in state and not [name for name in state if "fc" in name]

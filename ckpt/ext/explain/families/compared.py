@@ -33,7 +33,9 @@ _WORDS = {
 """The status of a tensor in a comparison -> what is said of so many."""
 
 
-_OF_A_RUN = re.compile(r"(?i)\b(?:resum|continu|train|epoch|step)\w{0,4}\b|训练")
+_OF_A_RUN = re.compile(
+    r"(?i)\b(?:resum|continu)\w{0,4}\b|\btrain\w{0,4} further\b|续训"
+)
 _NOTHING_TRAINED = (
     "If one of them should be trained further than the other, nothing was: the run "
     "saved what it had loaded. The usual reasons are a schedule at its end, whose rate "

@@ -180,7 +180,8 @@ def variant_of_file(rest: Sequence[str], names: Collection[str]) -> Statement | 
         f"{show(named, 100)} lies {where}: the program that saved has it, and this "
         "one does not. It is another version or variant of the program, or was built "
         "with other options. Take the one of the file: a model that computes without "
-        "layers that it was trained with gives other results."
+        "layers that it was trained with gives other results. Layers that the "
+        "training never used are no loss."
     )
 
 

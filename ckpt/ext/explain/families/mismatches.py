@@ -47,6 +47,7 @@ from ckpt.ext.explain.families.replaced import (
 )
 from ckpt.ext.explain.families.shape_reasons import (
     VOCABULARY,
+    is_fed_table,
     is_own_table,
     replaced_in,
     shape_reasons,
@@ -288,6 +289,10 @@ def _step_of_what_is_no_weight(left: Sequence[Mismatch], asked: _Asked) -> _Told
     left = [
         row for row in left if row.name not in buffers and row.name not in renumbered
     ]
+    hollow = [row for row in left if _holds_nothing(row)]
+    if hollow:
+        statements.append(_hollow_statement(hollow))
+        left = [row for row in left if row not in hollow]
     losses = [row for row in left if _OF_LOSS.match(row.name)]
     if losses:
         statements.append(_loss_statement(losses))
@@ -352,8 +357,9 @@ def _step_of_settings(left: Sequence[Mismatch], asked: _Asked) -> _Told:
         *([] if heads is None else [heads]),
         *settings_of(left, case),
     ]
+    named = _recorded_class(message, case)
     statements = [
-        *(row for row in (kernels, variant, inputs, words) if row is not None),
+        *(row for row in (named, kernels, variant, inputs, words) if row is not None),
         *([] if is_whole else shape_reasons(left, shapes, message, case)),
         *by_settings,
         *_recorded_settings(message, case),
@@ -399,7 +405,7 @@ def _is_worth_a_load(
     if not _is_enough(message, shapes):
         return False
     # A load of what fits would leave the whole table untrained.
-    if left and all(is_own_table(row) for row in left):
+    if left and all(is_own_table(row) or is_fed_table(row, shapes) for row in left):
         return False
     # img_in of Flux differs between its variants, and each is another model.
     if len(left) == 1 and left[0].name.endswith("img_in.weight"):
@@ -426,6 +432,45 @@ def _are_renumbered(message: Message, shapes: dict[str, tuple[int, ...]]) -> boo
     found = find_in_order(absent, rest, shapes, message)
     return bool(found.rules) and all(
         row.name in found.partners for row in message.mismatched
+    )
+
+
+_OF_CACHE = re.compile(
+    r"(?:^|\.)(?:paddings?\.\d{1,3}\.|cache\.|\w{0,40}_cache\.)?pad$"
+)
+"""The buffers of convolutions that keep the end of the last block of a sound."""
+
+
+def _holds_nothing(row: Mismatch) -> bool:
+    """Tell whether a tensor is a buffer for the samples of a batch, which holds no
+    trained values, or none at all.
+    """
+    # Of one side alone it would be a weight that was emptied.
+    is_empty_here = 0 in row.checkpoint and 0 in row.model
+    is_batched = (
+        _OF_CACHE.search(row.name) is not None
+        and row.checkpoint[1:] == row.model[1:]
+        and row.checkpoint != row.model
+    )
+    return is_empty_here or is_batched
+
+
+def _hollow_statement(rows: Sequence[Mismatch]) -> Statement:
+    """Say that tensors of other shapes hold no trained values."""
+    one = len(rows) == 1
+    name = show(rows[0].name, 80)
+    nothing = all(0 in row.checkpoint for row in rows)
+    what = "the end of the last block, and no weights"
+    if nothing:
+        what = "no element at all"
+    return Statement(
+        f"{name} {'holds' if one else 'and its kin hold'} {what}: a buffer whose first "
+        "size is the batch that went through the model when it was saved, as in "
+        f"convolutions that keep a cache ({list(rows[0].checkpoint)} in the checkpoint "
+        f"and {list(rows[0].model)} in the model). Nothing that was trained is in it, "
+        "and a program that runs a batch of its own builds it anew. A version that "
+        "keeps these out of the state dict, or another batch size, makes the "
+        "difference."
     )
 
 
@@ -479,6 +524,33 @@ def _recorded_settings(message: Message, case: Case) -> Iterator[Statement]:
             f"checkpoint, at {and_more(places, 3)}: build the model from them, with a "
             "version of its code that knows them."
         )
+
+
+_CLASS = re.compile(r"loading state_dict for (\w{3,80})")
+_NAMES = ("model_name", "model_type", "model_class", "arch", "architecture", "network")
+_LEAST_SHARED = 3
+
+
+def _recorded_class(message: Message, case: Case) -> Statement | None:
+    """Say that a file records another class than the one that was built, where both
+    begin alike, or return None: TextCNN and TextRCNN.
+    """
+    found = _CLASS.search(message.text)
+    if found is None:
+        return None
+    built = found[1]
+    for name, node in case.finds_value(_NAMES):
+        if not isinstance(node, str) or not node.isidentifier() or node == built:
+            continue
+        one, two = node.lower(), built.lower()
+        if one == two or one[:_LEAST_SHARED] != two[:_LEAST_SHARED]:
+            continue
+        return Statement(
+            f"This file records {show(name, 60)} = {show(node, 60)}, and the program "
+            f"built {show(built, 60)}: give it the name of the model in the file, or "
+            f"take a file of {show(built, 60)}."
+        )
+    return None
 
 
 _VARIANTS = ("version", "variant", "arch", "model_name", "model_size", "model_type")

@@ -114,9 +114,15 @@ def is_question(text: str) -> bool:
 
 def _complains(text: str) -> bool:
     """Tell whether a text says that a model is worse, or does nothing, after a load."""
-    if _LOADED.search(text) is None:
-        return False
-    return _RESULTS.search(text) is not None or _FAILS.search(text) is not None
+    # Words of a model that fails are said of one that was loaded.
+    if _FAILS.search(text) is not None:
+        return _LOADED.search(text) is not None or len(text) <= _SHORT
+    is_worse = _RESULTS.search(text) or _LOW.search(text)
+    return is_worse is not None and _LOADED.search(text) is not None
+
+
+_SHORT = 300
+"""Letters of a text that is a complaint about a file, and no story around one."""
 
 
 def of_questions(text: str, case: Case) -> Iterator[Statement]:
@@ -133,7 +139,8 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
         return
     rows = []
     # `best` and `last` in a story of two results ask for neither.
-    if _DIFFERS.search(text) is not None and _LOADED.search(text) is not None:
+    is_measured = _DIFFERS.search(text) or _LOW.search(text)
+    if is_measured is not None and _LOADED.search(text) is not None:
         rows = list(_of_results(text, case))
     if _IDENTICAL.search(text) is not None and _RESUMES.search(text) is not None:
         rows = rows or list(of_finished(case))
@@ -391,6 +398,9 @@ _FAILS = re.compile(
     r"|\b(?:acts?|behav\w{1,4}|looks?|performs?|moves?) (?:\w+ ){0,3}(?:random\w{0,2}"
     r"|poorly|badly|strange\w{0,2}|wrong\w{0,2}|untrained)\b|\bfails? to \w+"
     r"|\b(?:black|blank|noisy|blurry|garbage) (?:images?|outputs?|results?)\b"
+    r"|\bimages? (?:are|is|look|become|come out) (?:all |just |only )?(?:black|blank"
+    r"|noisy?|blurry|garbage)\b|\brandom (?:predictions?|outputs?|results?|guess\w*)\b"
+    r"|\bdifferent\b[^\n]{0,30}\btrain\w{0,3} and eval\w{0,6}\b"
 )
 """Words of a model that does not do after a load what it did."""
 _DIFFERS = re.compile(
@@ -400,6 +410,12 @@ _DIFFERS = re.compile(
     r"|not the same)\b|changes? (?:each|every)|dropp?(?:s|ed)\b)"
 )
 """Words of a model that was measured twice, with another result."""
+_LOW = re.compile(
+    r"(?i)\bwhy\b[^\n]{0,60}\b(?:accurac(?:y|ies)|mAP|scores?|metrics?|loss|reward"
+    r"|dice|iou|miou|f1|bleu|psnr|wer)\b[^\n?]{0,40}(?:\b\d+(?:\.\d+)?%?|\blow\b|\bzero\b"
+    r"|\bhigh\b)"
+)
+"""Words that ask for the reason of a number that was measured."""
 _EACH_RUN = re.compile(
     r"(?i)\b(?:each|every) (?:time|run|call|evaluation)\b|\b(?:\d+|two|three|several"
     r"|different) (?:different |separate )?(?:runs|times|calls)\b"

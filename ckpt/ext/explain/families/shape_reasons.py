@@ -129,6 +129,17 @@ _WITHOUT_DATA = (
     " The model has none: it was built without the data, or without the list or the "
     "number that stands for it."
 )
+_WITHOUT_LIST = (
+    " A table of one row is that of an empty list: the file with the dictionary, the "
+    "vocabulary or the names was not found, or is that of other data."
+)
+
+
+def _lacking_text(count: int) -> str:
+    """The sentence on a table of the model that has next to no rows."""
+    return {0: _WITHOUT_DATA, 1: _WITHOUT_LIST}.get(count, "")
+
+
 _MOST_TABLES = 1
 """Sizes of tables that have a sentence of their own."""
 
@@ -143,6 +154,19 @@ def is_own_table(row: Mismatch) -> bool:
         # A head has rows for its classes too, and a sentence of its own.
         and not HEAD_WORDS.search(row.name.rpartition(".")[0])
         and row.checkpoint[1:] == row.model[1:]
+    )
+
+
+def is_fed_table(row: Mismatch, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether a tensor is a table whose rows go into a recurrent layer: it has no
+    bias, and its columns are what that layer takes.
+    """
+    layer, _, last = row.name.rpartition(".")
+    if last != "weight" or len(row.checkpoint) != 2 or f"{layer}.bias" in shapes:
+        return False
+    return row.checkpoint[1:] == row.model[1:] and any(
+        name.endswith("weight_ih_l0") and shape[1:] == row.checkpoint[1:]
+        for name, shape in shapes.items()
     )
 
 
@@ -267,7 +291,9 @@ def _sole_reason(
             f"{'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3 leaves "
             "parameters whose values lie with all ranks. The weights are elsewhere."
         )
-    groups = groups_statement(rows)
+    # Layers that one side has alone may give what the convolutions take.
+    is_variant = bool(message.missing or message.unexpected)
+    groups = None if is_variant else groups_statement(rows)
     if groups is not None:
         return groups
     # A rank has all the names of its model.
@@ -311,7 +337,7 @@ def _reasons_of_rows(
     if len(set(map(_row_counts, words))) == 1:
         yield _words_statement(words, shapes, case)
         yield from finding_statements(case.found("config-differs"))
-    tabled = [row for row in rows if is_own_table(row)]
+    tabled = [row for row in rows if is_own_table(row) or is_fed_table(row, shapes)]
     tables = set(map(_row_counts, tabled))
     # Outputs with as many rows as the vocabulary, and positions, are no head.
     vocabularies = set(map(_row_counts, words))
@@ -705,7 +731,7 @@ def _table_statements(
             f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the "
             f"checkpoint and {there[0]:,} in the model: a size that the settings or "
             "the data of a run give, as the number of its symbols, speakers, classes "
-            f"or pictures.{_WITHOUT_DATA if not there[0] else ''} Build it with "
+            f"or pictures.{_lacking_text(there[0])} Build it with "
             f"{here[0]:,}: the settings, and the list of the symbols or names, are "
             "those of the run that saved. A load of what fits leaves the whole table "
             "untrained."
