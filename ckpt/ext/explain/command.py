@@ -178,7 +178,13 @@ def command(
         return _write_explanation(found, json=json)
     # Only an error of DDP asks which parameters moved between two saves.
     older = paths[0] if len(paths) > 1 else None
-    if older is not None and not has_error(found.text) and is_asking(found.text):
+    # Plain words about two files, with no error in them, ask how the two differ.
+    is_plain = found.message is None and found.page is None
+    if (
+        older is not None
+        and not has_error(found.text)
+        and (is_plain or is_asking(found.text))
+    ):
         compared = _explain_two(found, older, paths[1], limits)
         return _write_explanation(compared, json=json)
     if older is not None and (
@@ -641,11 +647,16 @@ def _explain_two(
         about = larger_of(surveys)
         rows.insert(0, sizes_statement(surveys))
     told: tuple[Statement, ...] = ()
-    if is_of_sizes or not asks_to_compare(found.text):
+    is_of_end = _NO_EPOCH.search(found.text) is not None
+    if is_of_sizes or is_of_end or not asks_to_compare(found.text):
         request = _Request(None, None, None, limits)
         answered = _explain_path(found, about, request).answer
         told = () if answered is None else answered.statements
     return found._replace(page=None, message=None, answer=Answer(about, (*rows, *told)))
+
+
+_NO_EPOCH = re.compile(r"(?i)\bepoch\b[^\n]{0,20}-1\b")
+"""An epoch of -1, which ultralytics writes at the end of a run."""
 
 
 def _are_one(path: str, other: str) -> bool:

@@ -728,3 +728,154 @@ def test_a_head_is_left_out(tmp_path: Path) -> None:
     held = torch.load(written)
     state = held.get("model", held)
     assert "body.weight" in state and not [name for name in state if "fc" in name]
+
+
+# --- counts of the data, and what lies beside a model ---------------------------------
+
+
+def actors(count: int) -> dict[str, torch.Tensor]:
+    """What a model of moving objects keeps for each of them."""
+    return weights(
+        actors__positions=(9, count, 3),
+        actors__poses_at_time=(9, count, 4, 4),
+        actors__sizes=(count, 3),
+        actors__to_id=(count,),
+        field__hashgrid__static_table=(64, 4),
+    )
+
+
+def test_a_count_of_the_data_at_several_places_is_named(tmp_path: Path) -> None:
+    torch.save(actors(34), tmp_path / "a.pt")
+    found = Answered(refused(actors(34), actors(47)), tmp_path / "a.pt")
+    assert "One number differs: 34 in the checkpoint and 47 in the model" in found.said
+    assert "Build the model from the data that the run had" in found.said
+
+
+def test_a_size_that_is_a_multiple_of_another_follows_it(tmp_path: Path) -> None:
+    def features(inputs: int, width: int) -> dict[str, torch.Tensor]:
+        return weights(
+            nn__init__linear_out__weight=(24, inputs),
+            nn__cond__embedding_C__weight=(6, width),
+            nn__cond__embedding_A__weight=(44, width),
+            nn__cond__linear_out__weight=(128, 4 * width),
+        )
+
+    file, model = features(200, 196), features(132, 256)
+    torch.save(file, tmp_path / "a.pt")
+    found = Answered(refused(file, model), tmp_path / "a.pt")
+    assert "784 is 4 times 196, as 1,024 is of 256: one setting gives both" in (
+        found.said
+    )
+
+
+def test_a_loss_that_counts_the_words_follows_the_vocabulary(tmp_path: Path) -> None:
+    def words(count: int) -> dict[str, torch.Tensor]:
+        return weights(
+            encoder__0__emb_layers__3__weight=(count, 1),
+            loss__out_layers_biases__3=(count,),
+            loss_val__out_layers_biases__3=(count,),
+        )
+
+    torch.save(words(6738), tmp_path / "a.pt")
+    found = Answered(refused(words(6738), words(6737)), tmp_path / "a.pt")
+    assert "the vocabulary, or the alphabet, is another one" in found.said
+    assert "which a model that only predicts does without" not in found.said
+
+
+def test_a_type_of_transformers_is_no_other_class(tmp_path: Path) -> None:
+    file = weights(
+        embeddings__word_embeddings__weight=(30, 8),
+        embeddings__position_embeddings__weight=(512, 8),
+        encoder__layer__0__attention__self__query__weight=(8, 8),
+    )
+    model = {
+        **file,
+        **weights(embeddings__position_embeddings__weight=(128, 8)),
+    }
+    save_file(file, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "bert", "max_position_embeddings": 512})
+    )
+    message = refused(file, model).replace("for Net:", "for BertModel:")
+    found = Answered(message, tmp_path)
+    assert "Position embeddings differ: 512" in found.said
+    assert "the program built BertModel" not in found.said
+
+
+def test_values_beside_a_model_are_registered_by_the_training(tmp_path: Path) -> None:
+    inner = weights(
+        model__xyz_encoder__params=(64,),
+        model__rgb_net__params=(16,),
+        model__center=(1, 3),
+        model__xyz_min=(1, 3),
+    )
+    file = {**inner, **weights(directions=(60, 3), poses=(4, 3, 4))}
+    path = tmp_path / "epoch=4.ckpt"
+    torch.save({"state_dict": file, "epoch": 5}, path)
+    found = Answered(refused(file, inner), path)
+    assert "directions, poses lie beside the model" in found.said
+    assert "gives other results" not in found.said
+
+
+def test_the_nearest_name_of_another_library_is_told(tmp_path: Path) -> None:
+    state = weights(
+        backbone__conv1__conv__weight=(8, 3, 7, 7),
+        backbone__conv1__bn__weight=(8,),
+        backbone__conv1__bn__bias=(8,),
+        backbone__layer1__0__conv1__conv__weight=(8, 8, 3, 3),
+    )
+    torch.save({"meta": {}, "state_dict": state}, tmp_path / "r18.pth")
+    message = (
+        "Traceback (most recent call last):\n"
+        '  File "mmaction/models/backbones/resnet.py", line 452, in _load_conv_params\n'
+        "    conv.weight.data.copy_(state_dict_tv[weight_tv_name])\n"
+        "KeyError: 'conv1.weight'"
+    )
+    found = Answered(message, tmp_path / "r18.pth")
+    assert "The nearest name there is backbone.conv1.conv.weight" in found.said
+    assert "ConvModule" in found.said and "prefix backbone." in found.said
+
+
+def test_what_one_of_two_files_has_beside_the_model(tmp_path: Path) -> None:
+    generator, other = weights(init__weight=(8, 4)), weights(down__weight=(4, 4))
+    optimizer = {"state": {}, "param_groups": [{"lr": 2e-4, "params": [0]}]}
+    torch.save({"g": generator, "d": other}, tmp_path / "50.pth")
+    torch.save(
+        {"g": generator, "d": other, "opt_g": optimizer, "opt_d": optimizer},
+        tmp_path / "all_50.pth",
+    )
+    done = ckpt(
+        "explain",
+        "What is the difference between 50.pth and all_50.pth?",
+        "50.pth",
+        "all_50.pth",
+        cwd=tmp_path,
+    )
+    said = " ".join(done.out.decode().split())
+    assert "So both files hold the same model." in said
+    assert "Beside that all_50.pth has opt_g, opt_d." in said
+    assert "a training goes on from that file" in said
+
+
+def test_plain_words_about_two_files_ask_how_they_differ(tmp_path: Path) -> None:
+    for name in ("best.pt", "last.pt"):
+        torch.save(
+            {
+                "epoch": -1,
+                "best_fitness": 0.6,
+                "model": weights(model__0__conv__weight=(8, 3, 6, 6)),
+                "optimizer": None,
+            },
+            tmp_path / name,
+        )
+    done = ckpt(
+        "explain",
+        "last.pt and best.pt have the same epoch='-1' and the same best_fitness",
+        "best.pt",
+        "last.pt",
+        cwd=tmp_path,
+    )
+    assert done.code == 0
+    assert "This file is of a finished run: epoch is -1" in " ".join(
+        done.out.decode().split()
+    )

@@ -5,7 +5,7 @@ it is, and which program writes it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import (
@@ -405,6 +405,45 @@ def _of_hook(name: str, case: Case) -> Iterator[Statement]:
     )
 
 
+def _nearest_text(name: str, names: Collection[str]) -> str:
+    """Say which name of a file comes nearest to one that was asked for, with more words
+    between its own, or return an empty text.
+    """
+    words = name.split(".")
+    if len(words) < _LEAST_WORDS:
+        return ""
+    near = [
+        other
+        for other in names
+        if other != name and _is_within(words, other.split("."))
+    ]
+    if not near:
+        return ""
+    # A norm stands behind its layer, and has a weight too.
+    nearest = min(near, key=lambda other: (bool(_OF_NORM.search(other)), len(other)))
+    more = (
+        " It is of a layer of OpenMMLab (ConvModule, with conv and bn inside of it), "
+        "and a program that reads by the names of torchvision does not find it: give "
+        "the file as a checkpoint of its own library (load_from, or init_cfg with "
+        f"type=Pretrained and the prefix {show(nearest.partition('.')[0], 40)}.)."
+        if nearest.endswith(".conv.weight")
+        and f"{nearest.removesuffix('.conv.weight')}.bn.weight" in names
+        else ""
+    )
+    return f" The nearest name there is {show(nearest, 100)}.{more}"
+
+
+_OF_NORM = re.compile(r"\.\w{0,40}(?:bn|norm)\w{0,40}\.")
+_LEAST_WORDS = 2
+"""Words of a name that is looked for with others between them: a layer and a value."""
+
+
+def _is_within(words: Sequence[str], others: Sequence[str]) -> bool:
+    """Tell whether all words stand among others in their order, the last one last."""
+    rest = iter(others)
+    return words[-1] == others[-1] and all(word in rest for word in words)
+
+
 def of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
     """Say which keys the file has at its root, and where its weights are."""
     keys = root_keys(case)
@@ -465,6 +504,7 @@ def of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
             begins = (
                 f", and their names begin with {shown}. Are they of the model that the "
                 "program builds?"
+                f"{_nearest_text(name, case.survey.candidates[0].names())}"
             )
         held = and_more([show(model, 80) for model in models], 3)
         wrapped = len(models) == 1 and wrapped_names(case.survey.candidates[0].names())

@@ -99,6 +99,7 @@ def compared_statements(
     ]
     if values:
         yield Statement(f"Values that differ: {and_more(values, 6)}.")
+    yield from _more_of_one(report, first, second)
     # The command that is printed below lists the others.
     for part in report.not_compared[:1]:
         yield Statement(f"Not compared: {show(part, 200)}.")
@@ -119,6 +120,39 @@ def compared_statements(
             (),
             f"ckpt diff {names[0]} {names[1]}",
         )
+
+
+_OF_OPTIMIZER = re.compile(r"(?i)optim|(?:^|_)opt(?:_|$)")
+
+
+def _more_of_one(report: DiffReport, first: str, second: str) -> Iterator[Statement]:
+    """Say which keys one of two files has at its root, and the other one has not."""
+    roots = [
+        [str(key) for key, _ in children_of(checkpoint.root)]
+        for checkpoint in (report.before, report.after)
+    ]
+    # Two lists of weights differ by their tensors, which have been told.
+    if not set(roots[0]).intersection(roots[1]):
+        return
+    for path, ours, theirs in (
+        (first, roots[0], roots[1]),
+        (second, roots[1], roots[0]),
+    ):
+        tensors = {row.name for row in report.rows}
+        more = [key for key in ours if key not in theirs and key not in tensors]
+        if not more:
+            continue
+        states = [key for key in more if _OF_OPTIMIZER.search(key)]
+        are = "is" if len(states) == 1 else "are"
+        said = (
+            f" By the names {and_more([show(key, 40) for key in states], 3)} {are} the "
+            "state of an optimizer: a training goes on from that file, and a use of "
+            "the model needs none of it."
+            if states
+            else ""
+        )
+        shown = and_more([show(key, 40) for key in more], 8)
+        yield Statement(f"Beside that {show(path, 80)} has {shown}.{said}")
 
 
 def _at_other_places(

@@ -161,7 +161,7 @@ def own_parts_statement(words: Sequence[str]) -> Statement:
         f"They are {'a whole module' if one else 'whole modules'} of the program that "
         f"saved ({shown}), and this model was built without {'it' if one else 'them'}. "
         "A model that is only used may do without; a training that goes on wants the "
-        "options with which it began."
+        "options, and the version of the program, with which it began."
     )
 
 
@@ -195,12 +195,33 @@ def one_size_statement(rows: Sequence[Mismatch]) -> Iterator[Statement]:
         ],
         _SHOWN,
     )
-    grid = _grid_text(rows)
+    grid = _grid_text(rows) or _times_text(sizes)
     yield Statement(
         f"{len(sizes)} sizes differ: {listed}.{grid} Settings of the program give them "
         "(the size of its input, of its layers), or its version: build the model as "
         "the run that saved did."
     )
+
+
+def _times_text(sizes: Collection[tuple[int, int]]) -> str:
+    """Say which of the sizes that differ is a multiple of another on both sides, or
+    return an empty text: one setting gives both.
+    """
+    for here, there in sorted(sizes):
+        if min(here, there) < _LEAST_SIZE:
+            continue
+        for more, others in sorted(sizes):
+            times, rest = divmod(more, here)
+            if times > 1 and not rest and others == times * there:
+                return (
+                    f" {more:,} is {times:,} times {here:,}, as {others:,} is of "
+                    f"{there:,}: one setting gives both."
+                )
+    return ""
+
+
+_LEAST_SIZE = 5
+"""A size that is no factor of another one by chance."""
 
 
 def _grid_text(rows: Sequence[Mismatch]) -> str:

@@ -168,6 +168,9 @@ def variant_of_file(rest: Sequence[str], names: Collection[str]) -> Statement | 
     # A head more is an option, and no other way to compute.
     if not inside or any(HEAD_WORDS.search(name) for name in rest):
         return None
+    whole = shared_beginning(sorted(placed))
+    if whole and not any("." in name for name in rest):
+        return _beside_model(rest, whole)
     block = max(blocks, key=len)
     # The key that is named has to be one of this block.
     named = rest[blocks.index(block)] if block else inside[0]
@@ -182,6 +185,21 @@ def variant_of_file(rest: Sequence[str], names: Collection[str]) -> Statement | 
         "with other options. Take the one of the file: a model that computes without "
         "layers that it was trained with gives other results. Layers that the "
         "training never used are no loss."
+    )
+
+
+def _beside_model(rest: Sequence[str], beginning: str) -> Statement:
+    """Say that values without a place lie beside a model, in the module around it."""
+    shown = and_more([show(name, 60) for name in rest], 4)
+    one = len(rest) == 1
+    return Statement(
+        f"{shown} {'lies' if one else 'lie'} beside the model, whose names all begin "
+        f"with {show(beginning, 60)}: the module around it, that of the training, had "
+        f"{'it' if one else 'them'} when it was saved, and did not yet when it was "
+        "loaded. Such a one is registered by a step of the training (in setup or at "
+        "the start of fit, from its data) or by an option, so an evaluation loads "
+        "before it is there. The model itself gets all of its weights. What the module "
+        "computes from these values wants them registered before the load."
     )
 
 

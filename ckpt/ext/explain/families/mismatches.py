@@ -295,8 +295,10 @@ def _step_of_what_is_no_weight(left: Sequence[Mismatch], asked: _Asked) -> _Told
         left = [row for row in left if row not in hollow]
     losses = [row for row in left if _OF_LOSS.match(row.name)]
     if losses:
-        statements.append(_loss_statement(losses))
         left = [row for row in left if row not in losses]
+        # A loss that counts the words or the classes of the model follows it.
+        if not _sizes_of(losses) <= _sizes_of(left):
+            statements.append(_loss_statement(losses))
     if not left:
         statements.append(load_into_statement(case.survey, "So all else loads:"))
     return _Told(statements, left, is_last=not left)
@@ -474,6 +476,16 @@ def _hollow_statement(rows: Sequence[Mismatch]) -> Statement:
     )
 
 
+def _sizes_of(rows: Sequence[Mismatch]) -> set[tuple[int, int]]:
+    """The sizes that differ, each in the checkpoint and in the model."""
+    return {
+        pair
+        for row in rows
+        for pair in zip(row.checkpoint, row.model, strict=False)
+        if pair[0] != pair[1]
+    }
+
+
 _OF_LOSS = re.compile(
     r"(?:\w{1,60}\.){0,2}\w{0,60}(?:[Cc]riterion|[Ll]oss(?:es|_fn|_func)?)\."
 )
@@ -542,8 +554,14 @@ def _recorded_class(message: Message, case: Case) -> Statement | None:
     for name, node in case.finds_value(_NAMES):
         if not isinstance(node, str) or not node.isidentifier() or node == built:
             continue
+        # A type of transformers and a function of timm are no classes, by their small
+        # letters: bert is the type of BertModel.
+        if node == node.lower():
+            continue
         one, two = node.lower(), built.lower()
-        if one == two or one[:_LEAST_SHARED] != two[:_LEAST_SHARED]:
+        if one.startswith(two) or two.startswith(one):
+            continue
+        if one[:_LEAST_SHARED] != two[:_LEAST_SHARED]:
             continue
         return Statement(
             f"This file records {show(name, 60)} = {show(node, 60)}, and the program "

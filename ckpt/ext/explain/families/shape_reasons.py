@@ -455,25 +455,56 @@ def _grid_statement(rows: Sequence[Mismatch]) -> Statement | None:
     )
 
 
+_LEAST_COUNTED = 3
+"""Tensors in which one number differs, at one place or another."""
+
+
+def _sole_count(row: Mismatch) -> tuple[int, int] | None:
+    """The one size that differs, in the checkpoint and in the model, or None."""
+    if len(row.checkpoint) != len(row.model):
+        return None
+    pairs = [
+        pair
+        for pair in zip(row.checkpoint, row.model, strict=True)
+        if pair[0] != pair[1]
+    ]
+    return pairs[0] if len(pairs) == 1 else None
+
+
 def _counted_statement(rows: Sequence[Mismatch]) -> Statement | None:
     """Say that parameters without a layer have another number of rows, which the data
     or the settings of a run count, or return None: poses, points, queries.
     """
-    counts = set(map(_row_counts, rows))
+    counts = set(map(_sole_count, rows))
+    is_of_rows = all(row.checkpoint[1:] == row.model[1:] for row in rows)
+    # A width of layers stands at the first place of some tensors and at the second one
+    # of others too, but then it stands in weights and biases.
+    if not is_of_rows and len(rows) < _LEAST_COUNTED:
+        return None
     is_counted = all(
         row.name.rpartition(".")[2] not in _OF_LAYERS
-        and len(row.checkpoint) == len(row.model) > 1
-        and row.checkpoint[1:] == row.model[1:]
+        and (len(row.checkpoint) > 1 or not is_of_rows)
         and not POSITIONS.search(row.name)
         and not BIAS_TABLE.search(row.name)
         and not ADDED.search(row.name)
         and not HEAD_WORDS.search(row.name)
         for row in rows
     )
-    if not is_counted or len(counts) != 1:
+    if not is_counted or len(counts) != 1 or None in counts:
         return None
-    ((here,), (there,)) = next(iter(counts))
+    (pair,) = (row for row in counts if row is not None)
+    here, there = pair
     names = and_more([show(row.name, 100) for row in rows], 3)
+    if not is_of_rows:
+        return Statement(
+            f"One number differs: {here:,} in the checkpoint and {there:,} in the "
+            f"model, in {names}. They are no weights of layers: they hold something "
+            "for each of what the data or the settings of a run count (objects, "
+            "persons, tracks, cameras, frames). Build the model from the data that the "
+            f"run had, with {here:,} of them: another split, another version of the "
+            "data or another filter of it counts otherwise, and the entries of other "
+            "data mean other things."
+        )
     has = "has" if len(rows) == 1 else "have"
     are = "is a parameter" if len(rows) == 1 else "are parameters"
     return Statement(
