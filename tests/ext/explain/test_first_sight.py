@@ -16,6 +16,7 @@ import oracle
 import pytest
 import torch
 from answered import Answered
+from inside import folder_of
 from process import ckpt
 from safetensors.torch import save_file
 from torch import nn
@@ -54,6 +55,24 @@ def refused(
                 f"from checkpoint, the shape in current model is {model[key].shape}."
             )
     return "\n".join(rows)
+
+
+class Taken:
+    """A model that keeps what it is given."""
+
+    def load_state_dict(self, state: Any, *, strict: bool = True) -> None:
+        """Keep a state dict of tensors."""
+        assert not strict and all(map(torch.is_tensor, state.values()))
+        self.state = dict(state)
+
+
+def taken(found: Answered, begin: str) -> dict[str, torch.Tensor]:
+    """What a model gets by the only printed line that begins so."""
+    (line,) = [row for row in found.commands if row.startswith(begin)]
+    model = Taken()
+    with folder_of(found.folder):
+        exec(line, {"torch": torch, "model": model})
+    return model.state
 
 
 # --- sizes ----------------------------------------------------------------------------
@@ -879,3 +898,136 @@ def test_plain_words_about_two_files_ask_how_they_differ(tmp_path: Path) -> None
     assert "This file is of a finished run: epoch is -1" in " ".join(
         done.out.decode().split()
     )
+
+
+# --- inputs side by side, positions, body models --------------------------------------
+
+
+def test_a_layer_takes_several_vectors_side_by_side(tmp_path: Path) -> None:
+    def head(inputs: int) -> dict[str, torch.Tensor]:
+        return weights(
+            layer_norm1__weight=(inputs,),
+            fc1__weight=(64, inputs),
+            fc2__weight=(7, 64),
+        )
+
+    torch.save(head(448), tmp_path / "a.pt")
+    found = Answered(refused(head(448), head(64)), tmp_path / "a.pt")
+    assert "448 is 7 times 64: in the checkpoint fc1 takes 7 vectors" in found.said
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "is_few"), [(130, 132, True), (512, 514, False), (77, 248, False)]
+)
+def test_a_few_positions_more_are_tokens(
+    here: int, there: int, *, is_few: bool, tmp_path: Path
+) -> None:
+    file = weights(cond__position_embedding__weight=(here, 8), a__weight=(8, 8))
+    model = {**file, **weights(cond__position_embedding__weight=(there, 8))}
+    torch.save(file, tmp_path / "a.pt")
+    found = Answered(refused(file, model), tmp_path / "a.pt")
+    assert ("do not interpolate" in found.said) == is_few
+    assert ("Position embeddings differ" in found.said) == (not is_few)
+
+
+def test_a_body_model_of_another_file(tmp_path: Path) -> None:
+    def body(count: int) -> dict[str, torch.Tensor]:
+        return weights(
+            layer__th_betas=(1, count),
+            layer__th_shapedirs=(69, 3, count),
+            conv1__weight=(8, 3, 3, 3),
+        )
+
+    torch.save(body(10), tmp_path / "a.pt")
+    found = Answered(refused(body(10), body(300)), tmp_path / "a.pt")
+    assert "layer is a body model" in found.said
+    assert "Give the program the file of the run that saved" in found.said
+
+
+def test_kernels_tell_the_blocks_of_a_resnet(tmp_path: Path) -> None:
+    file = weights(
+        layer1__0__conv1__weight=(8, 8, 3, 3),
+        layer1__1__conv1__weight=(8, 8, 3, 3),
+        layer2__0__downsample__0__weight=(16, 8, 1, 1),
+    )
+    model = weights(
+        layer1__0__conv1__weight=(8, 8, 1, 1),
+        layer1__1__conv1__weight=(8, 32, 1, 1),
+        layer2__0__downsample__0__weight=(64, 32, 1, 1),
+    )
+    torch.save(file, tmp_path / "a.pt")
+    found = Answered(refused(file, model, strict=False), tmp_path / "a.pt")
+    assert "the checkpoint has basic blocks, and the model bottleneck" in found.said
+
+
+# --- what is no tensor, no layer, or told by another program --------------------------
+
+
+def test_a_table_of_the_model_itself_is_no_lost_layer(tmp_path: Path) -> None:
+    model = weights(
+        module__embedding__weight=(10, 8),
+        module__interactions__0__lin__weight=(8, 8),
+        module__lin1__weight=(8, 8),
+        module__lin2__weight=(1, 8),
+    )
+    file = {**model, **weights(module__atomic_mass=(118,))}
+    torch.save({"state_dict": file, "epoch": 3}, tmp_path / "a.pt")
+    found = Answered(refused(file, model), tmp_path / "a.pt")
+    assert "module.atomic_mass is of no layer" in found.said
+    assert "gives other results" not in found.said
+    state = taken(found, "model.load_state_dict(")
+    assert any(name.endswith("lin1.weight") for name in state)
+
+
+def test_keys_in_the_text_of_an_error_that_python_quotes(tmp_path: Path) -> None:
+    file = weights(
+        head__weight=(8, 3), tail__0__0__weight=(8, 8), tail__1__weight=(3, 8)
+    )
+    torch.save(file, tmp_path / "a.pt")
+    message = (
+        "KeyError: 'missing keys in state_dict: "
+        "\"{\\'tail.0.2.bias\\', \\'tail.0.2.weight\\'}\"'"
+    )
+    found = Answered(message, tmp_path / "a.pt")
+    assert {"tail.0.2.bias", "tail.0.2.weight"} <= set(found.names)
+    assert "stops a load" not in found.said
+
+
+def test_an_object_among_the_weights_is_left_out(tmp_path: Path) -> None:
+    state = weights(query__weight=(4, 8), linear__weight=(8, 8))
+    module = types.ModuleType("graphs")
+    kind = type("Graph", (), {"__module__": "graphs"})
+    module.Graph = kind  # type: ignore[attr-defined]
+    sys.modules["graphs"] = module
+    try:
+        torch.save({"model": {**state, "graph": kind()}}, tmp_path / "a.pth")
+    finally:
+        del sys.modules["graphs"]
+    message = (
+        "RuntimeError: Error(s) in loading state_dict for Net:\n\tWhile copying the "
+        'parameter named "graph", expected torch.Tensor or Tensor-like object from '
+        "checkpoint but received <class 'graphs.Graph'>"
+    )
+    found = Answered(message, tmp_path / "a.pth")
+    assert "graph is no tensor but of graphs.Graph" in found.said
+    found.run("ckpt convert")
+    loaded = taken(found, "state = torch.load(")
+    assert set(loaded) == set(state)
+    assert torch.equal(loaded["query.weight"], state["query.weight"])
+
+
+def test_the_debugger_of_an_editor_has_the_error_below_its_words(
+    tmp_path: Path,
+) -> None:
+    file = weights(net__convs__0__weight=(25, 8, 8), net__convs__0__root=(8, 8))
+    torch.save(file, tmp_path / "a.pt")
+    message = (
+        "Exception has occurred: KeyError       (note: full exception trace is shown "
+        "but execution is paused at: _run_module_as_main)\n"
+        "'net.convs.0.lin.weight'\n"
+        '  File "torch_geometric/nn/dense/linear.py", line 131, in _lazy_load_hook\n'
+        "    weight = state_dict[prefix + 'weight']"
+    )
+    found = Answered(message, tmp_path / "a.pt")
+    assert found.code == 0
+    assert "net.convs.0.weight is one of them" in found.said

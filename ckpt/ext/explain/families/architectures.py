@@ -67,6 +67,7 @@ def name_architectures(
             theirs,
         )
     }
+    deep = deep or _kernels_of(message.mismatched)
     # A third convolution that lacks on both sides is a matter of names.
     if len(deep) == 1:
         here, there = (
@@ -78,6 +79,24 @@ def name_architectures(
             "ResNet-26, 50, 101 and 152. Build the model of the checkpoint, for little "
             "of it fits another."
         )
+
+
+_OPENING = re.compile(r"(?:^|\.)layer\d+\.\d+\.conv1\.weight$")
+_SMALL, _LARGE = (1, 1), (3, 3)
+"""The kernel of the first convolution of a bottleneck, and of a basic block."""
+
+
+def _kernels_of(rows: Sequence[Mismatch]) -> set[str]:
+    """The sides with bottlenecks, by the kernels of first convolutions: a load with
+    strict=False names no third ones.
+    """
+    sides = {
+        "checkpoint" if row.checkpoint[2:] == _SMALL else "model"
+        for row in rows
+        if _OPENING.search(row.name)
+        and {row.checkpoint[2:], row.model[2:]} == {_SMALL, _LARGE}
+    }
+    return sides if len(sides) == 1 else set()
 
 
 _GROUPED = re.compile(r"^(.*)conv2\.weight$")

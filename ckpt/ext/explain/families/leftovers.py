@@ -166,11 +166,17 @@ def variant_of_file(rest: Sequence[str], names: Collection[str]) -> Statement | 
         if block or "." not in name
     ]
     # A head more is an option, and no other way to compute.
-    if not inside or any(HEAD_WORDS.search(name) for name in rest):
+    if any(HEAD_WORDS.search(name) for name in rest):
         return None
     whole = shared_beginning(sorted(placed))
     if whole and not any("." in name for name in rest):
         return _beside_model(rest, whole)
+    # A wrapper around the model is no block of it.
+    around = {name.rpartition(".")[0] for name in rest}
+    if not _has_layers(rest) and all(whole.startswith(f"{row}.") for row in around):
+        return _own_values(rest)
+    if not inside:
+        return None
     block = max(blocks, key=len)
     # The key that is named has to be one of this block.
     named = rest[blocks.index(block)] if block else inside[0]
@@ -185,6 +191,29 @@ def variant_of_file(rest: Sequence[str], names: Collection[str]) -> Statement | 
         "with other options. Take the one of the file: a model that computes without "
         "layers that it was trained with gives other results. Layers that the "
         "training never used are no loss."
+    )
+
+
+_OF_LAYERS = frozenset(("weight", "bias", "running_mean", "running_var"))
+
+
+def _has_layers(names: Iterable[str]) -> bool:
+    """Tell whether one of the names is of a weight of a layer, by its last word."""
+    return any(name.rpartition(".")[2] in _OF_LAYERS for name in names)
+
+
+def _own_values(rest: Sequence[str]) -> Statement:
+    """Say that values of the model itself, which are of no layer, have no place."""
+    shown = and_more([show(name, 60) for name in rest], 4)
+    one = len(rest) == 1
+    return Statement(
+        f"{shown} {'is' if one else 'are'} of no layer: the model itself had "
+        f"{'it' if one else 'them'} when it was saved, as a table or a value that the "
+        "program registers (masses, frequencies, statistics, a scale), and all layers "
+        "have their place. The program here, or a library below it, is of another "
+        "version, which computes or keeps it otherwise, or was built without the "
+        "option. A table that it computes is no loss. A value that was trained is one: "
+        "for that take the version that saved."
     )
 
 

@@ -247,6 +247,9 @@ def positions_statement(
     extra = _tokens_statement(row, message)
     if extra is not None:
         return extra
+    few = _few_statement(row)
+    if few is not None:
+        return few
     counts = " and ".join(
         f"{_positions_text(shape)} in the {side}"
         for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
@@ -255,6 +258,31 @@ def positions_statement(
         f"Position embeddings differ: {counts}.{_image_text(row, shapes)} Build the "
         "model with the image size, or the greatest length, of the checkpoint, or "
         "interpolate them. A load of what fits leaves them untrained."
+    )
+
+
+_FEW = 8
+"""Positions more that are tokens of their own, and no longer text or larger picture."""
+_A_LENGTH = 16
+"""A greatest length is a multiple of it, as a rule, or one or two more than one."""
+
+
+def _few_statement(row: Mismatch) -> Statement | None:
+    """Say that positions differ by a few that are of no picture and no length, or
+    return None: tokens of conditions, steps or registers.
+    """
+    here, there = _count_positions(row.checkpoint), _count_positions(row.model)
+    is_round = any(count % _A_LENGTH in (0, 1) for count in (here, there))
+    has_grid = any(_grid_side(shape) for shape in (row.checkpoint, row.model))
+    if abs(here - there) > _FEW or is_round or has_grid:
+        return None
+    return Statement(
+        f"{show(row.name, 100)} has {here:,} positions in the checkpoint and "
+        f"{there:,} in the model, {abs(here - there):,} apart. So few are no other "
+        "length and no other picture, most likely: the program puts other tokens into "
+        "the sequence (conditions, goals, time, memory), by its version or its "
+        "options. Take the file of this version, or the version of the file, and do "
+        "not interpolate: each place has a meaning of its own."
     )
 
 
