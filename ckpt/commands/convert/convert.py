@@ -1003,18 +1003,29 @@ def as_format(
     limits: Limits,
     unfit: Unfit,
     ranks: int | None = None,
+    *,
+    drop_other: bool = False,
 ) -> RewriteReport:
     """The report with its result as another format holds it, as `convert` makes it.
     Raises as `convert`.
 
-    A distributed checkpoint is cut into the files of so many `ranks`.
+    A distributed checkpoint is cut into the files of so many `ranks`. With `drop_other`
+    what the format cannot hold is left out.
     """
     result = report.result
     if format == result.format:
         return report
     # Of an optimizer: what is rescued stays what it was.
     keys = "numbers" if traits.is_folder else None
-    done = convert(Survey(result), format, traits, limits, unfit, optimizer_keys=keys)
+    done = convert(
+        Survey(result),
+        format,
+        traits,
+        limits,
+        unfit,
+        drop_other=drop_other,
+        optimizer_keys=keys,
+    )
     if traits.is_folder:
         done = with_flattening(done, ranks or 1, limits)
     return report._replace(

@@ -111,7 +111,7 @@ def slim(
         report = report._replace(left_out=with_own_option(report.left_out))
         if options.format is None:
             return report
-        return as_format_of(report, options.format, limits)
+        return as_format_of(report, options.format, limits, drop_other=drop_other)
 
     is_folder = isinstance(source, str) and os.path.isdir(source)
     with with_folder_hint(str(source) if is_folder else None, options.out):

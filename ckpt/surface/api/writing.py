@@ -294,13 +294,24 @@ def with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:
 
 
 def as_format_of(
-    report: RewriteReport, format: str, limits: Limits, ranks: int | None = None
+    report: RewriteReport,
+    format: str,
+    limits: Limits,
+    ranks: int | None = None,
+    *,
+    drop_other: bool = False,
 ) -> RewriteReport:
-    """The report with its result in another format, as `convert` makes it. Raises
-    CkptError.
+    """The report with its result in another format, as `convert` makes it; with
+    `drop_other` without what that cannot hold. Raises CkptError.
     """
     from ckpt.commands.convert.convert import as_format
 
     return as_format(
-        report, format, save.traits_of(format), limits, writer_of(format).unfit, ranks
+        report,
+        format,
+        save.traits_of(format),
+        limits,
+        writer_of(format).unfit,
+        ranks,
+        drop_other=drop_other,
     )

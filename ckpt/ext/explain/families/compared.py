@@ -143,9 +143,9 @@ def _more_of_one(report: DiffReport, first: str, second: str) -> Iterator[Statem
         if not more:
             continue
         states = [key for key in more if _OF_OPTIMIZER.search(key)]
-        are = "is" if len(states) == 1 else "are"
+        by, are = ("its name", "is") if len(states) == 1 else ("their names", "are")
         said = (
-            f" By the names {and_more([show(key, 40) for key in states], 3)} {are} the "
+            f" By {by} {and_more([show(key, 40) for key in states], 3)} {are} the "
             "state of an optimizer: a training goes on from that file, and a use of "
             "the model needs none of it."
             if states
