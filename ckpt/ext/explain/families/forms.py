@@ -247,14 +247,10 @@ def _code_of_joined(
 # torch.nn.utils.weight_norm writes the first pair, and
 # torch.nn.utils.parametrizations.weight_norm the second.
 _NORMED = (
-    ("weight_g", "weight_v", "weight"),
-    (
-        "parametrizations.weight.original0",
-        "parametrizations.weight.original1",
-        "weight",
-    ),
+    ("weight_g", "weight_v"),
+    ("parametrizations.weight.original0", "parametrizations.weight.original1"),
 )
-_NORMED_BY_OTHERS = ("_g", "_v", "")
+_NORMED_BY_OTHERS = ("_g", "_v")
 """The ends that weight norm gives a parameter of any name, as of a recurrent layer."""
 
 
@@ -263,19 +259,18 @@ def _weight_norm(missing: Sequence[str], here: Sequence[str]) -> Form | None:
     for names, others, is_saved in ((here, missing, True), (missing, here, False)):
         given, plain = set(names), set(others)
         for pair in (*_NORMED, _NORMED_BY_OTHERS):
+            whole = "" if pair == _NORMED_BY_OTHERS else "weight"
             layers = [
                 name.removesuffix(pair[0])
                 for name in names
                 if name.endswith(pair[0])
                 and name.removesuffix(pair[0]) + pair[1] in given
-                and f"{name.removesuffix(pair[0])}{pair[2]}" in plain
+                and name.removesuffix(pair[0]) + whole in plain
             ]
             if not layers:
                 continue
-            normed = frozenset(
-                f"{layer}{part}" for layer in layers for part in pair[:2]
-            )
-            weights = frozenset(f"{layer}{pair[2]}" for layer in layers)
+            normed = frozenset(f"{layer}{part}" for layer in layers for part in pair)
+            weights = frozenset(f"{layer}{whole}" for layer in layers)
             shown = show(layers[0] + pair[0], 100)
             count = counted_noun(len(layers), "layer")
             if is_saved:
