@@ -1009,7 +1009,8 @@ def as_format(
     """The report with its result as another format holds it, as `convert` makes it.
     Raises as `convert`.
 
-    A distributed checkpoint is cut into the files of so many `ranks`.
+    A distributed checkpoint is cut into the files of so many `ranks`. With `drop_other`
+    what the format cannot hold is left out.
     """
     result = report.result
     if format == result.format:

@@ -24,6 +24,7 @@ from ckpt.ext.explain.families.consolidated import (
     NOT_CONSOLIDATED,
     of_not_consolidated,
 )
+from ckpt.ext.explain.families.copied import COPIED, of_copied
 from ckpt.ext.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
 from ckpt.ext.explain.families.given import (
@@ -72,6 +73,7 @@ from ckpt.ext.explain.families.paths import (
     of_absent_files,
     of_counted,
     of_path,
+    of_pointer,
     written_by,
 )
 from ckpt.ext.explain.families.questions import is_question, of_questions
@@ -203,6 +205,7 @@ _OF_ANY: tuple[
     (SHADOWS, of_shadows),
     (RESTORED, of_restored),
     (NO_SCALE, of_no_scale),
+    (COPIED, of_copied),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 
@@ -275,6 +278,9 @@ def answer_damaged(
     adapter = of_model_with_adapter(error.path or "")
     if adapter is not None:
         return Answer(error.path or "", (adapter,))
+    pointed = of_pointer(error.path or "")
+    if pointed is not None:
+        return Answer(error.path or "", (pointed,))
     lacking = lacking_in_folder(asked, error.path or "")
     versions = written_by(error.path or "")
     # A file that lacks explains the error, so versions count only without one.

@@ -57,6 +57,8 @@ from ckpt.ext.explain.parted import (
     choose_part,
     describe_part,
     is_one_save,
+    named_parts,
+    named_statements,
     parts_statements,
 )
 from ckpt.ext.explain.pasted import LONGEST
@@ -176,7 +178,13 @@ def command(
         return _write_explanation(found, json=json)
     # Only an error of DDP asks which parameters moved between two saves.
     older = paths[0] if len(paths) > 1 else None
-    if older is not None and not has_error(found.text) and is_asking(found.text):
+    # Plain words about two files, with no error in them, ask how the two differ.
+    is_plain = found.message is None and found.page is None
+    if (
+        older is not None
+        and not has_error(found.text)
+        and (is_plain or is_asking(found.text))
+    ):
         compared = _explain_two(found, older, paths[1], limits)
         return _write_explanation(compared, json=json)
     if older is not None and (
@@ -402,7 +410,12 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
                 names_in=lambda other: _names_in(other, limits),
                 model=request.given_model,
             )
-            return explain_with(found, case)
+            told = explain_with(found, case)
+            named = named_parts(found.text, path) if folder else []
+            if not named or told is None or not is_asking(found.text):
+                return told
+            layout = survey.checkpoint.layout
+            return _explain_named(told, path, named, request, layout)
     except (UnreadableError, UnsupportedError) as error:
         answered = (
             None
@@ -441,6 +454,42 @@ def _explain_path(found: Explanation, path: str, request: _Request) -> Explanati
         return beside_folder(found, error, path)
 
 
+_LEAST_NAMED = 2
+"""Parts of a folder that a question names, from which on it is about these."""
+
+
+def _explain_named(
+    found: Explanation,
+    folder: str,
+    names: Sequence[str],
+    request: _Request,
+    layout: str | None = None,
+) -> Explanation:
+    """Say what each part of a folder is that a question names, where all open. `layout`
+    names the layout with which the folder opened.
+    """
+    parts = []
+    for name in names:
+        try:
+            with opened(
+                os.path.join(folder, name), request.limits, tell=False
+            ) as checkpoint:
+                survey = with_model(checkpoint, None)
+                # A folder of DeepSpeed is nothing beside the only part that is named.
+                is_whole = layout is not None and survey.checkpoint.layout == layout
+                if is_whole and len(names) < _LEAST_NAMED:
+                    return found
+                size = sum(section.nbytes for section in survey.sections)
+                parts.append(describe_part(name, survey)._replace(size=size))
+        except CkptError:
+            return found
+    rows = tuple(named_statements(folder, parts))
+    # One part that is named stands beside what the folder itself is.
+    if len(parts) < _LEAST_NAMED and found.answer is not None:
+        rows = (*rows, *found.answer.statements)
+    return found._replace(answer=Answer(folder, rows))
+
+
 def _explain_parts(
     found: Explanation,
     error: CkptError,
@@ -470,6 +519,9 @@ def _explain_parts(
     if not is_one_save(parts):
         is_asked = asks_of_saves(found.text) and not has_error(found.text)
         told = tuple(saves_statements(folder, several, found.text)) if is_asked else ()
+        named = named_parts(found.text, folder)
+        if not told and len(named) >= _LEAST_NAMED and is_asking(found.text):
+            return _explain_named(found, folder, named, request)
         return found._replace(answer=Answer(folder, told)) if told else None
     lacking = lacking_in_folder(found.text, folder) or lacking_names(found.text, folder)
     chosen = None
@@ -587,7 +639,7 @@ def _explain_two(
             limits=limits,
             plugins=plugins_allowed(),
         )
-    rows = list(compared_statements(report, first, second))
+    rows = list(compared_statements(report, first, second, found.text))
     about = second
     is_of_sizes = asks_of_sizes(found.text)
     if is_of_sizes:
@@ -595,11 +647,16 @@ def _explain_two(
         about = larger_of(surveys)
         rows.insert(0, sizes_statement(surveys))
     told: tuple[Statement, ...] = ()
-    if is_of_sizes or not asks_to_compare(found.text):
+    is_of_end = _NO_EPOCH.search(found.text) is not None
+    if is_of_sizes or is_of_end or not asks_to_compare(found.text):
         request = _Request(None, None, None, limits)
         answered = _explain_path(found, about, request).answer
         told = () if answered is None else answered.statements
     return found._replace(page=None, message=None, answer=Answer(about, (*rows, *told)))
+
+
+_NO_EPOCH = re.compile(r"(?i)\bepoch\b[^\n]{0,20}-1\b")
+"""An epoch of -1, which ultralytics writes at the end of a run."""
 
 
 def _are_one(path: str, other: str) -> bool:

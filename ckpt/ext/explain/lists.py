@@ -396,6 +396,8 @@ _DETAILS = re.compile(rf"ckpt: {_SIZE} vs model: ?{_SIZE}")
 
 def keys_of(text: str) -> Keys:
     """The keys and shapes that loads name in a text."""
+    # A KeyError shows the sentence of a program as Python writes a string.
+    text = text.replace("\\'", "'")
     keys: dict[str, dict[str, None]] = {"missing": {}, "unexpected": {}}
     mismatched: dict[str, Mismatch] = {}
     for side, head in _HEADS:

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.evidence.optimizers import optimizer_facts, parts_of
 from ckpt.evidence.survey import Survey
-from ckpt.ext.explain.case import Statement
+from ckpt.ext.explain.case import Statement, begin_sentence
 from ckpt.ext.explain.families.averages import AVERAGES
 from ckpt.ext.explain.message import Message
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, counted_noun, show, size_text
+from ckpt.model.text import and_more, counted_noun, pasted_path, show, size_text
 from ckpt.tree.find import counter
 from ckpt.tree.view import look
 
@@ -69,6 +69,14 @@ def describe_part(file: str, survey: Survey) -> SavedPart:
         shown = and_more([show(str(key), 40) for key in keys], 6)
         text = f"the optimizer and what else the run keeps ({shown})"
         return SavedPart(file, "optimizer", text, line)
+    is_of_run = {"model", "optimizer"} <= {row.kind for row in survey.sections}
+    if is_of_run:
+        ranks = survey.checkpoint.layout or ""
+        of = f" ({ranks})" if ranks else ""
+        text = f"a checkpoint of the run{of}: the weights and their optimizer"
+        # The line for DeepSpeed needs an import before it, and is for a run of it.
+        is_of_torch = line is not None and line.startswith("torch.load(")
+        return SavedPart(file, "run", text, line if is_of_torch else None)
     if "scale" in keys and "growth_factor" in keys:
         return SavedPart(file, "scaler", "the state of a GradScaler", line)
     shown = and_more([show(str(key), 40) for key in keys], 5)
@@ -155,6 +163,69 @@ def choose_part(
     if len(best) == 1:
         return best[0]
     return plain[0] if len(plain) == 1 else None
+
+
+_MOST_NAMED = 6
+
+
+def named_parts(text: str, folder: str) -> list[str]:
+    """The files and folders in a folder that a text names, without their endings or
+    with them, or nothing where it names too many.
+    """
+    try:
+        entries = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    stems = {entry: os.path.splitext(entry)[0] for entry in entries}
+    named = [
+        entry
+        for entry in entries
+        if not entry.startswith(".")
+        and re.search(
+            rf"(?:(?<![\w./-])|(?<=\s\./))"
+            rf"(?:{re.escape(entry)}|{re.escape(stems[entry])})(?![\w/-])",
+            text,
+        )
+    ]
+    # A plain word, such as model, may be meant as a word.
+    if len(named) == 1 and not re.search(r"[\d_]", stems[named[0]]):
+        return []
+    return named if len(named) <= _MOST_NAMED else []
+
+
+def named_statements(folder: str, parts: Sequence[SavedPart]) -> Iterator[Statement]:
+    """Say what each part of a folder is, and which of them is for what."""
+    for part in parts:
+        size = f", {size_text(part.size)}" if part.size else ""
+        yield Statement(f"{show(part.file, 80)}: {part.text}{size}.", (), part.line)
+    averages = [part for part in parts if part.kind == "averages"]
+    weights = [part for part in parts if part.kind == "weights"]
+    runs = [part for part in parts if part.kind == "run"]
+    uses = []
+    if averages:
+        uses.append(f"{show(averages[0].file, 80)} is for samples and evaluation")
+    if weights and not averages:
+        uses.append(f"{show(weights[0].file, 80)} is for use, as it needs no optimizer")
+    elif weights:
+        uses.append(
+            f"{show(weights[0].file, 80)} has the weights of the last step, which a "
+            "program that predicts takes as well"
+        )
+    if runs:
+        uses.append(f"a training goes on from {show(runs[0].file, 80)}")
+    if runs and not weights:
+        yield Statement(
+            f"Only a training that goes on needs {show(runs[0].file, 80)}: a program "
+            "that uses the model, or the adapter, takes the weights beside it."
+        )
+    elif len(uses) > 1:
+        yield Statement(begin_sentence(f"{', and '.join(uses)}."))
+    pair = [*averages, *weights]
+    paths = [pasted_path(os.path.join(folder, part.file)) for part in pair[:2]]
+    if len(pair) > 1 and None not in paths:
+        yield Statement(
+            "How far two of them differ:", (), f"ckpt diff {paths[1]} {paths[0]}"
+        )
 
 
 def parts_statements(

@@ -44,6 +44,11 @@ _MARK = re.compile(
     r"|> "
     r")\s?"
 )
+_EDITOR = re.compile(
+    r"Exception has occurred: ([\w.]{1,100})[ \t]{0,40}(?:\(note:[^\n)]{0,200}\))?"
+    r"[ \t]{0,40}\r?\n"
+)
+"""The words of the debugger of VS Code, which has the text of the error below them."""
 _SPACE = re.compile(r" (?![]*?{_])")
 _MARKS = 4
 """Marks that may stand one behind the other before a line: a time, a rank, a level."""
@@ -86,6 +91,7 @@ def plain_text(text: str) -> str:
     if any(entity in text for entity in _ENTITIES):
         text = html.unescape(text)
     text = text.translate(_QUOTES) if not text.isascii() else text
+    text = _EDITOR.sub(r"\1: ", text)
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "\n".join(_strip_marks(line) for line in _join_broken(lines))
 

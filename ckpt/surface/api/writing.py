@@ -309,8 +309,8 @@ def as_format_of(
     *,
     drop_other: bool = False,
 ) -> RewriteReport:
-    """The report with its result in another format, as `convert` makes it. Raises
-    CkptError.
+    """The report with its result in another format, as `convert` makes it; with
+    `drop_other` without what that cannot hold. Raises CkptError.
     """
     from ckpt.commands.convert.convert import as_format
 

@@ -782,6 +782,21 @@ def test_an_attribute_that_holds_its_own_tensor_is_lost_only_when_asked(
     assert not hasattr(found["w"], "holder")
 
 
+def test_drop_other_leaves_out_what_safetensors_cannot_hold(tmp_path: Path) -> None:
+    state = {"a.weight": torch.ones(2, 2), "graph": {"edges": 3}}
+    torch.save({"model": state, "epoch": 1}, tmp_path / "a.pth")
+
+    done = inside("slim", "a.pth", "-o", "b.safetensors", cwd=tmp_path)
+    assert (done.code, len(done.complaints)) == (2, 1)
+    assert "--drop-other" in done.complaints[0]
+
+    done = inside("slim", "--drop-other", "a.pth", "-o", "b.safetensors", cwd=tmp_path)
+    assert done.code == 0, done
+    assert "graph" in done.out.decode()
+    found = safetensors.torch.load_file(tmp_path / "b.safetensors")
+    assert list(found) == ["a.weight"]
+
+
 def test_a_folder_with_a_config_is_told_the_way_to_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from ckpt.ext.explain.case import Statement
+from ckpt.ext.explain.families.items import is_left_out
 from ckpt.ext.explain.families.pairing import share_last_word
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.model.rows import NamedTuple
@@ -66,6 +67,7 @@ def name_architectures(
             theirs,
         )
     }
+    deep = deep or _kernels_of(message.mismatched)
     # A third convolution that lacks on both sides is a matter of names.
     if len(deep) == 1:
         here, there = (
@@ -77,6 +79,24 @@ def name_architectures(
             "ResNet-26, 50, 101 and 152. Build the model of the checkpoint, for little "
             "of it fits another."
         )
+
+
+_OPENING = re.compile(r"(?:^|\.)layer\d+\.\d+\.conv1\.weight$")
+_SMALL, _LARGE = (1, 1), (3, 3)
+"""The kernel of the first convolution of a bottleneck, and of a basic block."""
+
+
+def _kernels_of(rows: Sequence[Mismatch]) -> set[str]:
+    """The sides with bottlenecks, by the kernels of first convolutions: a load with
+    strict=False names no third ones.
+    """
+    sides = {
+        "checkpoint" if row.checkpoint[2:] == _SMALL else "model"
+        for row in rows
+        if _OPENING.search(row.name)
+        and {row.checkpoint[2:], row.model[2:]} == {_SMALL, _LARGE}
+    }
+    return sides if len(sides) == 1 else set()
 
 
 _GROUPED = re.compile(r"^(.*)conv2\.weight$")
@@ -306,6 +326,9 @@ def compare_depths(
     """Say that one of two models has more blocks in a list, where all keys that differ
     are of those blocks.
     """
+    # Items that lack in the middle of a list are inputs, and no depth.
+    if is_left_out(message, shapes):
+        return
     here, there = _block_numbers(shapes), _block_numbers(message.missing)
     left_over = _block_numbers(message.unexpected)
     differing: dict[str, tuple[int, int]] = {}
@@ -497,8 +520,9 @@ def _takes_others(row: Mismatch) -> bool:
     """
     one, two = row.checkpoint, row.model
     is_alike = len(one) == len(two) > 2 and (one[0], *one[2:]) == (two[0], *two[2:])
-    is_convolution = row.name.endswith("weight") and (
-        len(one) > 3 or "conv" in row.name
+    # KPConv of point clouds calls them weights.
+    is_convolution = row.name.endswith(("weight", "weights")) and (
+        len(one) > 3 or "conv" in row.name.lower()
     )
     return is_alike and is_convolution and one[1] != two[1]
 

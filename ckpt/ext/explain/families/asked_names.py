@@ -5,7 +5,7 @@ it is, and which program writes it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import (
@@ -405,6 +405,45 @@ def _of_hook(name: str, case: Case) -> Iterator[Statement]:
     )
 
 
+def _nearest_text(name: str, names: Collection[str]) -> str:
+    """Say which name of a file comes nearest to one that was asked for, with more words
+    between its own, or return an empty text.
+    """
+    words = name.split(".")
+    if len(words) < _LEAST_WORDS:
+        return ""
+    near = [
+        other
+        for other in names
+        if other != name and _is_within(words, other.split("."))
+    ]
+    if not near:
+        return ""
+    # A norm stands behind its layer, and has a weight too.
+    nearest = min(near, key=lambda other: (bool(_OF_NORM.search(other)), len(other)))
+    more = (
+        " It is of a layer of OpenMMLab (ConvModule, with conv and bn inside of it), "
+        "and a program that reads by the names of torchvision does not find it: give "
+        "the file as a checkpoint of its own library (load_from, or init_cfg with "
+        f"type=Pretrained and the prefix {show(nearest.partition('.')[0], 40)}.)."
+        if nearest.endswith(".conv.weight")
+        and f"{nearest.removesuffix('.conv.weight')}.bn.weight" in names
+        else ""
+    )
+    return f" The nearest name there is {show(nearest, 100)}.{more}"
+
+
+_OF_NORM = re.compile(r"\.\w{0,40}(?:bn|norm)\w{0,40}\.")
+_LEAST_WORDS = 2
+"""Words of a name that is looked for with others between them: a layer and a value."""
+
+
+def _is_within(words: Sequence[str], others: Sequence[str]) -> bool:
+    """Tell whether all words stand among others in their order, the last one last."""
+    rest = iter(others)
+    return words[-1] == others[-1] and all(word in rest for word in words)
+
+
 def of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
     """Say which keys the file has at its root, and where its weights are."""
     keys = root_keys(case)
@@ -465,6 +504,7 @@ def of_keys(name: str, case: Case, *, has_places: bool) -> Iterator[Statement]:
             begins = (
                 f", and their names begin with {shown}. Are they of the model that the "
                 "program builds?"
+                f"{_nearest_text(name, case.survey.candidates[0].names())}"
             )
         held = and_more([show(model, 80) for model in models], 3)
         wrapped = len(models) == 1 and wrapped_names(case.survey.candidates[0].names())
@@ -555,6 +595,9 @@ _WANTED = {
     "params_ema": "weights of BasicSR",
     "train_args": "a checkpoint of ultralytics",
     "network_weights": "a checkpoint of nnU-Net 2",
+    "trainer_name": "a checkpoint of nnU-Net 2",
+    "init_args": "a checkpoint of nnU-Net 2",
+    "inference_allowed_mirroring_axes": "a checkpoint of nnU-Net 2",
     "pytorch-lightning_version": "a checkpoint of Lightning",
     "blobs": "weights of Detectron, by the names of Caffe2",
     "__version__": "a model of sentence-transformers before 2 (in its config.json)",
@@ -586,6 +629,8 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
         text += "." if wanted is None else ", which the program does not take as it is."
     if wanted is not None or origin is not None:
         yield Statement(text)
+    if wanted is not None and "nnU-Net 2" in wanted and origin is None:
+        yield from _of_plans(name, case)
     if name == "network_weights" and origin is not None and "nnU-Net 1" in origin:
         yield Statement(
             "nnU-Net 2 names the layers of its networks otherwise, and has no loader "
@@ -628,6 +673,31 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
             "is of a detector: take the file of a trained detector, or give this one "
             "as the weights that a training begins with."
         )
+
+
+_OF_PLANS = ("network_weights", "trainer_name", "init_args")
+
+
+def _of_plans(name: str, case: Case) -> Iterator[Statement]:
+    """Say what nnU-Net 2 keeps beside the weights, and print the line that puts a bare
+    state dict among it.
+    """
+    load = case.survey.load
+    if load.expression is None or len(case.survey.candidates) != 1:
+        return
+    dimensions = max((len(row.tensor.shape) for row in case.survey.tensors), default=0)
+    configuration = "2d" if dimensions == 4 else "3d_fullres"
+    yield Statement(
+        f"nnU-Net 2 writes {and_more(list(_OF_PLANS), 3)} into the checkpoint of each "
+        "fold, and predicts from these alone: this file was taken out of one, or is of "
+        "another program. The plans.json beside it must be that of its training. With "
+        f"the names that the program asks for, where its trainer was nnUNetTrainer and "
+        f"its configuration {configuration} (else put in those):",
+        (),
+        f'torch.save({{"network_weights": {load.expression}, "trainer_name": '
+        f'"nnUNetTrainer", "init_args": {{"configuration": "{configuration}"}}, '
+        '"inference_allowed_mirroring_axes": None}, "checkpoint_final.nnunet.pth")',
+    )
 
 
 _ZERO = frozenset(("base_optimizer_state", "loss_scaler"))

@@ -488,7 +488,27 @@ def name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
         f"No tensor of this file has {show(name, 120)} in its name, with dots or "
         "underscores: the program looks for another architecture, or for the names of "
         f"another library. The names here are {and_more(names, 3)} and so on."
+        f"{_shorter_text(name, case)}"
     )
+
+
+def _shorter_text(name: str, case: Case) -> str:
+    """Say that a file has a name which is a word shorter than the one that is asked
+    for, or return an empty text.
+    """
+    words = name.split(".")
+    held = {entry.name for entry in case.survey.tensors}
+    for number in range(1, len(words) - 1):
+        shorter = ".".join([*words[:number], *words[number + 1 :]])
+        if shorter in held:
+            return (
+                f" {show(shorter, 120)} is one of them: the layer here has its value "
+                f"without {show(words[number], 40)} in between, as another version of "
+                "the library builds it. Take the version of the run that saved (for "
+                "torch_geometric: the layers of before 2.0 have weight where later "
+                "ones have lin.weight), for the shapes may differ too."
+            )
+    return ""
 
 
 _MOST_OF_A_PART = 16

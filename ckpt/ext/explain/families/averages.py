@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement, command_statements, is_one_set
+from ckpt.ext.explain.origins import config_of
 from ckpt.model.text import and_more, counted_noun, show
 
 AVERAGES = re.compile(r"(?i)(?:^|[_. -])ema(?:[_. -]|$)")
@@ -42,6 +43,42 @@ def of_no_averages(case: Case) -> Iterator[Statement]:
         "Averages that a run kept in memory alone, or in a file of their own, are not "
         "here: a run that goes on from this file begins them anew from the weights."
     )
+
+
+_OF_EMA_MODEL = ("decay", "optimization_step", "update_after_step")
+"""Settings that the averages of diffusers (EMAModel) write into their config.json."""
+
+
+def has_name_of_averages(path: str) -> bool:
+    """Tell whether a file or a folder is called one of averages."""
+    return AVERAGES.search(os.path.basename(path.rstrip("/"))) is not None
+
+
+def of_named_averages(case: Case) -> Iterator[Statement]:
+    """Say that the name of a file, or the config.json beside it, tells that it holds
+    averages.
+    """
+    config = config_of(case.survey)
+    settings = [
+        f"{key} {value:,}"
+        for key in _OF_EMA_MODEL
+        if isinstance(value := config.get(key), (int, float))
+    ]
+    is_written = len(settings) == len(_OF_EMA_MODEL)
+    own = os.path.basename(case.survey.path.rstrip("/"))
+    signs = []
+    if AVERAGES.search(own):
+        signs.append(f"its name ({show(own, 80)})")
+    if is_written:
+        signs.append(
+            f"its config.json ({and_more(settings, 3)}: EMAModel of diffusers wrote it)"
+        )
+    if signs and is_one_set(case.survey):
+        yield Statement(
+            f"By {' and '.join(signs)} this has the running averages (EMA) of the "
+            "weights: they are for samples and evaluation. A training goes on from the "
+            "weights themselves and the state of its optimizer."
+        )
 
 
 def _one_set_text(case: Case) -> str:

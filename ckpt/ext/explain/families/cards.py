@@ -88,9 +88,19 @@ def _settings_statements(case: Case) -> Iterator[Statement]:
 # --- the state of a run ---------------------------------------------------------------
 
 
+_PREDICTS = re.compile(r"(?i)\b(?:inference|predict\w{0,4}|deploy\w{0,4}|evaluat\w*)\b")
+
+
 def of_state(text: str, case: Case) -> Iterator[Statement]:
     """Say whether a file has what a run needs to go on."""
-    del text
+    if _PREDICTS.search(text) is not None and case.optimizers:
+        yield Statement(
+            "No prediction needs an optimizer or a schedule: a program that only uses "
+            "the model takes the weights alone."
+        )
+        yield from command_statements(
+            "In a file without the rest:", case.plan(("slim",))
+        )
     told = []
     # A GAN saves two optimizers, and one of them may have lost its state.
     for section in case.optimizers:

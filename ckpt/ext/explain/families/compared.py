@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from ckpt.commands.diff.diff import DiffReport
 from ckpt.evidence.loading import load_of
 from ckpt.ext.explain.case import Statement, finding_statements
+from ckpt.ext.explain.families.averages import has_name_of_averages
+from ckpt.ext.explain.families.content import ended_statements
 from ckpt.ext.explain.parted import number_text
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 from ckpt.tree.find import children_of
@@ -31,15 +33,28 @@ _WORDS = {
 """The status of a tensor in a comparison -> what is said of so many."""
 
 
+_OF_A_RUN = re.compile(
+    r"(?i)\b(?:resum|continu)\w{0,4}\b|\btrain\w{0,4} further\b|续训"
+)
+_NOTHING_TRAINED = (
+    "If one of them should be trained further than the other, nothing was: the run "
+    "saved what it had loaded. The usual reasons are a schedule at its end, whose rate "
+    "is 0, a run whose number of epochs was reached, and weights that are loaded again "
+    "before each save."
+)
+
+
 def asks_to_compare(text: str) -> bool:
     """Tell whether a question about two files is about nothing but how they differ."""
     return _COMPARES.search(text) is not None
 
 
 def compared_statements(
-    report: DiffReport, first: str, second: str
+    report: DiffReport, first: str, second: str, text: str = ""
 ) -> Iterator[Statement]:
-    """Say how two files differ, and print the command that lists it."""
+    """Say how two files differ, and print the command that lists it. `text` is the
+    question.
+    """
     counts: Counter[str] = Counter(row.status for row in report.rows)
     told = [
         f"{count:,} {_WORDS[status]}"
@@ -66,6 +81,9 @@ def compared_statements(
     elif not changed and len(same) == len(report.rows):
         yield Statement("So both files hold the same model.")
         yield from _at_other_places(report, first, second)
+        if _OF_A_RUN.search(text):
+            yield Statement(_NOTHING_TRAINED)
+            yield from ended_statements(report.after.values)
     for status, path in (("removed", first), ("added", second)):
         names_alone = [row.name for row in report.rows if row.status == status]
         if names_alone:
@@ -81,16 +99,60 @@ def compared_statements(
     ]
     if values:
         yield Statement(f"Values that differ: {and_more(values, 6)}.")
+    yield from _more_of_one(report, first, second)
     # The command that is printed below lists the others.
     for part in report.not_compared[:1]:
         yield Statement(f"Not compared: {show(part, 200)}.")
     yield from finding_statements(report.findings)
+    named = [path for path in (first, second) if has_name_of_averages(path)]
+    if len(named) == 1 and len(same) < len(report.rows):
+        (path,) = named
+        other = second if path == first else first
+        yield Statement(
+            f"By its name {show(path, 80)} has the running averages (EMA) of the "
+            f"weights that {show(other, 80)} has: they follow these from step to step. "
+            f"For samples and evaluation take {show(path, 80)}. A training goes on "
+            f"from {show(other, 80)}."
+        )
     if None not in names:
         yield Statement(
             "All of it, with how far each differs:",
             (),
             f"ckpt diff {names[0]} {names[1]}",
         )
+
+
+_OF_OPTIMIZER = re.compile(r"(?i)optim|(?:^|_)opt(?:_|$)")
+
+
+def _more_of_one(report: DiffReport, first: str, second: str) -> Iterator[Statement]:
+    """Say which keys one of two files has at its root, and the other one has not."""
+    roots = [
+        [str(key) for key, _ in children_of(checkpoint.root)]
+        for checkpoint in (report.before, report.after)
+    ]
+    # Two lists of weights differ by their tensors, which have been told.
+    if not set(roots[0]).intersection(roots[1]):
+        return
+    for path, ours, theirs in (
+        (first, roots[0], roots[1]),
+        (second, roots[1], roots[0]),
+    ):
+        tensors = {row.name for row in report.rows}
+        more = [key for key in ours if key not in theirs and key not in tensors]
+        if not more:
+            continue
+        states = [key for key in more if _OF_OPTIMIZER.search(key)]
+        by, are = ("its name", "is") if len(states) == 1 else ("their names", "are")
+        said = (
+            f" By {by} {and_more([show(key, 40) for key in states], 3)} {are} the "
+            "state of an optimizer: a training goes on from that file, and a use of "
+            "the model needs none of it."
+            if states
+            else ""
+        )
+        shown = and_more([show(key, 40) for key in more], 8)
+        yield Statement(f"Beside that {show(path, 80)} has {shown}.{said}")
 
 
 def _at_other_places(

@@ -5,7 +5,7 @@ model, a checkpoint for its weights.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ckpt.ext.explain.case import (
     ONE_TENSOR,
@@ -18,6 +18,7 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
+from ckpt.model.checkpoint import Value
 from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.view import look
 
@@ -138,8 +139,42 @@ _ANEW = (
 )
 
 
+def ended_statements(values: Iterable[Value]) -> Iterator[Statement]:
+    """Say that an adapter of kohya's sd-scripts was saved at the end of its run, where
+    its metadata have it.
+    """
+    held = {
+        str(value.path[-1]): str(value.node)
+        for value in values
+        if value.path and str(value.path[-1]) in _OF_KOHYA
+    }
+    numbers = [held.get(key, "") for key in _OF_KOHYA[:2]]
+    # Metadata are texts, and None stands there as a word.
+    if not all(number.isdigit() and len(number) < 10 for number in numbers):
+        return
+    epoch, epochs = map(int, numbers)
+    if not 0 < epochs <= epoch:
+        return
+    schedule = held.get("ss_lr_scheduler", "")
+    said = f", with the schedule {show(schedule, 40)}" if schedule else ""
+    yield Statement(
+        f"This file is of the end of its run: ss_epoch is {epoch:,} of ss_num_epochs "
+        f"{epochs:,}{said}. A run that resumes from the state of its end takes up a "
+        "schedule that is at its end too, where a cosine or a linear one has the rate "
+        "0: it runs through its steps, learns nothing and saves what it loaded. To "
+        "train on, begin a new run with this file as its first weights (sd-scripts: "
+        "--network_weights, without --resume), or plan all epochs from the start and "
+        "resume from an earlier one."
+    )
+
+
+_OF_KOHYA = ("ss_epoch", "ss_num_epochs", "ss_lr_scheduler")
+"""Keys of the metadata of sd-scripts."""
+
+
 def of_finished(case: Case) -> Iterator[Statement]:
-    """Say that a file is of a run of ultralytics that has ended, where it is."""
+    """Say that a file is of a run that has ended, where it records that."""
+    yield from ended_statements(case.survey.checkpoint.values)
     if [node for name, node in case.finds_value(("epoch",)) if name == "epoch"] != [-1]:
         return
     has_none = "optimizer" in root_keys(case) and not case.optimizers

@@ -7,7 +7,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, be_verb, load_statements
+from ckpt.bytes.location import path_beside
+from ckpt.evidence.loading import path_subscripts, string_literal
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    be_verb,
+    command_statements,
+    load_statements,
+)
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -21,6 +29,12 @@ COPIED = re.compile(
     r"(?:,\s+an\s+exception\s+occurred\s?:\s+([^\n]{1,1000}))?"
 )
 """The words of load_state_dict for a tensor that it could not copy."""
+NO_TENSOR = re.compile(
+    r"[Ww]hile\s+copying\s+the\s+parameter\s+named\s+\"([^\s\"]{1,2000})\",\s+"
+    r"expected\s+torch\.Tensor\s+or\s+Tensor-like\s+object\s+from\s+checkpoint\s+"
+    r"but\s+received\s+<class\s+'([\w.<>]{1,400})'>"
+)
+"""The words of load_state_dict for a value that is no tensor."""
 _NO_GRADIENT = "can require gradients"
 _SHARED = "single memory location"
 _AROUND = " .,()'\""
@@ -31,6 +45,48 @@ _SHOWN = 3
 def names_of_copies(text: str) -> tuple[str, ...]:
     """The names that torch could not copy, each once."""
     return tuple(dict.fromkeys(found[1] for found in COPIED.finditer(text)))
+
+
+def names_without_tensors(text: str) -> tuple[str, ...]:
+    """The names whose values are no tensors, each once."""
+    return tuple(dict.fromkeys(found[1] for found in NO_TENSOR.finditer(text)))
+
+
+def of_no_tensors(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer values of a state dict that are no tensors, by the command that leaves
+    them out.
+    """
+    found = NO_TENSOR.search(message.text)
+    if found is None:
+        return
+    one = len(message.names) == 1
+    shown = and_more([show(name, 80) for name in message.names], _SHOWN)
+    yield Statement(
+        f"{shown} {'is no tensor' if one else 'are no tensors'} but of "
+        f"{show(found[2], 100)}: the run saved {'it' if one else 'them'} among its "
+        "weights, and load_state_dict takes tensors alone. The program that saved "
+        f"takes {'it' if one else 'them'} out of the dict before its load, or builds "
+        f"{'it' if one else 'them'} from the data again."
+    )
+    sections = case.survey.candidates
+    steps = path_subscripts(sections[0].path) if len(sections) == 1 else None
+    to = path_beside(case.survey.path, ".plain", (".pth",), other=False)
+    if to is None or steps is None:
+        return
+    way = case.plan(("convert", "--plain", "-o", to))
+    if way.command is None:
+        return
+    yield from command_statements(
+        "This writes a file that loads without that class:", way
+    )
+    yield Statement(
+        "Of it the tensors alone load so, and strict=False keeps what the model itself "
+        "has at the other names:",
+        (),
+        f'state = torch.load({string_literal(to)}, map_location="cpu"){steps}; '
+        "model.load_state_dict({name: value for name, value in state.items() if "
+        "torch.is_tensor(value)}, strict=False)",
+    )
 
 
 def of_copies(message: Message, case: Case) -> Iterator[Statement]:

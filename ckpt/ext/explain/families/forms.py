@@ -250,24 +250,27 @@ _NORMED = (
     ("weight_g", "weight_v"),
     ("parametrizations.weight.original0", "parametrizations.weight.original1"),
 )
+_NORMED_BY_OTHERS = ("_g", "_v")
+"""The ends that weight norm gives a parameter of any name, as of a recurrent layer."""
 
 
 def _weight_norm(missing: Sequence[str], here: Sequence[str]) -> Form | None:
     """Layers with weight norm on one side, and plain ones on the other."""
     for names, others, is_saved in ((here, missing, True), (missing, here, False)):
         given, plain = set(names), set(others)
-        for pair in _NORMED:
+        for pair in (*_NORMED, _NORMED_BY_OTHERS):
+            whole = "" if pair == _NORMED_BY_OTHERS else "weight"
             layers = [
                 name.removesuffix(pair[0])
                 for name in names
                 if name.endswith(pair[0])
                 and name.removesuffix(pair[0]) + pair[1] in given
-                and f"{name.removesuffix(pair[0])}weight" in plain
+                and name.removesuffix(pair[0]) + whole in plain
             ]
             if not layers:
                 continue
             normed = frozenset(f"{layer}{part}" for layer in layers for part in pair)
-            weights = frozenset(f"{layer}weight" for layer in layers)
+            weights = frozenset(f"{layer}{whole}" for layer in layers)
             shown = show(layers[0] + pair[0], 100)
             count = counted_noun(len(layers), "layer")
             if is_saved:
@@ -281,7 +284,8 @@ def _weight_norm(missing: Sequence[str], here: Sequence[str]) -> Form | None:
             text = (
                 f"The model has weight norm in {count} ({shown}), and the file has "
                 "plain weights there: it was saved after remove_weight_norm, as for "
-                "inference. Call remove_weight_norm on the model before the load."
+                "inference, or without it. Call remove_weight_norm on the model before "
+                "the load, or build it without (an option such as no_weight_norm)."
             )
             return Form(normed, weights, text)
     return None

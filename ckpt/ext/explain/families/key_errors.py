@@ -66,6 +66,7 @@ from ckpt.ext.explain.families.frames import (
 )
 from ckpt.ext.explain.families.given import of_message_hub
 from ckpt.ext.explain.families.graphs import of_graph_layer
+from ckpt.ext.explain.families.joined import of_joined_layer, of_layer_without_part
 from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.libraries import of_gguf_name
 from ckpt.ext.explain.families.loras import of_cut_name, of_older_names
@@ -363,6 +364,8 @@ _WITHOUT_PLACES: tuple[_Step, ...] = (
     of_plain_weight,
     _then_load(of_part_of_diffusion),
     of_beginning,
+    of_joined_layer,
+    of_layer_without_part,
 )
 """The steps after these for a name that has no place."""
 

@@ -72,6 +72,7 @@ from ckpt.ext.explain.families.leftovers import (
     variant_of_file,
 )
 from ckpt.ext.explain.families.libraries import none_has_place
+from ckpt.ext.explain.families.loras import parts_of_adapter
 from ckpt.ext.explain.families.name_rules import (
     LEAST_TAKEN,
     are_beginnings,
@@ -1236,6 +1237,11 @@ class KeyLists:
         # A model with fewer blocks loads so, and is another one.
         is_complete = is_complete and not is_deeper
         # Without a trained scale the model would load, and give other results.
+        parts = None if self.absent else parts_of_adapter(self.rest)
+        if parts is not None:
+            yield parts
+            self.is_told = True
+            return
         scales = [] if self.missing else trained_scales(self.rest, self.shapes)
         needed = trained_scales_statement(scales, self.case) if scales else None
         if needed is not None:
@@ -1305,10 +1311,8 @@ class KeyLists:
             and len(self.survey.candidates) == 1
         ):
             yield Statement(
-                (
-                    "The message names no missing key, so the model gets all that it "
-                    "asks for. strict=False leaves these out, and nothing else:"
-                ),
+                "The message names no missing key, so the model gets all that it asks "
+                "for. strict=False leaves these out, and nothing else:",
                 (),
                 f"model.load_state_dict({load}, strict=False)",
             )

@@ -30,7 +30,14 @@ from ckpt.ext.explain.families.classes import (
     of_another_class,
     task_of,
 )
-from ckpt.ext.explain.families.copies import COPIED, names_of_copies, of_copies
+from ckpt.ext.explain.families.copies import (
+    COPIED,
+    NO_TENSOR,
+    names_of_copies,
+    names_without_tensors,
+    of_copies,
+    of_no_tensors,
+)
 from ckpt.ext.explain.families.fairseq import NOT_BUILT, of_architecture
 from ckpt.ext.explain.families.forms import find_forms
 from ckpt.ext.explain.families.key_lists import KeyLists
@@ -80,6 +87,10 @@ def _take_keys(message: Message, text: str, start: int) -> Message:
     if copied is not None and not (found.missing or found.unexpected):
         message = message._replace(text=" ".join(copied[0].split())[:LONGEST_LINE])
         names = names_of_copies(text[begin:])[:MOST_NAMES]
+    bare = NO_TENSOR.search(text, begin)
+    if bare is not None and not (found.missing or found.unexpected):
+        message = message._replace(text=" ".join(bare[0].split())[:LONGEST_LINE])
+        names = names_without_tensors(text[begin:])[:MOST_NAMES]
     # torch names the statistics of a norm in lines of their own.
     tracked = TRACKED.search(text, begin)
     if tracked is not None:
@@ -132,7 +143,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     # Lines of detectron2 may compare two layers whose names only end alike.
     names = {name: () for part in case.survey.candidates for name in part.names()}
     # The names of a copy that failed are no pairs.
-    is_copy = COPIED.search(message.text) is not None
+    is_copy = any(row.search(message.text) for row in (COPIED, NO_TENSOR))
     is_other = is_copy or TRACKED.search(message.text) is not None
     compared = [] if is_other else list(ends_statement(message, names))
     if compared and not (message.missing or message.mismatched):
@@ -315,6 +326,9 @@ def _unnamed_statements(message: Message, case: Case) -> Iterator[Statement]:
         return
     if COPIED.search(message.text):
         yield from of_copies(message, case)
+        return
+    if NO_TENSOR.search(message.text):
+        yield from of_no_tensors(message, case)
         return
     not_built = NOT_BUILT.search(message.text)
     if not_built is not None:

@@ -161,15 +161,41 @@ def own_parts_statement(words: Sequence[str]) -> Statement:
         f"They are {'a whole module' if one else 'whole modules'} of the program that "
         f"saved ({shown}), and this model was built without {'it' if one else 'them'}. "
         "A model that is only used may do without; a training that goes on wants the "
-        "options with which it began."
+        "options, and the version of the program, with which it began."
     )
 
 
 # --- a size that differs --------------------------------------------------------------
 
 
+_OF_BODIES = re.compile(r"(?:^|[._])(?:betas|shapedirs|shape_dirs)$")
+"""Tensors of a layer of SMPL or MANO, which have a place for each coefficient."""
+
+
+def _body_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say that a body model was read from another file of it, or return None."""
+    if not rows or not all(_OF_BODIES.search(row.name) for row in rows):
+        return None
+    pairs = {(row.checkpoint[-1], row.model[-1]) for row in rows if row.checkpoint}
+    if len(pairs) != 1:
+        return None
+    ((here, there),) = pairs
+    layer = show(rows[0].name.rpartition(".")[0], 80)
+    return Statement(
+        f"{layer} is a body model (SMPL, SMPL-X, MANO), with {here:,} coefficients of "
+        f"shape in the checkpoint and {there:,} in the model. They are read from the "
+        ".pkl or .npz of the body model, and no training changes them: files of SMPL "
+        "before 1.1.0 have 10, those of 1.1.0 have 300. Give the program the file of "
+        f"the run that saved, or cut its shapedirs to {here:,}."
+    )
+
+
 def one_size_statement(rows: Sequence[Mismatch]) -> Iterator[Statement]:
     """Say that one size alone differs in all shapes, where one does."""
+    body = _body_statement(rows)
+    if body is not None:
+        yield body
+        return
     sizes = {
         (ours, theirs)
         for row in rows
@@ -184,8 +210,9 @@ def one_size_statement(rows: Sequence[Mismatch]) -> Iterator[Statement]:
         ((here, there),) = sizes
         yield Statement(
             f"One size alone differs: {here:,} in the checkpoint and {there:,} in the "
-            "model. A setting of the program gives it, or its version: build the model "
-            "as the run that saved did, with its options and its version."
+            f"model.{_joined_text(rows, here, there)} A setting of the program gives "
+            "it, or its version: build the model as the run that saved did, with its "
+            "options and its version."
         )
         return
     listed = and_more(
@@ -195,12 +222,57 @@ def one_size_statement(rows: Sequence[Mismatch]) -> Iterator[Statement]:
         ],
         _SHOWN,
     )
-    grid = _grid_text(rows)
+    grid = _grid_text(rows) or _times_text(sizes)
     yield Statement(
         f"{len(sizes)} sizes differ: {listed}.{grid} Settings of the program give them "
         "(the size of its input, of its layers), or its version: build the model as "
         "the run that saved did."
     )
+
+
+_LEAST_JOINED = 3
+"""Vectors side by side. Twice a width is a wider layer as well."""
+
+
+def _joined_text(rows: Sequence[Mismatch], here: int, there: int) -> str:
+    """Say that a layer takes several vectors side by side on one side and one of them
+    on the other, or return an empty text.
+    """
+    more, less = max(here, there), min(here, there)
+    times, rest = divmod(more, max(less, 1))
+    inputs = [row for row in rows if len(row.checkpoint) > 1]
+    # Only what goes in differs: a wider layer gives more as well.
+    is_input = bool(inputs) and all(row.checkpoint[0] == row.model[0] for row in inputs)
+    if rest or times < _LEAST_JOINED or less < _LEAST_SIZE or not is_input:
+        return ""
+    side = "checkpoint" if here > there else "model"
+    layer = show(inputs[0].name.rpartition(".")[0], 80)
+    return (
+        f" {more:,} is {times:,} times {less:,}: in the {side} {layer} takes "
+        f"{times:,} vectors side by side (steps, frames, tokens, the parts of an "
+        "action), where the other one takes one."
+    )
+
+
+def _times_text(sizes: Collection[tuple[int, int]]) -> str:
+    """Say which of the sizes that differ is a multiple of another on both sides, or
+    return an empty text: one setting gives both.
+    """
+    for here, there in sorted(sizes):
+        if min(here, there) < _LEAST_SIZE:
+            continue
+        for more, others in sorted(sizes):
+            times, rest = divmod(more, here)
+            if times > 1 and not rest and others == times * there:
+                return (
+                    f" {more:,} is {times:,} times {here:,}, as {others:,} is of "
+                    f"{there:,}: one setting gives both."
+                )
+    return ""
+
+
+_LEAST_SIZE = 5
+"""A size that is no factor of another one by chance."""
 
 
 def _grid_text(rows: Sequence[Mismatch]) -> str:

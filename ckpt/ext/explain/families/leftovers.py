@@ -166,19 +166,69 @@ def variant_of_file(rest: Sequence[str], names: Collection[str]) -> Statement | 
         if block or "." not in name
     ]
     # A head more is an option, and no other way to compute.
-    if not inside or any(HEAD_WORDS.search(name) for name in rest):
+    if any(HEAD_WORDS.search(name) for name in rest):
+        return None
+    whole = shared_beginning(sorted(placed))
+    if whole and not any("." in name for name in rest):
+        return _beside_model(rest, whole)
+    # A wrapper around the model is no block of it.
+    around = {name.rpartition(".")[0] for name in rest}
+    if not _has_layers(rest) and all(whole.startswith(f"{row}.") for row in around):
+        return _own_values(rest)
+    if not inside:
         return None
     block = max(blocks, key=len)
+    # The key that is named has to be one of this block.
+    named = rest[blocks.index(block)] if block else inside[0]
     where = (
         f"in {show(block, 100)}, whose other layers have their place"
         if block
         else "at the root, where all else has its place"
     )
     return Statement(
-        f"{show(inside[0], 100)} lies {where}: the program that saved has it, and this "
+        f"{show(named, 100)} lies {where}: the program that saved has it, and this "
         "one does not. It is another version or variant of the program, or was built "
         "with other options. Take the one of the file: a model that computes without "
-        "layers that it was trained with gives other results."
+        "layers that it was trained with gives other results. Layers that the "
+        "training never used are no loss."
+    )
+
+
+_OF_LAYERS = frozenset(("weight", "bias", "running_mean", "running_var"))
+
+
+def _has_layers(names: Iterable[str]) -> bool:
+    """Tell whether one of the names is of a weight of a layer, by its last word."""
+    return any(name.rpartition(".")[2] in _OF_LAYERS for name in names)
+
+
+def _own_values(rest: Sequence[str]) -> Statement:
+    """Say that values of the model itself, which are of no layer, have no place."""
+    shown = and_more([show(name, 60) for name in rest], 4)
+    one = len(rest) == 1
+    return Statement(
+        f"{shown} {'is' if one else 'are'} of no layer: the model itself had "
+        f"{'it' if one else 'them'} when it was saved, as a table or a value that the "
+        "program registers (masses, frequencies, statistics, a scale), and all layers "
+        "have their place. The program here, or a library below it, is of another "
+        "version, which computes or keeps it otherwise, or was built without the "
+        "option. A table that it computes is no loss. A value that was trained is one: "
+        "for that take the version that saved."
+    )
+
+
+def _beside_model(rest: Sequence[str], beginning: str) -> Statement:
+    """Say that values without a place lie beside a model, in the module around it."""
+    shown = and_more([show(name, 60) for name in rest], 4)
+    one = len(rest) == 1
+    return Statement(
+        f"{shown} {'lies' if one else 'lie'} beside the model, whose names all begin "
+        f"with {show(beginning, 60)}: the module around it, that of the training, had "
+        f"{'it' if one else 'them'} when it was saved, and did not yet when it was "
+        "loaded. Such a one is registered by a step of the training (in setup or at "
+        "the start of fit, from its data) or by an option, so an evaluation loads "
+        "before it is there. The model itself gets all of its weights. What the module "
+        "computes from these values wants them registered before the load."
     )
 
 

@@ -5,7 +5,7 @@ and whole models in the place of an adapter.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.family import Family, answer_from_statements
@@ -124,13 +124,55 @@ _MADE_OF = (
         re.compile(r"\.lora_mid\."),
         "lora_mid, the core of a convolution that LyCORIS has taken apart (LoCon with "
         "use_tucker)",
+        "algo=locon use_tucker=True of LyCORIS",
     ),
-    (re.compile(r"\.(?:hada_w|hada_t)"), "hada, the factors of a LoHa of LyCORIS"),
-    (re.compile(r"\.lokr_"), "lokr, the factors of a LoKr of LyCORIS"),
-    (re.compile(r"\.(?:oft_|boft_)"), "the rotations of an OFT"),
-    (re.compile(r"\.dora_scale$"), "dora_scale, the sizes of a DoRA"),
+    (
+        re.compile(r"\.(?:hada_w|hada_t)"),
+        "hada, the factors of a LoHa of LyCORIS",
+        "algo=loha of LyCORIS",
+    ),
+    (
+        re.compile(r"\.lokr_"),
+        "lokr, the factors of a LoKr of LyCORIS",
+        "algo=lokr of LyCORIS",
+    ),
+    (
+        re.compile(r"\.(?:oft_|boft_)"),
+        "the rotations of an OFT",
+        "networks.oft of sd-scripts, algo=diag-oft or boft of LyCORIS",
+    ),
+    (
+        re.compile(r"\.dora_scale$"),
+        "dora_scale, the sizes of a DoRA",
+        "dora_wd=True of LyCORIS",
+    ),
+    (
+        re.compile(r"\.lora_magnitude_vector(?:\.|$)"),
+        "lora_magnitude_vector, the sizes of a DoRA of PEFT",
+        "use_dora=True in its LoraConfig",
+    ),
 )
-"""Parts of adapters that simple loaders of LoRA do not know."""
+"""Parts of adapters that simple loaders of LoRA do not know: their names, what they
+are, and the setting of a training that has them.
+"""
+
+
+def parts_of_adapter(names: Sequence[str]) -> Statement | None:
+    """Say that keys without a place are parts of another kind of adapter than the one
+    that was built, or return None.
+    """
+    for pattern, what, setting in _MADE_OF:
+        if names and all(pattern.search(name) for name in names):
+            return Statement(
+                f"{counted_noun(len(names), 'key')} of this adapter "
+                f"{'is' if len(names) == 1 else 'are'} {what}, and the network that "
+                "the program built is a plain LoRA, which has none. Do not pass over "
+                "them with strict=False: without them each layer changes its base by "
+                "another amount. Build the network as the run that saved did "
+                f"({setting}); where the program has no such kind, it cannot go on "
+                "with this adapter, and can begin a new one."
+            )
+    return None
 
 
 def _answer_not_renamed(message: Message, case: Case) -> Iterator[Statement]:
@@ -139,7 +181,7 @@ def _answer_not_renamed(message: Message, case: Case) -> Iterator[Statement]:
     # An adapter may have several of these parts, and the first row is named.
     kinds = [
         (what, sum(bool(pattern.search(name)) for name in names))
-        for pattern, what in _MADE_OF
+        for pattern, what, _ in _MADE_OF
     ]
     held = [(what, count) for what, count in kinds if count]
     if held:

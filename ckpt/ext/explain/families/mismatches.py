@@ -22,6 +22,7 @@ from ckpt.ext.explain.families.computed import (
 )
 from ckpt.ext.explain.families.divided import is_empty, is_of_a_rank, shape_numel
 from ckpt.ext.explain.families.flat import flat_statement
+from ckpt.ext.explain.families.items import left_out_statement
 from ckpt.ext.explain.families.layers import (
     heads_statement,
     one_size_statement,
@@ -46,6 +47,7 @@ from ckpt.ext.explain.families.replaced import (
 )
 from ckpt.ext.explain.families.shape_reasons import (
     VOCABULARY,
+    is_fed_table,
     is_own_table,
     replaced_in,
     shape_reasons,
@@ -65,6 +67,7 @@ from ckpt.ext.explain.families.verdicts import (
     inputs_statement,
     longer_lists,
     variant_statement,
+    vocabularies_statement,
     vocabulary_statement,
 )
 from ckpt.ext.explain.message import Message, Mismatch
@@ -249,9 +252,9 @@ def _step_of_other_places(left: Sequence[Mismatch], asked: _Asked) -> _Told:
 def _step_of_sole_reasons(left: Sequence[Mismatch], asked: _Asked) -> _Told:
     """Give the reasons that explain all shapes at once."""
     message, case, shapes = asked
-    flat = flat_statement(left)
+    sole = (flat_statement(left), left_out_statement(message, shapes))
     told = [
-        *([] if flat is None else [flat]),
+        *(row for row in sole if row is not None),
         *taken_apart(left),
         *_of_quantizers(left, shapes),
         *merged_layers(message, shapes, case),
@@ -286,10 +289,16 @@ def _step_of_what_is_no_weight(left: Sequence[Mismatch], asked: _Asked) -> _Told
     left = [
         row for row in left if row.name not in buffers and row.name not in renumbered
     ]
+    hollow = [row for row in left if _holds_nothing(row)]
+    if hollow:
+        statements.append(_hollow_statement(hollow))
+        left = [row for row in left if row not in hollow]
     losses = [row for row in left if _OF_LOSS.match(row.name)]
     if losses:
-        statements.append(_loss_statement(losses))
         left = [row for row in left if row not in losses]
+        # A loss that counts the words or the classes of the model follows it.
+        if not _sizes_of(losses) <= _sizes_of(left):
+            statements.append(_loss_statement(losses))
     if not left:
         statements.append(load_into_statement(case.survey, "So all else loads:"))
     return _Told(statements, left, is_last=not left)
@@ -341,15 +350,18 @@ def _step_of_settings(left: Sequence[Mismatch], asked: _Asked) -> _Told:
     # A table whose name says vocabulary has its sentence in shape_reasons; the sizes
     # alone tell the others.
     is_named = any(VOCABULARY.search(row.name) for row in left)
-    words = None if is_named else vocabulary_statement(left)
+    words = None
+    if not is_named:
+        words = vocabulary_statement(left) or vocabularies_statement(left, shapes)
     is_whole = inputs is not None or words is not None
     heads = heads_statement(left, shapes)
     by_settings = [
         *([] if heads is None else [heads]),
         *settings_of(left, case),
     ]
+    named = _recorded_class(message, case)
     statements = [
-        *(row for row in (kernels, variant, inputs, words) if row is not None),
+        *(row for row in (named, kernels, variant, inputs, words) if row is not None),
         *([] if is_whole else shape_reasons(left, shapes, message, case)),
         *by_settings,
         *_recorded_settings(message, case),
@@ -395,7 +407,7 @@ def _is_worth_a_load(
     if not _is_enough(message, shapes):
         return False
     # A load of what fits would leave the whole table untrained.
-    if left and all(is_own_table(row) for row in left):
+    if left and all(is_own_table(row) or is_fed_table(row, shapes) for row in left):
         return False
     # img_in of Flux differs between its variants, and each is another model.
     if len(left) == 1 and left[0].name.endswith("img_in.weight"):
@@ -423,6 +435,55 @@ def _are_renumbered(message: Message, shapes: dict[str, tuple[int, ...]]) -> boo
     return bool(found.rules) and all(
         row.name in found.partners for row in message.mismatched
     )
+
+
+_OF_CACHE = re.compile(
+    r"(?:^|\.)(?:paddings?\.\d{1,3}\.|cache\.|\w{0,40}_cache\.)?pad$"
+)
+"""The buffers of convolutions that keep the end of the last block of a sound."""
+
+
+def _holds_nothing(row: Mismatch) -> bool:
+    """Tell whether a tensor is a buffer for the samples of a batch, which holds no
+    trained values, or none at all.
+    """
+    # Of one side alone it would be a weight that was emptied.
+    is_empty_here = 0 in row.checkpoint and 0 in row.model
+    is_batched = (
+        _OF_CACHE.search(row.name) is not None
+        and row.checkpoint[1:] == row.model[1:]
+        and row.checkpoint != row.model
+    )
+    return is_empty_here or is_batched
+
+
+def _hollow_statement(rows: Sequence[Mismatch]) -> Statement:
+    """Say that tensors of other shapes hold no trained values."""
+    one = len(rows) == 1
+    name = show(rows[0].name, 80)
+    nothing = all(0 in row.checkpoint for row in rows)
+    what = "the end of the last block, and no weights"
+    if nothing:
+        what = "no element at all"
+    return Statement(
+        f"{name} {'holds' if one else 'and its kin hold'} {what}: a buffer whose first "
+        "size is the batch that went through the model when it was saved, as in "
+        f"convolutions that keep a cache ({list(rows[0].checkpoint)} in the checkpoint "
+        f"and {list(rows[0].model)} in the model). Nothing that was trained is in it, "
+        "and a program that runs a batch of its own builds it anew. A version that "
+        "keeps these out of the state dict, or another batch size, makes the "
+        "difference."
+    )
+
+
+def _sizes_of(rows: Sequence[Mismatch]) -> set[tuple[int, int]]:
+    """The sizes that differ, each in the checkpoint and in the model."""
+    return {
+        pair
+        for row in rows
+        for pair in zip(row.checkpoint, row.model, strict=False)
+        if pair[0] != pair[1]
+    }
 
 
 _OF_LOSS = re.compile(
@@ -475,6 +536,39 @@ def _recorded_settings(message: Message, case: Case) -> Iterator[Statement]:
             f"checkpoint, at {and_more(places, 3)}: build the model from them, with a "
             "version of its code that knows them."
         )
+
+
+_CLASS = re.compile(r"loading state_dict for (\w{3,80})")
+_NAMES = ("model_name", "model_type", "model_class", "arch", "architecture", "network")
+_LEAST_SHARED = 3
+
+
+def _recorded_class(message: Message, case: Case) -> Statement | None:
+    """Say that a file records another class than the one that was built, where both
+    begin alike, or return None: TextCNN and TextRCNN.
+    """
+    found = _CLASS.search(message.text)
+    if found is None:
+        return None
+    built = found[1]
+    for name, node in case.finds_value(_NAMES):
+        if not isinstance(node, str) or not node.isidentifier() or node == built:
+            continue
+        # A type of transformers and a function of timm are no classes, by their small
+        # letters: bert is the type of BertModel.
+        if node == node.lower():
+            continue
+        one, two = node.lower(), built.lower()
+        if one.startswith(two) or two.startswith(one):
+            continue
+        if one[:_LEAST_SHARED] != two[:_LEAST_SHARED]:
+            continue
+        return Statement(
+            f"This file records {show(name, 60)} = {show(node, 60)}, and the program "
+            f"built {show(built, 60)}: give it the name of the model in the file, or "
+            f"take a file of {show(built, 60)}."
+        )
+    return None
 
 
 _VARIANTS = ("version", "variant", "arch", "model_name", "model_size", "model_type")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.case import Case, Statement, root_keys
 from ckpt.model.text import and_more, show
 
 _OF_NORMALIZER = re.compile(
@@ -49,11 +49,54 @@ def normalizers_of(case: Case) -> dict[str, list[str]]:
     }
 
 
+_LOOSE = re.compile(
+    r"(?i)^(?:\w{1,20}_)?(?:mean|std|var|norm|rms|running_mean_std|normali[sz]er|scaler"
+    r"|data_?stats|norm_?stats|dataset_?stats)(?:_\w{1,20})?$"
+)
+"""Keys at the root of a file for statistics of its inputs."""
+
+
+def _loose_at_root(case: Case) -> list[str]:
+    """The keys beside the weights of a file that are statistics by their names."""
+    taken = {str(part.path[0]) for part in case.survey.sections if part.path}
+    # At the root of a state dict each key is a tensor, and a norm is a layer there.
+    if not taken:
+        return []
+    return [
+        key
+        for key in root_keys(case)
+        if _LOOSE.search(key) and (key not in taken or not _is_network(key, case))
+    ]
+
+
+def _is_network(key: str, case: Case) -> bool:
+    """Tell whether a part of a file has the weights of layers."""
+    return any(
+        name == "weight" or name.endswith(".weight")
+        for part in case.survey.sections
+        if part.path and str(part.path[0]) == key
+        for name in part.names()
+    )
+
+
 def of_normalizers(case: Case) -> Iterator[Statement]:
     """Say that a file has the statistics of its inputs, which a run that goes on needs,
     and whether it has their count.
     """
     found = normalizers_of(case)
+    loose = [] if found else _loose_at_root(case)
+    if loose:
+        shown = [show(key, 60) for key in loose]
+        stand = "stands" if len(loose) == 1 else "stand"
+        names = "its name" if len(loose) == 1 else "their names"
+        lines = and_more([f'checkpoint["{key}"]' for key in shown], 4)
+        yield Statement(
+            f"{and_more(shown, 6)} {stand} beside the weights: by {names} the "
+            "statistics by which the run scaled what the model gets (observations, "
+            "goals, features). A program that loads the weights alone scales its "
+            "inputs otherwise, or not at all, and its results are those of an "
+            f"untrained model. Give its normalizer these too ({lines})."
+        )
     if not found:
         return
     places = list(found)

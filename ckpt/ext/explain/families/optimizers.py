@@ -20,6 +20,7 @@ from ckpt.ext.explain.case import (
     finding_statements,
     looked_at,
 )
+from ckpt.ext.explain.families.copied import is_copying, of_copied_sizes
 from ckpt.ext.explain.families.distributed import ways_to_other_ranks
 from ckpt.ext.explain.families.flat import flat_state_statement, part_ratio
 from ckpt.ext.explain.family import Family, answer_from_statements
@@ -151,6 +152,9 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
     if ordered:
         return Answer(path, tuple(finding_statements(ordered)))
     sizes = _SIZES.search(message.text)
+    if sizes is not None and message.names and case.survey.candidates:
+        rows = list(of_copied_sizes(case, (int(sizes[1]), int(sizes[2]))))
+        return Answer(path, tuple(rows))
     # Any sum of two tensors may raise this, so without an optimizer it says nothing.
     if sizes is None or not case.optimizers:
         return looked_at(case)
@@ -179,6 +183,11 @@ def _answer_tensor_sizes(message: Message, case: Case) -> Answer:
         )
     )
     return Answer(path, tuple(rows))
+
+
+def _take_copy(message: Message, text: str, start: int) -> Message:
+    """The message, with a name where a program copies tensors by their names."""
+    return message._replace(names=("copy_",) if is_copying(text, start) else ())
 
 
 def _of_zero(case: Case, pair: tuple[int, int]) -> Iterator[Statement]:
@@ -433,6 +442,7 @@ FAMILIES = (
             ),
         ),
         _answer_tensor_sizes,
+        _take_copy,
         needs_open=True,
     ),
     Family(

@@ -796,3 +796,39 @@ def _answer_other_path(path: str, shown: str, case: Case) -> Iterator[Statement]
     if AVERAGES.search(os.path.basename(path)):
         yield from of_no_averages(case)
     yield from _damage_statements(case)
+
+
+_LONGEST_POINTER = 1_000
+"""Bytes of a text that names a file, and holds no more."""
+_NAME = re.compile(r"[\w][\w.=-]{0,200}")
+
+
+def of_pointer(path: str) -> Statement | None:
+    """Say that a text file is no checkpoint, and names one that lies beside it, or
+    return None: last_checkpoint of detectron2, latest of DeepSpeed.
+    """
+    if not path or is_url(path):
+        return None
+    try:
+        if os.path.getsize(path) > _LONGEST_POINTER or not os.path.isfile(path):
+            return None
+        data = read_file(locate(path), Limits(), "the text file")
+        text = data.decode().strip()
+    except (CkptError, OSError, UnicodeDecodeError):
+        return None
+    name = os.path.basename(text)
+    # One word alone may name a file. Anything else is a text of its own.
+    if not _NAME.fullmatch(name) or "\n" in text:
+        return None
+    beside = os.path.join(os.path.dirname(path), name)
+    if not os.path.exists(beside) or os.path.samefile(beside, path):
+        return None
+    words = pasted_path(beside)
+    return Statement(
+        f"This is a text file, and no checkpoint: it holds the name {show(name, 80)}, "
+        "which tells a program that resumes what its last save is (last_checkpoint of "
+        "detectron2 and fastreid, latest of DeepSpeed). torch.load takes the file that "
+        "it names:",
+        (),
+        None if words is None else f"ckpt inspect {words}",
+    )

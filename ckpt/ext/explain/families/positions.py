@@ -24,6 +24,55 @@ to another one.
 """
 
 
+_OFFSETS = re.compile(r"(?:^|[._])attention_biases$")
+"""The table of LeViT, TinyViT and their kin, with a column for each distance between
+two places of a window, in rows and columns.
+"""
+
+
+def offsets_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say which windows the biases of attention are of that have a column for each
+    distance, or return None.
+    """
+    tables = [row for row in rows if _OFFSETS.search(row.name)]
+    sides: set[tuple[int, int]] = set()
+    for row in tables:
+        if len(row.checkpoint) != 2 or row.checkpoint[:1] != row.model[:1]:
+            return None
+        here, there = isqrt(row.checkpoint[1]), isqrt(row.model[1])
+        if (here**2, there**2) != (row.checkpoint[1], row.model[1]):
+            return None
+        sides.add((here, there))
+    if not sides:
+        return None
+    listed = [
+        f"{here} x {here} places in the checkpoint and {there} x {there} in the model"
+        for here, there in sorted(sides)
+    ]
+    return Statement(
+        "The biases of attention have a number for each distance in a window: of "
+        f"{and_more(listed, 3)}. The window follows from the size of the image (or is "
+        "an option, window_sizes), so the model was built for another one. Build it "
+        "for that of the checkpoint, or interpolate the biases of each head as a "
+        "picture of that many places, as the code of TinyViT for fine-tuning at "
+        "another size does. A load of what fits leaves them untrained."
+    )
+
+
+OFFSETS_LINE = (
+    "state.update((name, torch.nn.functional.interpolate(state[name].reshape(1, "
+    "len(value), *[round(state[name].shape[1] ** 0.5)] * 2), "
+    '[round(value.shape[1] ** 0.5)] * 2, mode="bicubic").flatten(2)[0]) for name, '
+    'value in model.state_dict().items() if name.endswith("attention_biases"))'
+)
+"""The line that interpolates the biases of a state dict to the windows of a model."""
+
+
+def is_of_offsets(row: Mismatch) -> bool:
+    """Tell whether a tensor is a table of biases for the distances in a window."""
+    return _OFFSETS.search(row.name) is not None
+
+
 def bias_statement(rows: Sequence[Mismatch]) -> Statement | None:
     """Say which windows the tables of relative positions are of, or return None."""
     tables = [row for row in rows if BIAS_TABLE.search(row.name)]
@@ -198,6 +247,9 @@ def positions_statement(
     extra = _tokens_statement(row, message)
     if extra is not None:
         return extra
+    few = _few_statement(row)
+    if few is not None:
+        return few
     counts = " and ".join(
         f"{_positions_text(shape)} in the {side}"
         for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
@@ -206,6 +258,31 @@ def positions_statement(
         f"Position embeddings differ: {counts}.{_image_text(row, shapes)} Build the "
         "model with the image size, or the greatest length, of the checkpoint, or "
         "interpolate them. A load of what fits leaves them untrained."
+    )
+
+
+_FEW = 8
+"""Positions more that are tokens of their own, and no longer text or larger picture."""
+_A_LENGTH = 16
+"""A greatest length is a multiple of it, as a rule, or one or two more than one."""
+
+
+def _few_statement(row: Mismatch) -> Statement | None:
+    """Say that positions differ by a few that are of no picture and no length, or
+    return None: tokens of conditions, steps or registers.
+    """
+    here, there = _count_positions(row.checkpoint), _count_positions(row.model)
+    is_round = any(count % _A_LENGTH in (0, 1) for count in (here, there))
+    has_grid = any(_grid_side(shape) for shape in (row.checkpoint, row.model))
+    if abs(here - there) > _FEW or is_round or has_grid:
+        return None
+    return Statement(
+        f"{show(row.name, 100)} has {here:,} positions in the checkpoint and "
+        f"{there:,} in the model, {abs(here - there):,} apart. So few are no other "
+        "length and no other picture, most likely: the program puts other tokens into "
+        "the sequence (conditions, goals, time, memory), by its version or its "
+        "options. Take the file of this version, or the version of the file, and do "
+        "not interpolate: each place has a meaning of its own."
     )
 
 

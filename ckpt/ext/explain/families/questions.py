@@ -106,10 +106,23 @@ def is_question(text: str) -> bool:
         or asks_of_classes(text)
         or _MORE_EPOCHS.search(text) is not None
         or asks_of_use(text)
-        or (_RESULTS.search(text) is not None and _LOADED.search(text) is not None)
+        or _complains(text)
         or (_RATE.search(text) is not None and _RESUMES.search(text) is not None)
         or (_OF_FORMATS.search(text) is not None and _ASKS_HOW.search(text) is not None)
     )
+
+
+def _complains(text: str) -> bool:
+    """Tell whether a text says that a model is worse, or does nothing, after a load."""
+    # Words of a model that fails are said of one that was loaded.
+    if _FAILS.search(text) is not None:
+        return _LOADED.search(text) is not None or len(text) <= _SHORT
+    is_worse = _RESULTS.search(text) or _LOW.search(text)
+    return is_worse is not None and _LOADED.search(text) is not None
+
+
+_SHORT = 300
+"""Letters of a text that is a complaint about a file, and no story around one."""
 
 
 def of_questions(text: str, case: Case) -> Iterator[Statement]:
@@ -124,7 +137,14 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     if asks_of_nan and case.not_finite:
         yield from not_finite_statements(case)
         return
-    rows = list(of_topics(text, case, first=True))
+    rows = []
+    # `best` and `last` in a story of two results ask for neither.
+    is_measured = _DIFFERS.search(text) or _LOW.search(text)
+    if is_measured is not None and _LOADED.search(text) is not None:
+        rows = list(_of_results(text, case))
+    if _IDENTICAL.search(text) is not None and _RESUMES.search(text) is not None:
+        rows = rows or list(of_finished(case))
+    rows = rows or list(of_topics(text, case, first=True))
     rows = rows or list(_of_formats(text, case)) or list(of_merging(text, case))
     if not rows and _MINUS_ONE.search(text) is not None:
         rows = list(of_finished(case))
@@ -367,6 +387,52 @@ def _of_trainer(case: Case) -> Iterator[Statement]:
         )
 
 
+_FAILS = re.compile(
+    r"(?i)\b(?:none|no) of (?:the |my |these )?\w+ (?:can|could|are|is|was|were) "
+    r"|\b(?:does|do|did|can|could|is|are|was)(?: not|n'?t) (?:\w+ ){0,3}(?:work|learn"
+    r"|complete|accomplish|solve|detect|generate|perform|succeed|recogni[sz]e|predict"
+    r"|reach|able|move|walk|play)\w{0,4}\b"
+    r"|\b(?:detects?|predicts?|finds?|returns?|gives?|generates?|outputs?) (?:\w+ )?"
+    r"(?:nothing|zeros?|noise|garbage|the same (?:class|value|output|thing))\b"
+    r"|\bsuccess rate\b[^\n]{0,40}\b(?:low|0|zero|drop\w{0,4}|worse)\b"
+    r"|\b(?:acts?|behav\w{1,4}|looks?|performs?|moves?) (?:\w+ ){0,3}(?:random\w{0,2}"
+    r"|poorly|badly|strange\w{0,2}|wrong\w{0,2}|untrained)\b|\bfails? to \w+"
+    r"|\b(?:black|blank|noisy|blurry|garbage) (?:images?|outputs?|results?)\b"
+    r"|\bimages? (?:are|is|look|become|come out) (?:all |just |only )?(?:black|blank"
+    r"|noisy?|blurry|garbage)\b|\brandom (?:predictions?|outputs?|results?|guess\w*)\b"
+    r"|\bdifferent\b[^\n]{0,30}\btrain\w{0,3} and eval\w{0,6}\b"
+)
+"""Words of a model that does not do after a load what it did."""
+_DIFFERS = re.compile(
+    r"(?i)\b(?:accurac(?:y|ies)|results?|predictions?|outputs?|scores?|metrics?|mAP"
+    r"|loss)\b[^\n.?]{0,60}?\b(?:differ(?:s|ed)?\b(?! between)"
+    r"|(?:is|are|was|were|becomes?) (?:now )?(?:\w+ )?(?:different|worse|lower"
+    r"|not the same)\b|changes? (?:each|every)|dropp?(?:s|ed)\b)"
+)
+"""Words of a model that was measured twice, with another result."""
+_LOW = re.compile(
+    r"(?i)\bwhy\b[^\n]{0,60}\b(?:accurac(?:y|ies)|mAP|scores?|metrics?|loss|reward"
+    r"|dice|iou|miou|f1|bleu|psnr|wer)\b[^\n?]{0,40}(?:\b\d+(?:\.\d+)?%?|\blow\b|\bzero\b"
+    r"|\bhigh\b)"
+)
+"""Words that ask for the reason of a number that was measured."""
+_EACH_RUN = re.compile(
+    r"(?i)\b(?:each|every) (?:time|run|call|evaluation)\b|\b(?:\d+|two|three|several"
+    r"|different) (?:different |separate )?(?:runs|times|calls)\b"
+    r"|\bfrom run to run\b|每次"
+)
+"""Words of results that change from run to run with one file."""
+_RANDOM = (
+    "Results that differ from run to run with one file are not of the file: a load "
+    "gives the same values each time. Something is random behind it. The usual reasons "
+    "are data that come in another order or are augmented, dropout that goes on in "
+    "eval() (F.dropout without training=self.training), and layers that the load did "
+    "not fill (strict=False and other names), which each start makes anew."
+)
+_IDENTICAL = re.compile(
+    r"(?i)\b(?:identical|exactly the same|unchanged|no (?:change|difference)s?)\b"
+)
+
 _RESULTS = re.compile(
     r"(?i)\b(?:accurac(?:y|ies)|results?|predictions?|outputs?|performances?|metrics?"
     r"|scores?|loss(?:es)?|mAP|weights?|parameters?|model|it)\b[^\n]{0,200}?"
@@ -502,9 +568,7 @@ def _line_of_optimizer(case: Case) -> str | None:
 
 def _of_results(text: str, case: Case) -> Iterator[Statement]:
     """Say what of a file can make a model worse after a load that raised nothing."""
-    if _RESULTS.search(text) is None or _LOADED.search(text) is None:
-        return
-    if not case.survey.candidates:
+    if not _complains(text) or not case.survey.candidates:
         return
     yield from case.damage
     whole = _whole_in_code(text, case)
@@ -518,6 +582,8 @@ def _of_results(text: str, case: Case) -> Iterator[Statement]:
             "new model with the weights and returns it, and the object on which it is "
             "called keeps its own: model = Net.load_from_checkpoint(path)."
         )
+    if _EACH_RUN.search(text) is not None:
+        yield Statement(_RANDOM)
     scaled = list(of_normalizers(case))
     yield from scaled
     if _RESUMES.search(text) is not None:

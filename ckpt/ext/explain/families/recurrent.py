@@ -134,6 +134,9 @@ def layers_statement(
     """
     lost, left = _layers_of(absent), _layers_of(rest)
     held = _layers_of(shapes)
+    renamed = _renamed_statement(lost, left, shapes)
+    if renamed is not None:
+        return renamed
     for place in {**lost, **left}:
         ours = held.get(place, set())
         theirs = (ours - left.get(place, set())) | lost.get(place, set())
@@ -165,6 +168,37 @@ def layers_statement(
                 "results."
             )
     return None
+
+
+def _renamed_statement(
+    lost: Mapping[str, set[tuple[int, bool]]],
+    left: Mapping[str, set[tuple[int, bool]]],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Statement | None:
+    """Say that the one recurrent layer of a file has another name than the model's, and
+    other layers or directions, or return None.
+    """
+    if len(lost) != 1 or len(left) != 1 or lost.keys() == left.keys():
+        return None
+    ((wanted, theirs),) = lost.items()
+    ((place, ours),) = left.items()
+    if ours == theirs:
+        return None
+    shape = shapes.get(f"{place}weight_hh_l0", ())
+    kind = _GATES.get(_count_gates(shape), "a recurrent layer")
+    units = f" of {shape[1]:,} units" if len(shape) == 2 else ""
+    sides = [
+        f"{counted_noun(1 + max(number for number, _ in side), 'layer')} in "
+        f"{'both directions' if any(back for _, back in side) else 'one direction'}"
+        for side in (ours, theirs)
+    ]
+    return Statement(
+        f"The file calls its recurrent layer {show(place.rstrip('.'), 60)} "
+        f"({kind}{units}, {sides[0]}), and the model {show(wanted.rstrip('.'), 60)} "
+        f"({sides[1]}). So the program is of another version than the one that saved, "
+        "and was built with other options beside. Take its version, and build the "
+        "model with the kind, the directions and the sizes of the file."
+    )
 
 
 # --- convolutions of other dimensions -------------------------------------------------

@@ -25,13 +25,17 @@ from ckpt.ext.explain.families.divided import (
     shape_numel,
 )
 from ckpt.ext.explain.families.heads import HEAD_WORDS, is_head
+from ckpt.ext.explain.families.items import hidden_statement, multiples_statement
 from ckpt.ext.explain.families.layers import (
     renumbered_blocks,
 )
 from ckpt.ext.explain.families.positions import (
     BIAS_TABLE,
+    OFFSETS_LINE,
     POSITIONS,
     bias_statement,
+    is_of_offsets,
+    offsets_statement,
     positions_statement,
 )
 from ckpt.ext.explain.families.replaced import (
@@ -125,6 +129,17 @@ _WITHOUT_DATA = (
     " The model has none: it was built without the data, or without the list or the "
     "number that stands for it."
 )
+_WITHOUT_LIST = (
+    " A table of one row is that of an empty list: the file with the dictionary, the "
+    "vocabulary or the names was not found, or is that of other data."
+)
+
+
+def _lacking_text(count: int) -> str:
+    """The sentence on a table of the model that has next to no rows."""
+    return {0: _WITHOUT_DATA, 1: _WITHOUT_LIST}.get(count, "")
+
+
 _MOST_TABLES = 1
 """Sizes of tables that have a sentence of their own."""
 
@@ -139,6 +154,19 @@ def is_own_table(row: Mismatch) -> bool:
         # A head has rows for its classes too, and a sentence of its own.
         and not HEAD_WORDS.search(row.name.rpartition(".")[0])
         and row.checkpoint[1:] == row.model[1:]
+    )
+
+
+def is_fed_table(row: Mismatch, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether a tensor is a table whose rows go into a recurrent layer: it has no
+    bias, and its columns are what that layer takes.
+    """
+    layer, _, last = row.name.rpartition(".")
+    if last != "weight" or len(row.checkpoint) != 2 or f"{layer}.bias" in shapes:
+        return False
+    return row.checkpoint[1:] == row.model[1:] and any(
+        name.endswith("weight_ih_l0") and shape[1:] == row.checkpoint[1:]
+        for name, shape in shapes.items()
     )
 
 
@@ -157,6 +185,13 @@ def shape_reasons(
     if wide:
         yield width_statement(wide)
     rows = [row for row in rows if row not in wide]
+    stages = _stages_statement(rows)
+    whole = hidden_statement(rows, shapes)
+    if stages is None:
+        whole = whole or multiples_statement(rows)
+    if whole is not None:
+        yield whole
+        return
     agent = agent_statement(rows)
     if agent is not None:
         yield agent
@@ -183,11 +218,34 @@ def shape_reasons(
     if windows_of_bias is not None:
         yield windows_of_bias
         rows = [row for row in rows if not BIAS_TABLE.search(row.name)]
+    offsets = offsets_statement(rows)
+    if offsets is not None:
+        yield offsets
+        rows = [row for row in rows if not is_of_offsets(row)]
+        load = case.survey.load.expression
+        if load is not None and len(case.survey.candidates) == 1:
+            yield Statement(
+                "Interpolated to the windows of the model:",
+                (),
+                f"state = {load}; {OFFSETS_LINE}; model.load_state_dict(state, "
+                "strict=False)",
+            )
     positions = positions_statement(rows, shapes, message)
     if positions is not None:
         yield positions
-    yield from input_statements(rows, shapes)
+    inputs = list(input_statements(rows, shapes))
+    yield from inputs
+    if inputs and any(is_head(row, rows, shapes) for row in rows):
+        yield Statement(_BOTH_ENDS)
     yield from _flattened_statements(rows, shapes)
+
+
+_BOTH_ENDS = (
+    "The first and the last layer differ, so the file was trained on other data than "
+    "the model is built for: with other features of each point or picture, and other "
+    "classes. To use what it learned, build the model by the config of the data of the "
+    "file. To train on data of your own, both ends are trained anew."
+)
 
 
 def _flattened_statements(
@@ -233,7 +291,9 @@ def _sole_reason(
             f"{'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3 leaves "
             "parameters whose values lie with all ranks. The weights are elsewhere."
         )
-    groups = groups_statement(rows)
+    # Layers that one side has alone may give what the convolutions take.
+    is_variant = bool(message.missing or message.unexpected)
+    groups = None if is_variant else groups_statement(rows)
     if groups is not None:
         return groups
     # A rank has all the names of its model.
@@ -277,7 +337,7 @@ def _reasons_of_rows(
     if len(set(map(_row_counts, words))) == 1:
         yield _words_statement(words, shapes, case)
         yield from finding_statements(case.found("config-differs"))
-    tabled = [row for row in rows if is_own_table(row)]
+    tabled = [row for row in rows if is_own_table(row) or is_fed_table(row, shapes)]
     tables = set(map(_row_counts, tabled))
     # Outputs with as many rows as the vocabulary, and positions, are no head.
     vocabularies = set(map(_row_counts, words))
@@ -311,6 +371,8 @@ _OF_LAYERS = frozenset(
 _STAGE = re.compile(r"^(.*?\.)(\d{1,2})\.(?:.*\.)?weight$")
 """A weight below a number: layers in a list, one for each stage of a backbone."""
 _LEAST_STAGES = 2
+_OF_CHANNELS = 8
+"""The channels of the stages of a backbone are multiples of this number."""
 
 
 def _stage_of(row: Mismatch) -> tuple[str, int] | None:
@@ -343,6 +405,8 @@ def _stages_statement(rows: Sequence[Mismatch]) -> Statement | None:
         is_last_first = here[0] > here[-1]
         grows = all(
             widths == sorted(set(widths), reverse=is_last_first)
+            # A few numbers, or odd ones, are those of features, and no channels.
+            and all(width % _OF_CHANNELS == 0 for width in widths)
             for widths in (here, there)
         )
         if len(ordered) < _LEAST_STAGES or not grows:
@@ -391,25 +455,56 @@ def _grid_statement(rows: Sequence[Mismatch]) -> Statement | None:
     )
 
 
+_LEAST_COUNTED = 3
+"""Tensors in which one number differs, at one place or another."""
+
+
+def _sole_count(row: Mismatch) -> tuple[int, int] | None:
+    """The one size that differs, in the checkpoint and in the model, or None."""
+    if len(row.checkpoint) != len(row.model):
+        return None
+    pairs = [
+        pair
+        for pair in zip(row.checkpoint, row.model, strict=True)
+        if pair[0] != pair[1]
+    ]
+    return pairs[0] if len(pairs) == 1 else None
+
+
 def _counted_statement(rows: Sequence[Mismatch]) -> Statement | None:
     """Say that parameters without a layer have another number of rows, which the data
     or the settings of a run count, or return None: poses, points, queries.
     """
-    counts = set(map(_row_counts, rows))
+    counts = set(map(_sole_count, rows))
+    is_of_rows = all(row.checkpoint[1:] == row.model[1:] for row in rows)
+    # A width of layers stands at the first place of some tensors and at the second one
+    # of others too, but then it stands in weights and biases.
+    if not is_of_rows and len(rows) < _LEAST_COUNTED:
+        return None
     is_counted = all(
         row.name.rpartition(".")[2] not in _OF_LAYERS
-        and len(row.checkpoint) == len(row.model) > 1
-        and row.checkpoint[1:] == row.model[1:]
+        and (len(row.checkpoint) > 1 or not is_of_rows)
         and not POSITIONS.search(row.name)
         and not BIAS_TABLE.search(row.name)
         and not ADDED.search(row.name)
         and not HEAD_WORDS.search(row.name)
         for row in rows
     )
-    if not is_counted or len(counts) != 1:
+    if not is_counted or len(counts) != 1 or None in counts:
         return None
-    ((here,), (there,)) = next(iter(counts))
+    (pair,) = (row for row in counts if row is not None)
+    here, there = pair
     names = and_more([show(row.name, 100) for row in rows], 3)
+    if not is_of_rows:
+        return Statement(
+            f"One number differs: {here:,} in the checkpoint and {there:,} in the "
+            f"model, in {names}. They are no weights of layers: they hold something "
+            "for each of what the data or the settings of a run count (objects, "
+            "persons, tracks, cameras, frames, the joints or edges of a graph). Build "
+            f"the model from the data that the run had, with {here:,} of them: another "
+            "split, another version of the data or another filter of it counts "
+            "otherwise, and the entries of other data mean other things."
+        )
     has = "has" if len(rows) == 1 else "have"
     are = "is a parameter" if len(rows) == 1 else "are parameters"
     return Statement(
@@ -489,7 +584,7 @@ def _head_statements(
     is_deeper = not is_alone and any(True for _ in compare_depths(message, shapes))
     layers = {head.name.rpartition(".")[0] for head in heads}
     which = "The last layer" if len(layers) == 1 else f"These {len(layers):,} layers"
-    end = f" ({show(row.name, 120)})."
+    end = f" ({show(row.name, 120)}){_other_outputs(heads)}."
     if is_alone:
         end = (
             f": another number of {_outputs_noun(heads, case)}. {which} cannot be "
@@ -508,6 +603,18 @@ def _head_statements(
         or f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has "
         f"{row.model[0]:,}{end}"
     )
+
+
+def _other_outputs(heads: Sequence[Mismatch]) -> str:
+    """The outputs of last layers that have others than the first one."""
+    pairs: dict[tuple[int, int], str] = {}
+    for row in heads:
+        pairs.setdefault((row.checkpoint[0], row.model[0]), row.name)
+    listed = [
+        f"{here:,} where it has {there:,} ({show(name, 120)})"
+        for (here, there), name in list(pairs.items())[1:]
+    ]
+    return f", {and_more(listed, 3)}" if listed else ""
 
 
 _OF_BOXES = re.compile(
@@ -655,7 +762,7 @@ def _table_statements(
             f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the "
             f"checkpoint and {there[0]:,} in the model: a size that the settings or "
             "the data of a run give, as the number of its symbols, speakers, classes "
-            f"or pictures.{_WITHOUT_DATA if not there[0] else ''} Build it with "
+            f"or pictures.{_lacking_text(there[0])} Build it with "
             f"{here[0]:,}: the settings, and the list of the symbols or names, are "
             "those of the run that saved. A load of what fits leaves the whole table "
             "untrained."

@@ -15,13 +15,16 @@ from ckpt.ext.explain.case import (
     keys_text,
     load_statements,
     root_keys,
+    trust_text,
 )
 from ckpt.model.text import and_more, show
 from ckpt.tree.find import children_of
 from ckpt.tree.view import look
 
 NO_TENSOR = re.compile(
-    r"Key [`'\"](?P<key>[^`'\"\n]{1,1000})[`'\"] is invalid, expected torch\.Tensor "
+    r"Unsupported type found in checkpoint! (?P<part>[^\n:]{1,200}): "
+    r"<class '(?P<kind>[\w.]{1,200})'>"
+    r"|Key [`'\"](?P<key>[^`'\"\n]{1,1000})[`'\"] is invalid, expected torch\.Tensor "
     r"but received <class '(?P<type>[\w.]{1,200})'>"
     r"|'(?P<owner>NoneType|dict|OrderedDict|list|tuple|int|float|str|bool)' object has "
     r"no attribute '(?:data_ptr|untyped_storage|storage|contiguous|numel|element_size"
@@ -52,11 +55,45 @@ def of_no_tensor(found: re.Match[str], case: Case) -> Iterator[Statement]:
         f"{'a part of a checkpoint' if one else 'parts of a checkpoint'} and no "
         f"tensor{'' if one else 's'}.{_where_weights_are(case)}"
     )
+    if found["part"] is not None:
+        yield from _of_detectron(case)
+        return
     yield from command_statements(
         "safetensors takes this:",
         case.written(("slim",), "", ".safetensors"),
     )
     yield from load_statements(case)
+
+
+def _of_detectron(case: Case) -> Iterator[Statement]:
+    """Say under which keys the checkpointer of detectron2 takes weights, and print the
+    line that writes such a file.
+    """
+    load = case.survey.load.expression
+    keys = root_keys(case)
+    is_pickle = load is not None and load.startswith("pickle.load(")
+    if is_pickle and "model" in keys and "__author__" not in keys:
+        yield Statement(
+            "detectron2 takes model out of a .pkl only where __author__ stands beside "
+            "it, and else takes all keys for tensors. matching_heuristics lets it pair "
+            "names by their ends, as those without backbone.bottom_up. before them. "
+            f"Both are added so{trust_text(case.survey.load)}:",
+            (),
+            "import pickle, pathlib; data = pickle.loads(pathlib.Path("
+            f"{case.path_literal}).read_bytes()); "
+            'data.update(__author__="me", matching_heuristics=True); '
+            'pathlib.Path("weights.d2.pkl").write_bytes(pickle.dumps(data))',
+        )
+        return
+    if load is None or len(case.survey.candidates) != 1:
+        yield from load_statements(case)
+        return
+    yield Statement(
+        "fvcore and detectron2 take the weights from the key model, or a bare state "
+        f"dict. So they are written under that key{trust_text(case.survey.load)}:",
+        (),
+        f'torch.save({{"model": {load}}}, "weights.d2.pth")',
+    )
 
 
 def _without_weights(parts: Sequence[str], case: Case) -> Iterator[Statement]:
@@ -101,7 +138,7 @@ def _parts_of_other_types(found: re.Match[str], case: Case) -> list[str]:
     it names, or all of the type that it names.
     """
     containers = case.survey.checkpoint.containers
-    key = found["key"]
+    key = found["key"] or found["part"]
     if key is not None:
         rows = [row for row in containers if key in map(str, row.keys)]
         return [".".join(map(str, (*row.path, key))) for row in rows[:_MOST_PLACES]]

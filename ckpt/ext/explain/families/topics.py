@@ -30,6 +30,13 @@ from ckpt.ext.explain.families.cards import (
     of_versions,
     of_wrapper,
 )
+from ckpt.ext.explain.families.inputs import (
+    of_exports,
+    of_head,
+    of_inputs,
+    of_memory,
+    of_values,
+)
 from ckpt.ext.explain.families.meanings import of_meaning
 from ckpt.ext.explain.families.measures import (
     ASKS_OF_SETTINGS,
@@ -86,12 +93,50 @@ def _of_averages(text: str, case: Case) -> Iterator[Statement]:
     yield from rows or of_no_averages(case)
 
 
+def _of_later(text: str, case: Case) -> Iterator[Statement]:
+    # A question how to begin there is no complaint that a run does.
+    if re.search(r"(?i)\bhow (?:do|to|can|should|would)\b", text):
+        return
+    yield from of_later_starts(text, case)
+
+
 _TOPICS = (
     _topic(ASKS_TO_RENAME, of_renaming, is_first=True),
     _topic(ASKS_OF_TRAINING, of_trained_part, is_first=True),
     _topic(
         rf"{BEGINS_AT}[1-9]",
-        of_later_starts,
+        _of_later,
+        is_first=True,
+    ),
+    _topic(
+        r"\b(?:input|image|picture|observation)s? (?:size|shape|dim\w*|resolution"
+        r"|channels?|features?|length)\b|\bhow many (?:input )?channels\b"
+        r"|\bin_channels\b|\bsequence length\b|\bcontext (?:length|size|window)\b"
+        r"|\b(?:what|which) (?:kind of )?inputs?\b|输入尺寸|输入大小",
+        of_inputs,
+        is_first=True,
+    ),
+    _topic(
+        r"\bnans?\b|\binfs?\b|\b(?:all|only|just) (?:zeros?|0s?)\b|\bexplod\w{1,3}\b"
+        r"|\bdead (?:neurons?|channels?|units?|relus?)\b",
+        of_values,
+    ),
+    _topic(
+        r"\b(?:how much|enough|needed|required|requires?|needs?|fit\w{0,2} in\w{0,2})"
+        r"\b[^\n]{0,40}\b(?:memory|ram|vram)\b|\b(?:memory|ram|vram)\b[^\n]{0,40}"
+        r"\b(?:need\w{0,3}|requir\w{1,8}|enough)\b|显存|内存",
+        of_memory,
+        is_first=True,
+    ),
+    _topic(
+        r"\b(?:onnx|tensorrt|trt|core ?ml|tflite|openvino|torch ?script|ncnn)\b",
+        of_exports,
+    ),
+    _topic(
+        r"\b(?:remov\w{1,3}|drop\w{0,4}|without|delet\w{1,3}|strip\w{0,4}|cut\w{0,4}"
+        r"|exclud\w{1,3}|discard\w{0,3}|replac\w{1,3}|get rid of)\b[^\n]{0,40}"
+        r"\b(?:heads?|classifier|fc|(?:last|final|output|classification) layers?)\b",
+        of_head,
         is_first=True,
     ),
     _topic(
@@ -122,6 +167,7 @@ _TOPICS = (
     _topic(
         r"\bbest(?:[ _-]?(?:performing|model|checkpoint|epoch|weights?))?\b[^\n]{0,120}"
         r"\b(?:last|final|latest)\b|\b(?:last|final|latest)\b[^\n]{0,120}\bbest\b"
+        r"|\bearly[ -]?stop\w{0,4}\b"
         r"|\b(?:is|hold\w*|contain\w*|sav\w+) (?:this |it |the )?best\b|\bbest (?:model"
         r"|checkpoint|epoch|one)\b|\b(?:which|what)\b[^\n]{0,60}\b(?:accuracy|scores?"
         r"|metrics?|mAP|performance|fitness|val\w*[ _]loss)\b|最[好佳]",
@@ -150,7 +196,9 @@ _TOPICS = (
         of_base,
     ),
     _topic(
-        r"\boptimi[sz]ers?\b|\b(?:resum\w{1,4}|continu\w{1,4} (?:the )?train\w*)\b"
+        r"\boptimi[sz]ers?\b|\bschedulers?\b|\b(?:enough|needed|everything)\b[^\n]{0,40}"
+        r"\b(?:continu\w{1,4}|resum\w{1,4}|train\w{0,4} further)\b"
+        r"|\b(?:resum\w{1,4}|continu\w{1,4} (?:the )?train\w*)\b"
         r"[^\n]{0,60}\b(?:from|with) (?:this|it|the)\b|\bcan (?:i|it|we|this) (?:be )?"
         r"(?:resum\w*|continu\w*)|优化器|断点",
         of_state,
@@ -223,7 +271,9 @@ _TOPICS = (
         is_first=True,
     ),
     _topic(
-        r"\bconfig\w{0,9}\b|\barchitectures?\b|\b(?:which|what) (?:kind of "
+        r"\bconfig\w{0,9}\b|\barchitectures?\b|\b(?:is|was) (?:it|this)(?: model)? "
+        r"(?:an? |really )*(?:res\w*net\w*|vit|bert|gpt\w{0,3}|yolo\w{0,4}|u-?net|swin"
+        r"|llama|transformer|lstm|cnn)\b|\b(?:which|what) (?:kind of "
         r"|type of |sort of"
         r" )?(?:model|network|backbone|class|variant|size)\b|\bmodel (?:type|class|name"
         r"|structure|definition|size|variant)\b|\bhidden[ _]?(?:size|dim)\b|\bhow many "
@@ -245,7 +295,8 @@ _TOPICS = (
     _topic(ASKS_OF_SETTINGS, of_settings_asked),
     _topic(ASKS_WHETHER_THERE, of_presence),
     _topic(
-        rf"\b(?:inside|contents?|contains?|consists?|holds?|stored|structure|keys)\b"
+        r"\b(?:two|2|both|several|multiple) (?:copies|sets|versions) of\b|\btwice\b"
+        rf"|\b(?:inside|contents?|contains?|consists?|holds?|stored|structure|keys)\b"
         rf"|\bwhat(?:'s| is| are)? (?:in|saved|this|the)\b[^\n]{{0,40}}\b{_FILE}\b"
         r"|\bwhich part\b|\bin (?:here|there)\b|里面|包含|内容",
         of_contents,

@@ -14,7 +14,7 @@ from ckpt.ext.explain.case import (
     keys_text,
     shared_beginning,
 )
-from ckpt.ext.explain.families.averages import of_own_averages
+from ckpt.ext.explain.families.averages import of_named_averages, of_own_averages
 from ckpt.model.text import show
 
 _FILE = r"(?:checkpoints?|ckpts?|(?:(?<!\w)\.)?(?:ckpt|chkpt|pth?|pt)|files?)"
@@ -48,6 +48,7 @@ def of_use(text: str, case: Case) -> Iterator[Statement]:
             "This file is the weights themselves, by their names: a program that "
             "predicts needs nothing more of it than a model of the same layers."
         )
+        yield from of_named_averages(case)
         return
     rest = (
         " The optimizer in it is for a run that goes on, and no prediction needs it."

@@ -791,3 +791,41 @@ def vocabulary_statement(rows: Sequence[Mismatch]) -> Statement | None:
         "vocabulary, or the alphabet, is another one. Build the model with the "
         "dictionary (the tokenizer, the list of characters) of the run that saved."
     )
+
+
+def vocabularies_statement(
+    rows: Sequence[Mismatch], shapes: Mapping[str, Sequence[int]]
+) -> Statement | None:
+    """Say that several vocabularies differ, each with a table of rows and an output of
+    its own, or return None.
+    """
+    entries: dict[tuple[int, int], list[str]] = {}
+    for row in rows:
+        if not row.checkpoint or row.checkpoint[1:] != row.model[1:]:
+            return None
+        sizes = (row.checkpoint[0], row.model[0])
+        entries.setdefault(sizes, []).append(row.name)
+    if len(entries) < 2 or not all(_is_vocabulary(n, shapes) for n in entries.values()):
+        return None
+    listed = [
+        f"{here:,} and {there:,} ("
+        + and_more([show(name, 80) for name in names if name.endswith("weight")], 3)
+        + ")"
+        for (here, there), names in entries.items()
+    ]
+    return Statement(
+        f"{counted_noun(len(entries), 'number')} of entries differ, in the checkpoint "
+        f"and in the model: {and_more(listed, 3)}. Each is that of a table and of an "
+        "output alike, so they are vocabularies, and no classes: they were made from "
+        "other data, or by another version of the program or of a library. Take the "
+        "lists that go with the checkpoint: the rows of another one mean other things."
+    )
+
+
+def _is_vocabulary(names: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Tell whether some tensors are a table of rows, which has no bias, and an output
+    with as many.
+    """
+    layers = [name.rpartition(".")[0] for name in names if name.endswith("weight")]
+    with_bias = [layer for layer in layers if f"{layer}.bias" in shapes]
+    return 0 < len(with_bias) < len(layers)
