@@ -50,12 +50,14 @@ def of_inputs(text: str, case: Case) -> Iterator[Statement]:
     """Say what the first layer of a file takes, and which settings of the inputs it
     records.
     """
-    del text
     named = [
         f"{show(name, 80)} is {show(str(node), 40)}"
         for name, node in case.finds_value(_SIZES)
         if isinstance(node, (int, str)) and not isinstance(node, bool)
     ]
+    # A setting of the run that the file does not record is told as such elsewhere.
+    if not named and re.search(r"(?i)\bused\b[^\n]{0,20}\btrain", text):
+        return
     if named:
         yield Statement(f"This file records {and_more(named, _SHOWN)}.")
     for section in case.survey.candidates[:1]:

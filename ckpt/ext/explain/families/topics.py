@@ -95,7 +95,8 @@ def _of_averages(text: str, case: Case) -> Iterator[Statement]:
 
 def _of_later(text: str, case: Case) -> Iterator[Statement]:
     # A question how to begin there is no complaint that a run does.
-    if re.search(r"(?i)\bhow (?:do|to|can|should|would)\b", text):
+    asks_how = re.search(r"(?i)\bhow (?:do|to|can|should|would)\b", text)
+    if asks_how and not re.search(r"(?i)\bwhy\b|\balways\b", text):
         return
     yield from of_later_starts(text, case)
 
