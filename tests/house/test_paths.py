@@ -154,6 +154,7 @@ LIMITS = [
     "ext.explain.families.meanings._MOST",
     "ext.explain.families.measures._DEEPEST",
     "ext.explain.families.mismatches._LEAST_SHARED",
+    "ext.explain.families.named_parts._LISTED",
     "ext.explain.families.paths._LONGEST_POINTER",
     "ext.explain.families.positions._FEW",
     "ext.explain.families.positions._A_LENGTH",
