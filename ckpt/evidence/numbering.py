@@ -28,7 +28,7 @@ from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.errors import UsageError
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, counted_noun, show
+from ckpt.model.text import Json, be_verb, counted_noun, show
 
 _MOST = 10_000
 """Numbers in one range."""
@@ -341,7 +341,7 @@ def numbered_by_change(
     same = sum(survey.tensors[index].name in stepped for index in order)
     why = f"{counted_noun(changed - same, 'parameter')} changed since the older save, "
     if same:
-        verb = "is" if same == 1 else "are"
+        verb = be_verb(same)
         why += f"{same:,} {verb} the same although the optimizer stepped, "
     why += "and these did not"
     if doubt:

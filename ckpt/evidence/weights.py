@@ -14,7 +14,7 @@ from ckpt.model.columns import row_looks
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import Finding, Plan
 from ckpt.model.tensors import parts_of
-from ckpt.model.text import counted_noun, show, show_folded_names, show_names
+from ckpt.model.text import be_verb, counted_noun, show, show_folded_names, show_names
 
 _GATHER = (
     "DeepSpeed ZeRO-3 saves such a file and keeps them elsewhere: gather them with "
@@ -240,7 +240,7 @@ def _without_values(survey: Survey) -> Iterator[Finding]:
         if part.entries
     )
     text = (
-        f"{counted_noun(len(names), 'tensor')} {'is' if len(names) == 1 else 'are'} on "
+        f"{counted_noun(len(names), 'tensor')} {be_verb(names)} on "
         f"the device meta, saved without values: {show_folded_names(names)}."
     )
     follows = (

@@ -7,7 +7,7 @@ input.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Sized
 from typing import TypeAlias
 
 from ckpt.model.rows import NamedTuple
@@ -459,6 +459,14 @@ def counted_noun(count: int, noun: str) -> str:
     if count != 1:
         noun = f"{noun}s"
     return f"{count:,} {noun}"
+
+
+def be_verb(items: Sized | int) -> str:
+    """`is` for one item, `are` for several or none. Items may be given as their
+    number.
+    """
+    count = items if isinstance(items, int) else len(items)
+    return "is" if count == 1 else "are"
 
 
 def and_more(

@@ -12,7 +12,7 @@ from ckpt.commands.diff.rows import Row
 from ckpt.commands.inspect.unused import STOPS, UNLESS_FROZEN, UNUSED
 from ckpt.evidence.extras import find_extras, last_names, lone_counters, what_they_are
 from ckpt.model.findings import Finding, Level
-from ckpt.model.text import and_more, counted_noun, show_folded_names
+from ckpt.model.text import and_more, be_verb, counted_noun, show_folded_names
 
 _PROPAGATED = frozenset(("never", "no-gradient"))
 _ON_PURPOSE = frozenset(("frozen", "not-in-optimizer"))
@@ -351,7 +351,7 @@ def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
             if bad:
                 total = sum(count for _, count in bad)
                 text = (
-                    f"{counted_noun(total, 'element')} {'are' if total > 1 else 'is'} "
+                    f"{counted_noun(total, 'element')} {be_verb(total)} "
                     f"{label} in"
                     f" {show_folded_names([row.label for row, _ in bad])}"
                     f"{'' if are_new else ', as before'}."
@@ -412,7 +412,7 @@ def _parallel_findings(
     text += (
         f": {counted_noun(len(parts), 'tensor')} "
         f"{'differs' if len(parts) == 1 else 'differ'}, {same:,} "
-        f"{'is' if same == 1 else 'are'} equal."
+        f"{be_verb(same)} equal."
     )
     follows = (
         "What differs is another part on each rank, so it says nothing about training."

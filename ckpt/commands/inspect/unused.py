@@ -15,7 +15,14 @@ from ckpt.evidence.roles import RecordMatch
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.model.findings import Finding, Level
-from ckpt.model.text import and_more, counted_noun, show, show_folded_names, show_names
+from ckpt.model.text import (
+    and_more,
+    be_verb,
+    counted_noun,
+    show,
+    show_folded_names,
+    show_names,
+)
 
 UNUSED = "Not used in forward, outside the loss, or detached."
 """The reason why a parameter gets no gradient, as far as files can tell."""
@@ -296,7 +303,7 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
         them = "it" if len(lost) == 1 else "them"
         yield Finding(
             "list-modules",
-            f"{_places_text(lost)} {_be_verb(lost)} not registered "
+            f"{_places_text(lost)} {be_verb(lost)} not registered "
             f"({objects}, {count}).",
             where=tuple(row.place for row in lost),
             consequence=(
@@ -308,17 +315,13 @@ def loose_findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
     if again:
         yield Finding(
             "list-modules",
-            f"{_places_text(again)} {_be_verb(again)} registered as "
+            f"{_places_text(again)} {be_verb(again)} registered as "
             f"{_registered_text(again)} too.",
             where=tuple(row.place for row in again),
             consequence=(
                 "Replicas of DataParallel fail: the list holds the modules of device 0."
             ),
         )
-
-
-def _be_verb(rows: Sequence[LooseModule]) -> str:
-    return "is" if len(rows) == 1 else "are"
 
 
 def _registered_text(rows: Sequence[LooseModule]) -> str:

@@ -23,6 +23,7 @@ from ckpt.formats.save import SavedFile
 from ckpt.model.names import LazyPattern
 from ckpt.model.text import (
     and_more,
+    be_verb,
     counted_noun,
     merge_alike_rows,
     pasted_path,
@@ -159,7 +160,7 @@ _LOST_NAMES = re.compile(
 
 def _share_text(share: Share) -> str:
     """`57 of 60 tensors are whole, 98 % of 12.3 MiB`."""
-    verb = "is" if share.tensors == 1 else "are"
+    verb = be_verb(share.tensors)
     text = f"{share.tensors:,} of {counted_noun(share.of, 'tensor')} {verb} whole"
     if share.of_bytes is None:  # the sizes of lost tensors are lost too
         return f"{text}, {size_text(share.nbytes)}"

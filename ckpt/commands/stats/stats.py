@@ -37,7 +37,7 @@ from ckpt.model.names import Globs, natural_sort_key
 from ckpt.model.places import Checksum
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef, unwrap_dtensor
-from ckpt.model.text import Json, and_more, counted_noun, show, show_names
+from ckpt.model.text import Json, and_more, be_verb, counted_noun, show, show_names
 from ckpt.surface.reports import document_head, reduce_report, shown_as_html
 from ckpt.tree.find import node_at
 from ckpt.tree.json import number_json
@@ -641,7 +641,7 @@ def _stats_findings(rows: Sequence[Row]) -> list[Finding]:
         bad = [row for row, count in zip(rows, counts, strict=True) if count]
         if bad:
             total = sum(counts)
-            verb = "are" if total > 1 else "is"
+            verb = be_verb(total)
             names = show_names([row.label for row in bad])
             text = f"{counted_noun(total, 'element')} {verb} {label} in {names}."
             findings.append(Finding(code, text, tuple(row.entry.name for row in bad)))
@@ -653,7 +653,7 @@ def _stats_findings(rows: Sequence[Row]) -> list[Finding]:
     if dead:
         total = sum(len(channels.dead) for _, channels in dead)
         layers = and_more([_dead_text(*pair) for pair in dead], 4, "; ")
-        verb = "are" if total > 1 else "is"
+        verb = be_verb(total)
         text = f"{counted_noun(total, 'output channel')} {verb} almost zero: {layers}."
         findings.append(
             Finding("dead-channels", text, tuple(row.entry.name for row, _ in dead))

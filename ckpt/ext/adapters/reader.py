@@ -32,7 +32,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef, unwrap_dtensor
-from ckpt.model.text import and_more, counted_noun, show, show_folded_names
+from ckpt.model.text import and_more, be_verb, counted_noun, show, show_folded_names
 from ckpt.tree.find import metadata_of
 
 _LAYER_KINDS: tuple[Kind, ...] = (
@@ -263,7 +263,7 @@ def refuse_damage(adapter: Adapter) -> None:
     answers = are_damaged([entry.tensor for entry in entries], current_executor())
     bad = [entry.name for entry, is_bad in zip(entries, answers, strict=True) if is_bad]
     if bad:
-        verb = "is" if len(bad) == 1 else "are"
+        verb = be_verb(bad)
         raise DamagedDataError(
             f"{show_folded_names(bad, 3)} {verb} damaged: the bytes do not match the "
             "recorded checksum",

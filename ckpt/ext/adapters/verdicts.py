@@ -8,7 +8,7 @@ import math
 from typing import Literal
 
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, counted_noun, show, show_folded_names
+from ckpt.model.text import Json, be_verb, counted_noun, show, show_folded_names
 from ckpt.surface.text.lines import Line, hanging_lines
 
 Verdict = Literal[
@@ -210,7 +210,7 @@ class MergeCheck(NamedTuple):
         """`54 of 57 pairs are merged; 3 are not: 2 as in BASE, 1 applied twice`."""
         total = len(self.pairs)
         merged = sum(pair.verdict == "merged" for pair in self.pairs)
-        verb = "is" if merged == 1 else "are"
+        verb = be_verb(merged)
         text = f"{merged:,} of {counted_noun(total, 'pair')} {verb} merged"
         # An adapter may be rows of tokens and whole tensors alone.
         if not total:
@@ -225,7 +225,7 @@ class MergeCheck(NamedTuple):
             f"{count:,} {word}" for word, count in counts.items() if count
         )
         rest = total - merged
-        verb = "is" if rest == 1 else "are"
+        verb = be_verb(rest)
         return f"{text}; {rest:,} {verb} not: {listed}"
 
     def _group_texts(self) -> list[str]:

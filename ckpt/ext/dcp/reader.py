@@ -61,7 +61,7 @@ from ckpt.model.names import Path, natural_sort_key
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple, replace
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
-from ckpt.model.text import and_more, counted_noun, pasted_path, show
+from ckpt.model.text import and_more, be_verb, counted_noun, pasted_path, show
 from ckpt.pickle.branches import Branches
 from ckpt.pickle.machine import Pickle
 from ckpt.tree.find import is_counter
@@ -574,7 +574,7 @@ def _no_metadata(files: Files) -> str | None:
 def _unfinished_notice(files: Files) -> Notice:
     names = files.unfinished
     items = len(files.metadata.tensors) + len(files.metadata.objects)
-    verb = "is" if len(names) == 1 else "are"
+    verb = be_verb(names)
     text = (
         "The save was killed before its last step: "
         f"{and_more([show(name, 80) for name in names], 2)} {verb} complete"

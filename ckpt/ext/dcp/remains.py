@@ -46,7 +46,7 @@ from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import tensor_of
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 from ckpt.pickle.rebuild import storage_bytes, storage_type
 
 _HEAD, _SMALL = 512, 4096
@@ -93,7 +93,7 @@ class Remains(NamedTuple):
             parts.append(counted_noun(self.items - held, "whole object"))
         rest = (
             f", then {counted_noun(self.rest, 'byte')} that "
-            f"{'is' if self.rest == 1 else 'are'} no whole item"
+            f"{be_verb(self.rest)} no whole item"
         )
         return f"{name}: {' and '.join(parts)}{rest if self.rest else ''}"
 

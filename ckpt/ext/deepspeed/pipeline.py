@@ -18,7 +18,7 @@ from ckpt.model.account import Notice
 from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import Dict, Node, dict_of, tensor_of
 from ckpt.model.tensors import TensorRef
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 from ckpt.tree.view import look
 
 _PARALLEL = "checkpoint_parallel_dimensions"
@@ -189,10 +189,7 @@ def lost_layers(
     if numbers:
         lost = [name for name in gone if name not in trained]
         files = and_more([f"layer {show(number, 20)}" for number in numbers], _LISTED)
-        what = (
-            f"{counted_noun(len(lost), 'tensor')} of the model "
-            f"{'is' if len(lost) == 1 else 'are'} lost"
-        )
+        what = f"{counted_noun(len(lost), 'tensor')} of the model {be_verb(lost)} lost"
         names_text = and_more([show(name, 60) for name in lost], _LISTED)
         text = "the optimizer has all of its weights in fp32"
         if lost:
@@ -255,7 +252,7 @@ def lost_unseen(
     if gone > 0:
         text = (
             f"{counted_noun(gone, 'parameter')} of the optimizers "
-            f"{'is' if gone == 1 else 'are'} in no file of a layer"
+            f"{be_verb(gone)} in no file of a layer"
         )
         yield Notice("incomplete", f"{text}: the file of a layer is missing")
 

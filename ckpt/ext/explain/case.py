@@ -23,7 +23,7 @@ from ckpt.model.findings import LEVELS, Finding, Level, Plan, Way
 from ckpt.model.names import Globs
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, and_more, counted_noun, show
+from ckpt.model.text import Json, and_more, be_verb, counted_noun, show
 from ckpt.tree.find import children_of
 from ckpt.tree.view import look
 
@@ -309,7 +309,7 @@ def without_values(case: Case) -> Iterator[Statement]:
     if names:
         yield Statement(
             f"{counted_noun(len(names), 'tensor')} of this file "
-            f"{'is' if len(names) == 1 else 'are'} on the device meta: saved without "
+            f"{be_verb(names)} on the device meta: saved without "
             "values. The run had not loaded them, or kept them elsewhere, when it "
             "saved. Take another save.",
             names,
@@ -622,11 +622,6 @@ def shared_beginning(names: Sequence[str]) -> str:
 
 _LEAST_SHARED = 4
 """Names that must share a beginning: one layer has a beginning too."""
-
-
-def be_verb(names: Sequence[str]) -> str:
-    """The verb for so many names: `is` or `are`."""
-    return "is" if len(names) == 1 else "are"
 
 
 def damage_of(report: VerifyReport) -> Iterator[Statement]:

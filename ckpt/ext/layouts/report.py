@@ -15,7 +15,7 @@ from ckpt.ext.layouts.findings import (
 from ckpt.ext.layouts.rules import Recipe
 from ckpt.ext.layouts.sides import Passed
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import Json, counted_noun, show
+from ckpt.model.text import Json, be_verb, counted_noun, show
 from ckpt.surface.reports import reduce_report, shown_as_html
 
 
@@ -106,7 +106,7 @@ class RecipeReport(NamedTuple):
     def headline(self) -> str:
         """The answer in one line."""
         count = self.tensor_count
-        verb = "is" if count == 1 else "are"
+        verb = be_verb(count)
         return (
             f"{len(self.made):,} of {counted_noun(count, 'tensor')} of B {verb} made "
             "of A, bit for bit"

@@ -29,7 +29,14 @@ from ckpt.model.errors import CkptError
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
-from ckpt.model.text import Json, counted_noun, show, show_folded_names, show_name
+from ckpt.model.text import (
+    Json,
+    be_verb,
+    counted_noun,
+    show,
+    show_folded_names,
+    show_name,
+)
 from ckpt.surface.text.lines import Line, hanging_lines
 
 _NAMES = 6
@@ -156,7 +163,7 @@ class Judgement(NamedTuple):
         out: list[Line] = []
         for text, rows in self._by_scheme().items():
             right = [row for row in rows if row.verdict in ("within", "factors")]
-            verb = "is" if len(right) == 1 else "are"
+            verb = be_verb(right)
             line = (
                 f"{len(right):,} of {counted_noun(len(rows), 'weight')} {verb} within "
                 f"{text} of {show(self.base, None)}"

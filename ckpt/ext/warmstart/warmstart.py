@@ -47,6 +47,7 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Storage, Tensor, TensorRef, tensor_ref, unwrap_dtensor
 from ckpt.model.text import (
     and_more,
+    be_verb,
     counted_noun,
     percent_text,
     show,
@@ -133,7 +134,7 @@ def warmstart(
     if lost:
         text = (
             f"{len(lost):,} of {counted_noun(len(target.tensors), 'tensor')} of the "
-            f"model {'is' if len(lost) == 1 else 'are'} not in the result: "
+            f"model {be_verb(lost)} not in the result: "
             "load_state_dict takes it with strict=False only (--init writes all)"
         )
         absent = tuple(entry.name for entry in lost)

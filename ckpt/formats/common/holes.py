@@ -12,7 +12,7 @@ from ckpt.model.checkpoint import Entry
 from ckpt.model.dtypes import UINT8
 from ckpt.model.places import Patched, Place, Range
 from ckpt.model.tensors import Storage, parts_of
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 _LISTED = 5
 
@@ -98,7 +98,7 @@ def lost_notices(
             unproved.append(entry.name)
     notices = []
     if lost:
-        verb = "is" if len(lost) == 1 else "are"
+        verb = be_verb(lost)
         text = (
             f"{counted_noun(len(lost), 'tensor')} {verb} not whole: {_names_text(lost)}"
         )

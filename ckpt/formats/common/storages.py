@@ -21,7 +21,7 @@ from ckpt.model.limits import INFLATION, Budget, Limits
 from ckpt.model.nodes import Global, Node, PersistentId
 from ckpt.model.places import Range
 from ckpt.model.tensors import Storage
-from ckpt.model.text import and_more, counted_noun, show, size_text
+from ckpt.model.text import and_more, be_verb, counted_noun, show, size_text
 from ckpt.pickle.depth import refuse_deep
 from ckpt.pickle.judge.weights_only import TORCH
 from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
@@ -413,7 +413,7 @@ class StorageFolder:
         if not self._deflated:
             return []
         count = counted_noun(self._deflated, "storage")
-        verb = "is" if self._deflated == 1 else "are"
+        verb = be_verb(self._deflated)
         text = (
             f"{count} {verb} deflated, which torch.save never does: with mmap=True, as "
             "transformers loads, torch takes the compressed bytes for values"

@@ -29,7 +29,7 @@ from ckpt.model.errors import (
 from ckpt.model.limits import Budget, Limits, parse_json
 from ckpt.model.names import index_of, is_index, natural_sort_key
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 LISTED = 10
 """The most names in one line."""
@@ -157,7 +157,7 @@ def _stale_layout(
     """
     held = set(files.values())
     name = show(probe.path.replace("\\", "/").rpartition("/")[2], 80)
-    verb = "is" if len(missing) == 1 else "are"
+    verb = be_verb(missing)
     text = (
         f"{name} is stale: {len(missing):,} of {len(layout.places):,} shards that it "
         f"names {verb} not there"

@@ -40,7 +40,7 @@ from ckpt.model.names import Path, natural_sort_key
 from ckpt.model.nodes import Dict
 from ckpt.model.rows import replace
 from ckpt.model.tensors import parts_of
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 from ckpt.tree.find import METADATA, metadata_node, metadata_of, without_keys
 from ckpt.tree.view import look
 
@@ -329,7 +329,7 @@ def _copies_notice(
     """The notice on tensors that are in several shards."""
     first = twice[0]
     other = next(file for file in holds[first] if file != weight_map[first])
-    verb = "is" if len(twice) == 1 else "are"
+    verb = be_verb(twice)
     what = f"{counted_noun(len(twice), 'tensor')} {verb} in several shards"
     where = (
         f"{show(first, 80)} is read from {show(weight_map[first], 60)}, not from "

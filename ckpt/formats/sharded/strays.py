@@ -16,7 +16,7 @@ from ckpt.model.limits import Budget, Limits, parse_json
 from ckpt.model.names import is_index
 from ckpt.model.rows import replace
 from ckpt.model.tensors import Tensor
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 _LOOKED = 16
 """The most files beside the shards that are looked into."""
@@ -79,10 +79,7 @@ def _describe_stray(
             f": {listed}" if looks else ""
         ), ()
     unlike = [name for name in both if looks[name].dtype != own[name].dtype]
-    text = (
-        f"holds {listed}, which {'are' if len(both) > 1 else 'is'} read from other "
-        "shards"
-    )
+    text = f"holds {listed}, which {be_verb(both)} read from other shards"
     if unlike:
         text += (
             f", there as {own[unlike[0]].dtype.name} and here as "

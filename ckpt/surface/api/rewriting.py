@@ -52,7 +52,14 @@ from ckpt.model.errors import (
 from ckpt.model.limits import Limits
 from ckpt.model.names import without_index
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, pasted_path, show, show_literal, size_text
+from ckpt.model.text import (
+    and_more,
+    be_verb,
+    pasted_path,
+    show,
+    show_literal,
+    size_text,
+)
 from ckpt.pickle.calls import Code, code_of
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
 from ckpt.surface.api.handle import read
@@ -842,7 +849,7 @@ def _rewrite_survey(
         talk.about(saved.path, saved.warnings)
         if saved.damaged:
             listed = and_more([show(name, 80) for name in saved.damaged], 3)
-            verb = "is" if len(saved.damaged) == 1 else "are"
+            verb = be_verb(saved.damaged)
             talk.about(
                 saved.path,
                 [

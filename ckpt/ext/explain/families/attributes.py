@@ -28,7 +28,7 @@ from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.nodes import Node, Opaque, tensor_of
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 from ckpt.tree.find import REGISTERED, children_of
 from ckpt.tree.view import attributes, look
 
@@ -374,7 +374,7 @@ def _of_nothing(name: str, case: Case) -> Iterator[Statement]:
         f"{and_more([show(place, 80) for place in places], 2)}"
     )
     yield Statement(
-        f"{shown} {'is' if len(empty) == 1 else 'are'} None in this file, and "
+        f"{shown} {be_verb(empty)} None in this file, and "
         f"{stands}. A program that reads it from what is None has another form of the "
         "file in mind."
     )

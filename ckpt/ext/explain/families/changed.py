@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ckpt.ext.explain.case import Case, be_verb
+from ckpt.ext.explain.case import Case
 from ckpt.ext.explain.families.quantized import packed_and_plain
 from ckpt.ext.explain.message import Message
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import counted_noun
+from ckpt.model.text import be_verb, counted_noun
 
 
 class Changed(NamedTuple):

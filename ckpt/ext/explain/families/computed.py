@@ -8,10 +8,10 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ckpt.ext.explain.case import Case, Statement, be_verb
+from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.ext.explain.origins import config_of
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 Shape = tuple[int, ...]
 

@@ -12,12 +12,11 @@ from ckpt.evidence.loading import path_subscripts, string_literal
 from ckpt.ext.explain.case import (
     Case,
     Statement,
-    be_verb,
     command_statements,
     load_statements,
 )
 from ckpt.ext.explain.message import Message
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 _SIZES = r"(?:torch\.Size\()?[\[(]([\d,\s]{0,400})[\])]\)?"
 # Group 1 is the name, 2 and 3 are the sizes in the model and in the checkpoint, 4 is

@@ -18,7 +18,7 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
-from ckpt.model.text import and_more, counted_noun, show, size_text
+from ckpt.model.text import and_more, be_verb, counted_noun, show, size_text
 
 # Read `on CUDA device 1` (groups 1 and 2), and `tagged with cuda:1` (group 3).
 _DEVICE = re.compile(
@@ -72,7 +72,7 @@ def _answer_device(message: Message, case: Case) -> Iterator[Statement]:
     for tag, (count, nbytes) in others.items():
         yield Statement(
             f"{counted_noun(count, 'storage')} with {size_text(nbytes)} "
-            f"{'is' if count == 1 else 'are'} saved on {show(tag, 40)}."
+            f"{be_verb(count)} saved on {show(tag, 40)}."
         )
     # Only a traceback with a load in it proves that the load filled the memory.
     if message.kind == "memory":

@@ -16,7 +16,6 @@ from ckpt.ext.explain.case import (
     Case,
     Shapes,
     Statement,
-    be_verb,
     finding_statements,
     load_statements,
     looked_at,
@@ -26,7 +25,7 @@ from ckpt.ext.explain.families.recorded import settings_of
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.lists import keys_of
 from ckpt.ext.explain.message import MOST_NAMES, Message
-from ckpt.model.text import and_more, counted_noun, pasted_path, show
+from ckpt.model.text import and_more, be_verb, counted_noun, pasted_path, show
 
 _KEY = re.compile(r"Missing key in checkpoint state_dict: (?!\{)([^\n]{1,4000})")
 """A key that is missing. A brace begins the f-string of torch, in the source that a

@@ -31,7 +31,7 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.message import MOST_NAMES, Message
-from ckpt.model.text import counted_noun, pasted_path, show
+from ckpt.model.text import be_verb, counted_noun, pasted_path, show
 
 _NAMES = re.compile(
     r"Parameters which did not receive grad for rank (\d{1,9}): ([^\n]+)"
@@ -201,7 +201,7 @@ def _unchanged_statements(older: Older, misfit: str | None) -> Iterator[Statemen
             "between."
         )
     if older.stepped:
-        verb = "is" if len(older.stepped) == 1 else "are"
+        verb = be_verb(older.stepped)
         unsure = len(older.unsure.intersection(older.stepped))
         count = counted_parameters(len(older.stepped), unsure)
         text = (

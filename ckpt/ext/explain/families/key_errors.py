@@ -73,7 +73,7 @@ from ckpt.ext.explain.families.loras import of_cut_name, of_older_names
 from ckpt.ext.explain.families.parts import of_part_under_key
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.message import Message
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 # Python quotes a key with either mark, and a program that quotes it itself adds a
 # second one: `KeyError: "'step'"`.
@@ -238,7 +238,7 @@ def of_parts(found: re.Match[str], case: Case) -> Iterator[Statement]:
         )
     else:
         yield Statement(
-            f"{shown} {'is' if len(lacking) == 1 else 'are'} no key of this file, "
+            f"{shown} {be_verb(lacking)} no key of this file, "
             f"whose keys are {keys_text(case)}."
         )
     yield from load_statements(case)

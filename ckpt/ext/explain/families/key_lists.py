@@ -17,7 +17,6 @@ from ckpt.evidence.wrappers import AVERAGE_COUNTERS
 from ckpt.ext.explain.case import (
     Case,
     Statement,
-    be_verb,
     finding_statements,
     root_keys,
 )
@@ -155,7 +154,7 @@ from ckpt.ext.explain.families.verdicts import (
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.findings import Finding
-from ckpt.model.text import and_more, counted_noun, shell_word, show
+from ckpt.model.text import and_more, be_verb, counted_noun, shell_word, show
 
 
 def _share_text(met: int, whole: int, noun: str) -> str:

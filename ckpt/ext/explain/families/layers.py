@@ -7,11 +7,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ckpt.ext.explain.case import Case, Statement, be_verb, load_statements
+from ckpt.ext.explain.case import Case, Statement, load_statements
 from ckpt.ext.explain.families.recorded import settings_places
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 _SHOWN = 3
 

@@ -9,10 +9,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ckpt.evidence.survey import Survey
-from ckpt.ext.explain.case import Case, Statement, be_verb, shared_beginning
+from ckpt.ext.explain.case import Case, Statement, shared_beginning
 from ckpt.ext.explain.families.heads import HEAD_WORDS
 from ckpt.ext.explain.message import Message
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 from ckpt.tree.find import counter
 
 _TRAINED = re.compile(

@@ -11,7 +11,7 @@ from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.origins import name_origin, origin_opening
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 _DOWN = re.compile(r"\.(?:lora_down|lora_A)(?:\.\w{1,100})?\.weight$")
 """The matrix of a layer of LoRA whose rows are the rank."""
@@ -165,7 +165,7 @@ def parts_of_adapter(names: Sequence[str]) -> Statement | None:
         if names and all(pattern.search(name) for name in names):
             return Statement(
                 f"{counted_noun(len(names), 'key')} of this adapter "
-                f"{'is' if len(names) == 1 else 'are'} {what}, and the network that "
+                f"{be_verb(names)} {what}, and the network that "
                 "the program built is a plain LoRA, which has none. Do not pass over "
                 "them with strict=False: without them each layer changes its base by "
                 "another amount. Build the network as the run that saved did "
@@ -188,7 +188,7 @@ def _answer_not_renamed(message: Message, case: Case) -> Iterator[Statement]:
         what, count = held[0]
         yield Statement(
             f"{counted_noun(count, 'tensor')} of this adapter "
-            f"{'is' if count == 1 else 'are'} {what}, and the loader of diffusers has "
+            f"{be_verb(count)} {what}, and the loader of diffusers has "
             "no place for them: it knows lora_down, lora_up and alpha. Loaded without "
             "them the layers are others. Use the adapter in the programs of its "
             "trainer (ComfyUI, the web UI, sd-scripts with LyCORIS), or merge it into "

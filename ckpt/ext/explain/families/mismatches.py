@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from ckpt.evidence.pretrained import base_of_adapter as pretrained_base
-from ckpt.ext.explain.case import Case, Shapes, Statement, be_verb, command_statements
+from ckpt.ext.explain.case import Case, Shapes, Statement, command_statements
 from ckpt.ext.explain.families.architectures import (
     groups_statement,
     kernel_statement,
@@ -72,7 +72,7 @@ from ckpt.ext.explain.families.verdicts import (
 )
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, counted_noun, pasted_path, show
+from ckpt.model.text import and_more, be_verb, counted_noun, pasted_path, show
 
 CONVERTED = "input_blocks.0.0.weight"
 """The first convolution of a UNet in the names of its authors."""
@@ -224,7 +224,7 @@ def _step_of_bitsandbytes(left: Sequence[Mismatch], asked: _Asked) -> _Told:
     statements = [
         Statement(
             f"{counted_noun(len(packed), 'weight')} of this file "
-            f"{'is' if len(packed) == 1 else 'are'} packed by bitsandbytes: "
+            f"{be_verb(packed)} packed by bitsandbytes: "
             f"{show(packed[0].name, 100)} is a row of codes, "
             "beside its absmax and quant_map, and the program built plain layers. It "
             "takes a loader that knows them (ComfyUI: the node of "

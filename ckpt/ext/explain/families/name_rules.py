@@ -16,7 +16,7 @@ from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.families.beginnings import load_into_statement, taken_part
 from ckpt.ext.explain.families.forms import Form
 from ckpt.ext.explain.families.renaming import module_rules, rename_line
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 LEAST_TAKEN = 4
 """Names that must have lost the same beginning."""
@@ -55,7 +55,7 @@ def renames_text(rules: Match, missing: int) -> str:
     if missing > 1:
         text = (
             f"{met:,} of the {counted_noun(missing, 'missing key')} "
-            f"{'is' if met == 1 else 'are'} there by other names"
+            f"{be_verb(met)} there by other names"
         )
     return f"{text}: {and_more(texts, 4)}." if texts else f"{text}."
 

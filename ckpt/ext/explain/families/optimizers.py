@@ -15,7 +15,6 @@ from ckpt.ext.explain.case import (
     Answer,
     Case,
     Statement,
-    be_verb,
     counted_parameters,
     finding_statements,
     looked_at,
@@ -25,7 +24,7 @@ from ckpt.ext.explain.families.distributed import ways_to_other_ranks
 from ckpt.ext.explain.families.flat import flat_state_statement, part_ratio
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 from ckpt.tree.find import children_of
 
 _ORDER = "optimizer-order"
@@ -84,7 +83,7 @@ def _model_text(model: str, sure: int, unsure: int, held: int) -> str:
     text = f"{model} has {counted_parameters(count, unsure)}."
     lacking = count - held
     if lacking > 0:
-        verb = "is" if lacking == 1 else "are"
+        verb = be_verb(lacking)
         text += f" {lacking:,} of them {verb} not in the optimizer."
     return text
 

@@ -22,7 +22,7 @@ from ckpt.ext.explain.families.renaming import (
 )
 from ckpt.ext.explain.message import Message
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 Shape = tuple[int, ...]
 _COUNTER = "num_batches_tracked"
@@ -780,7 +780,7 @@ def placed_statement(
         if is_more
         else f"{len(placed.partners):,} of the {count}"
     )
-    verb = "is" if len(placed.partners) == 1 else "are"
+    verb = be_verb(placed.partners)
     if placed.is_guess:
         text = (
             f"{begin} {verb} perhaps there by other names: in their order the layers "

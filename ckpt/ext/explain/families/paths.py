@@ -15,7 +15,7 @@ from ckpt.ext.explain.case import Case, Statement, load_statements
 from ckpt.ext.explain.families.averages import AVERAGES, of_no_averages
 from ckpt.model.errors import CkptError
 from ckpt.model.limits import Budget, Limits, parse_json
-from ckpt.model.text import and_more, counted_noun, pasted_path, show
+from ckpt.model.text import and_more, be_verb, counted_noun, pasted_path, show
 
 NOT_FOUND = re.compile(
     r"(?:No such file or directory|Not a directory): (?:Posix"
@@ -207,7 +207,7 @@ def _of_another_rank(parts: list[str], case: Case) -> Statement | None:
     if wanted not in here:
         return Statement(
             f"{show(wanted, 60)} is not in {show(os.path.basename(root), 80)}, and "
-            f"{shown} {'is' if len(here) == 1 else 'are'}: each rank holds its own "
+            f"{shown} {be_verb(here)}: each rank holds its own "
             "part of the weights, and no other has it. Copy it from the node that "
             "wrote it."
         )
@@ -368,7 +368,7 @@ def _answer_lacking_file(
         yield Statement(
             f"{show(name, 80)} is not in this folder, and "
             f"{and_more([show(other, 80) for other in alike], 4)} "
-            f"{'is' if len(alike) == 1 else 'are'}: each process of a run writes its "
+            f"{be_verb(alike)}: each process of a run writes its "
             "own, and no other did. The save was called in the main process alone, or "
             "the run had fewer of them. Weights and optimizer are not in such a file: "
             "resume with as many processes, or copy the file of process 0 to the name "
@@ -380,7 +380,7 @@ def _answer_lacking_file(
         yield Statement(
             f"{show(name, 80)} is not in this folder, and "
             f"{and_more([show(other, 80) for other in alike], 4)} "
-            f"{'is' if len(alike) == 1 else 'are'}."
+            f"{be_verb(alike)}."
         )
         return
     another = _in_another_format(name, held)
@@ -455,7 +455,7 @@ def _listed_in_folder(text: str, folder: str) -> Statement | None:
         return None
     here = sorted(int(found[1]) for name in alike if (found := _NUMBERED.search(name)))
     numbers = f" (the numbers {here[0]} to {here[-1]})" if len(here) > 1 else ""
-    verb = "is" if len(absent) == 1 else "are"
+    verb = be_verb(absent)
     text = (
         f"{counted_noun(len(absent), 'file')} of the message {verb} not in this "
         f"folder, which has {len(alike):,} of their kind{numbers}. "

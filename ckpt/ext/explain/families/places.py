@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ckpt.ext.explain.case import Case, Statement, be_verb
+from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.families.layers import renumbered_blocks
 from ckpt.ext.explain.families.renaming import MOST_RULES, give_names, rename_line
 from ckpt.ext.explain.message import Message
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 
 class Placed(NamedTuple):

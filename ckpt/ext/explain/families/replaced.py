@@ -11,7 +11,7 @@ from ckpt.ext.explain.case import Statement
 from ckpt.ext.explain.families.verdicts import count_kinds
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 _LEAST = 8
 """Tensors that a part must have on each side: two small layers of other names are an
@@ -270,7 +270,7 @@ def ends_statement(
         return
     held = [name for name in ours if name in shapes]
     what = and_more([show(name, 80) for name in ours], 3)
-    verb = "is" if len(ours) == 1 else "are"
+    verb = be_verb(ours)
     where = f", which {verb} in this file," if len(held) == len(ours) else ""
     yield Statement(
         f"These lines are about other layers. The loader looks for the name of the "

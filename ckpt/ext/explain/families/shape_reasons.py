@@ -54,7 +54,7 @@ from ckpt.ext.explain.families.verdicts import (
 )
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.ext.explain.origins import name_origin
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 VOCABULARY = re.compile(
     r"(?:^|\.)(?:embed_tokens|word_embeddings|tok_embeddings|token_embedding|wte"
@@ -288,7 +288,7 @@ def _sole_reason(
     ):
         return Statement(
             f"{counted_noun(len(empty), 'tensor')} of the checkpoint "
-            f"{'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3 leaves "
+            f"{be_verb(empty)} empty, as DeepSpeed ZeRO-3 leaves "
             "parameters whose values lie with all ranks. The weights are elsewhere."
         )
     # Layers that one side has alone may give what the convolutions take.

@@ -13,10 +13,10 @@ from ckpt.evidence.adapters import piece_of
 from ckpt.evidence.dialects import LEAVES
 from ckpt.evidence.loading import string_literal
 from ckpt.evidence.pretrained import merged_parts
-from ckpt.ext.explain.case import Case, Statement, be_verb
+from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.message import Message
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 _MOST_COMPARED = 20_000
 """Pairs of words that are compared letter by letter."""

@@ -10,14 +10,13 @@ from ckpt.bytes.far import is_url
 from ckpt.ext.explain.case import (
     Case,
     Statement,
-    be_verb,
     command_statements,
     keys_text,
     load_statements,
     root_keys,
     trust_text,
 )
-from ckpt.model.text import and_more, show
+from ckpt.model.text import and_more, be_verb, show
 from ckpt.tree.find import children_of
 from ckpt.tree.view import look
 

@@ -8,11 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ckpt.ext.explain.case import Case, Statement, be_verb, load_statements
+from ckpt.ext.explain.case import Case, Statement, load_statements
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.tensors import parts_of
-from ckpt.model.text import and_more, counted_noun, pasted_path, show
+from ckpt.model.text import and_more, be_verb, counted_noun, pasted_path, show
 
 
 def _answer_types(message: Message, case: Case) -> Iterator[Statement]:

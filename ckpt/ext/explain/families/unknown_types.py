@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from ckpt.ext.explain.case import (
     Case,
     Statement,
-    be_verb,
     command_statements,
     finding_statements,
     load_statements,
@@ -20,7 +19,7 @@ from ckpt.ext.explain.families.quantized import built_by_quantizers
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.dtypes import BY_SAFETENSORS
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 _IN_HEADERS = r"(?:BOOL|[IU](?:8|16|32|64)|B?F16|F32|F64|F4|F[68]_E\dM\d\w{0,4}|C64)"
 """The words for element types in the header of a file of safetensors."""

@@ -12,7 +12,7 @@ from ckpt.ext.explain.families.leftovers import modules_around
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.ext.explain.origins import name_origin, origin_opening
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 Shape = tuple[int, ...]
 _COUNTER = "num_batches_tracked"
@@ -418,7 +418,7 @@ def measures_statement(absent: Sequence[str]) -> Statement | None:
         return None
     return Statement(
         f"{counted_noun(len(absent), 'missing key')} "
-        f"{'is' if len(absent) == 1 else 'are'} by the name of a metric or a loss, "
+        f"{be_verb(absent)} by the name of a metric or a loss, "
         "which counts or weighs while a model is trained, and no weight of the model: "
         "newer versions of a program save them, or older ones did. strict=False leaves "
         "the model's own, and nothing is lost.",
