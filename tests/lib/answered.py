@@ -24,6 +24,16 @@ def raised(act: Callable[[], Any]) -> str:
     return f"{caught.type.__name__}: {caught.value}"
 
 
+def weights(**shapes: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """Tensors of some shapes, with `__` for a dot in their names."""
+    return {name.replace("__", "."): torch.randn(s) for name, s in shapes.items()}
+
+
+def listed(names: Any) -> str:
+    """Names as torch lists them."""
+    return ", ".join(f'"{name}"' for name in names) + ". "
+
+
 class Answered:
     """The output of `ckpt explain` for a message and a file."""
 

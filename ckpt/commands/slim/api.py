@@ -109,9 +109,7 @@ def slim(
         report = with_kept_prefixes(report, limits)
         report = with_kept_codes(report, limits)
         report = report._replace(left_out=with_own_option(report.left_out))
-        if options.format is None:
-            return report
-        return as_format_of(report, options.format, limits, drop_other=drop_other)
+        return as_format_of(report, options, limits, drop_other=drop_other)
 
     is_folder = isinstance(source, str) and os.path.isdir(source)
     with with_folder_hint(str(source) if is_folder else None, options.out):

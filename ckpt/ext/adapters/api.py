@@ -156,15 +156,7 @@ def merge(
             if with_config and any(row.key == "vocab_size" for row in report.config):
                 for path in filter(_has_tokenizer, map(path_of, given)):
                     talk.about(path, [_OTHER_TOKENIZER])
-            if options.format is None:
-                return report
-            return as_format_of(
-                report,
-                options.format,
-                limits,
-                options.ranks,
-                drop_other=drop_other,
-            )
+            return as_format_of(report, options, limits, drop_other=drop_other)
 
         report = rewrite_checkpoint(opened, make, options)
     return report._replace(warnings=(*talk.lines, *report.warnings))

@@ -114,15 +114,7 @@ def average(
                 limits,
                 request,
             )
-            if options.format is None:
-                return report
-            return as_format_of(
-                report,
-                options.format,
-                limits,
-                options.ranks,
-                drop_other=drop_other,
-            )
+            return as_format_of(report, options, limits, drop_other=drop_other)
 
         report = rewrite_checkpoint(given[-1], make, options)
     return report._replace(warnings=(*talk.lines, *report.warnings))

@@ -79,7 +79,8 @@ def salvage(
                 survey, limits, damaged=damaged, keep_damaged=keep, other=other
             )
             try:
-                return as_format_of(report, _format_of(report.result, options), limits)
+                kind = _format_of(report.result, options)
+                return as_format_of(report, options._replace(format=kind), limits)
             except LossError as error:
                 # What is whole is never dropped here: there is no --drop-other.
                 if error.hint == "--drop-other":

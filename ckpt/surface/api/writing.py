@@ -303,23 +303,25 @@ def with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:
 
 def as_format_of(
     report: RewriteReport,
-    format: str,
+    options: WriteOptions,
     limits: Limits,
-    ranks: int | None = None,
     *,
     drop_other: bool = False,
 ) -> RewriteReport:
-    """The report with its result in another format, as `convert` makes it; with
-    `drop_other` without what that cannot hold. Raises CkptError.
+    """The report with its result in the format that the options name, as `convert`
+    makes it, and as it is where they name none. With `drop_other` what the format
+    cannot hold is left out. Raises CkptError.
     """
+    if options.format is None:
+        return report
     from ckpt.commands.convert.convert import as_format
 
     return as_format(
         report,
-        format,
-        save.traits_of(format),
+        options.format,
+        save.traits_of(options.format),
         limits,
-        writer_of(format).unfit,
-        ranks,
+        writer_of(options.format).unfit,
+        options.ranks,
         drop_other=drop_other,
     )

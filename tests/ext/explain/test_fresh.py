@@ -17,23 +17,13 @@ import oracle
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from answered import Answered
+from answered import Answered, listed, weights
 from inside import folder_of
 from process import ckpt
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 pytestmark = [*oracle.QUIET, pytest.mark.slow]
-
-
-def weights(**shapes: tuple[int, ...]) -> dict[str, torch.Tensor]:
-    """Tensors of some shapes, with `__` for a dot in their names."""
-    return {name.replace("__", "."): torch.randn(s) for name, s in shapes.items()}
-
-
-def listed(names: Any) -> str:
-    """Names as torch lists them."""
-    return ", ".join(f'"{name}"' for name in names) + ". "
 
 
 def refused(
