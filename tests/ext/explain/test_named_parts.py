@@ -138,6 +138,29 @@ def test_weights_alone_say_nothing(tmp_path: Path) -> None:
     assert "this file has no optimizer that fits it" in answer.said
 
 
+def test_words_of_any_question_are_no_modules(tmp_path: Path) -> None:
+    state = {"in.weight": torch.ones(2, 2), "Enc.weight": torch.ones(2, 3)}
+
+    answer = Answered("was enc trained in this run?", saved(state, tmp_path))
+
+    assert answer.said.startswith("Enc has 1 parameter.")
+
+
+def test_statistics_alone_are_no_parameters(tmp_path: Path) -> None:
+    norm = {"norm.running_mean": torch.ones(3), "norm.running_var": torch.ones(3)}
+    path = saved({**norm, "fc.weight": torch.ones(2, 3)}, tmp_path)
+
+    answer = Answered("was the norm trained?", path)
+
+    assert "norm holds 2 buffers and no parameter" in answer.said
+
+
+def test_a_module_that_is_all_of_the_file(tmp_path: Path) -> None:
+    state = {"enc.weight": torch.ones(2, 3), "enc.bias": torch.ones(2)}
+    answer = Answered("was enc trained?", saved(state, tmp_path))
+    assert "enc has 2 parameters. Nothing in the file says" in answer.said
+
+
 def test_an_optimizer_before_its_first_step(tmp_path: Path) -> None:
     net = Net()
     optimizer = torch.optim.AdamW(net.parameters())

@@ -11,7 +11,6 @@ from ckpt.evidence.matching import by_order
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.families.renaming import SAFE_NAME, give_names, rename_line
-from ckpt.ext.explain.families.runs import BUFFERS
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
@@ -71,7 +70,7 @@ def _find_part(text: str, section: Section) -> _Part | None:
             begins[begin] = None
             indices.append(index)
             names.append(name)
-    if not names or len(names) == len(section.indices):
+    if not names:
         return None
     return _Part(tuple(begins), tuple(indices), tuple(names))
 
@@ -124,7 +123,6 @@ def of_trained_part(text: str, case: Case) -> Iterator[Statement]:
             index: name
             for index, name in zip(part.indices, part.names, strict=True)
             if roles[index].role in ("parameter", "unknown")
-            and not name.endswith(BUFFERS)
         }
         if not parameters:
             yield Statement(

@@ -475,7 +475,7 @@ def frozen_statements(case: Case) -> Iterator[Statement]:
             (index, name)
             for index, name in zip(model.indices, model.names(), strict=True)
             if roles[index].role in ("parameter", "unknown")
-            and not name.endswith(BUFFERS)
+            and not name.endswith(_BUFFERS)
         ]
         left = tuple(name for index, name in entries if index not in match.indices)
         label = show(model.name, 60) or "the model"
@@ -527,7 +527,7 @@ def _of_count(match: Match, model: Section, case: Case) -> Iterator[Statement]:
     counts = Counter(
         roles[index].role
         for index, name in zip(model.indices, model.names(), strict=True)
-        if not name.endswith(BUFFERS)
+        if not name.endswith(_BUFFERS)
     )
     count = counts["parameter"] + counts["unknown"]
     sure = tuple(
@@ -555,4 +555,4 @@ def _of_count(match: Match, model: Section, case: Case) -> Iterator[Statement]:
     )
 
 
-BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
