@@ -1178,7 +1178,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "diff",
             (
                 "Exit 1 on this finding or level only, also where the files differ; "
-                "differ adds the difference. Repeatable, or comma-separated."
+                "differ adds that difference as well. Repeatable, or comma-separated."
             ),
         ),
         flag(

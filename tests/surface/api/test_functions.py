@@ -152,8 +152,9 @@ def test_what_writes(name: str, tmp_path: Path) -> None:
         found = given(function, name, out=two, **keywords, **check)
         if isinstance(expected.get("output"), dict):
             expected["output"]["path"] = str(two)
-        elif expected.get("hint"):
-            expected["hint"] = expected["hint"].replace(str(made[0]), str(made[1]))
+        for part in ("hint", "message"):
+            if expected.get(part):
+                expected[part] = expected[part].replace(str(made[0]), str(made[1]))
         assert found == expected, (command, words)
         assert one.exists() == two.exists()
         if one.is_file():
