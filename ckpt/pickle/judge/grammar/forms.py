@@ -28,6 +28,7 @@ from ckpt.model.nodes import (
 )
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Composite, Storage, TensorRef
+from ckpt.pickle.depth import Depths
 from ckpt.pickle.judge.known import MODULES, OPERATORS, OPTIMIZERS, VALUES
 from ckpt.pickle.judge.names import is_own, passes_module, python3_name
 from ckpt.pickle.judge.names_of_torch import LOOKED_UP
@@ -196,35 +197,8 @@ _MOST_UNGUARDED = 200
 """The most of these containers inside each other. The stack ends at some 20,000."""
 
 
-class _Nesting:
-    """Counts how many containers that are freed one inside the other lie in each other.
-    Each node is looked at once.
-    """
-
-    def __init__(self) -> None:
-        self._depths: dict[int, tuple[int, Node]] = {}
-
-    def depth(self, root: Node) -> int:
-        depths = self._depths
-        todo: list[tuple[Node, list[Node] | None]] = [(root, None)]
-        is_open: set[int] = set()
-        while todo:
-            node, parts = todo.pop()
-            if parts is None:
-                if id(node) in depths or id(node) in is_open:
-                    continue
-                parts = [part for part in _node_parts(node) if type(part) in _NESTING]
-                is_open.add(id(node))
-                todo.append((node, parts))
-                todo += [(part, None) for part in parts]
-                continue
-            is_open.discard(id(node))
-            within = max(
-                (depths[id(part)][0] for part in parts if id(part) in depths), default=0
-            )
-            # The node is kept, so that nothing else gets its id.
-            depths[id(node)] = within + is_unguarded(node), node
-        return depths[id(root)][0]
+def _nesting_parts(node: Node) -> list[Node]:
+    return [part for part in _node_parts(node) if type(part) in _NESTING]
 
 
 _NESTING = (Opaque, list, tuple, Dict, Set)
@@ -280,7 +254,7 @@ class Grammar:
         self._types = _Search(self._is_type, 1_000, cycles=False)
         self._held = _Search(self._is_held, 10_000, cycles=False)
         self._handed = _Search(self._is_handed, _HEAVY, cycles=True)
-        self._nesting = _Nesting()
+        self._nesting = Depths(_nesting_parts, is_unguarded)
         self._visited = _Search(
             self._is_hashed_at_once, _HEAVY, cycles=False, letters=True
         )
@@ -368,8 +342,12 @@ class Grammar:
             return True
         name = python3_name(origin[0].module, origin[0].name)
         if name == _INDEX:
+            parts = _hash_of_index(call)
+            if parts is None:
+                return False
             # Many places of one tensor are usual, and may have one hash.
-            return _is_index(call) and self._join_crowd(call, _hash_of_index(call)) > 0
+            self._join_crowd(call, parts)
+            return True
         # A hash of an object may be a method that asks its attributes.
         if rule.makes == "instance" and name != _RANGE:
             return _hashes_itself(name)
@@ -832,49 +810,49 @@ _ALONE = (
 """Further names whose objects hash by themselves."""
 
 
-def _is_index(call: Opaque) -> bool:
-    """Tell whether the place of a tensor in a distributed checkpoint has a text and
-    short numbers.
-    """
-    for state in call.states:
-        for part in state if is_tuple(state) else (state,):
-            if part is not None and type(part) is not Dict:
-                return False
-            for value in part.values if type(part) is Dict else ():
-                if (
-                    type(value) is Opaque
-                    and value.class_name == "torch.Size"
-                    and len(value.args) == 1
-                ):
-                    value = value.args[0]
-                # `fqn` is a text, `offset` a torch.Size, `index` a number or None.
-                numbers = value if is_tuple(value) or type(value) is list else (value,)
-                is_short = len(numbers) <= 64 and all(
-                    part is None or (type(part) is int and part.bit_length() < 64)
-                    for part in numbers
-                )
-                if not (holds_text(value) or is_short):
-                    return False
-    return not call.args or all(map(holds_text, call.args))
-
-
-def _hash_of_index(call: Opaque) -> tuple[str, int]:
+def _hash_of_index(call: Opaque) -> tuple[str, int] | None:
     """The parts of the hash of a place in a distributed checkpoint: the name, whose
-    hash Python salts, and the hash of the offset, which a file can choose.
+    hash Python salts, and the hash of the offset, which a file can choose. None where
+    it has anything but a text and short numbers.
     """
     name, offset = "", 0
     for state in call.states:
         for part in state if is_tuple(state) else (state,):
-            if type(part) is not Dict:
-                continue
-            for key, value in zip(part.keys, part.values, strict=True):
-                if key == "fqn":
-                    name = str(value)
-                elif key == "offset":
-                    numbers = value.args[0] if type(value) is Opaque else value
-                    is_row = is_tuple(numbers) or type(numbers) is list
-                    offset = hash(tuple(numbers)) if is_row else 0  # type: ignore[arg-type]
-    return name, offset
+            if part is not None and type(part) is not Dict:
+                return None
+            pairs = zip(part.keys, part.values, strict=True) if part is not None else ()
+            for key, value in pairs:
+                # `fqn` is a text, `offset` a torch.Size, `index` a number or None.
+                if holds_text(value):
+                    name = str(value) if key == "fqn" and type(value) is str else name
+                    continue
+                numbers = _short_numbers(value)
+                if numbers is None:
+                    return None
+                if key == "offset":
+                    offset = hash(numbers)
+    is_named = not call.args or all(map(holds_text, call.args))
+    return (name, offset) if is_named else None
+
+
+def _short_numbers(value: Node) -> tuple[int | None, ...] | None:
+    """The numbers of a torch.Size or a list, or the number or None by itself; None
+    where there is anything else, or a number of more than 64 bits.
+    """
+    is_size = type(value) is Opaque and value.class_name == "torch.Size"
+    if type(value) is Opaque and is_size and len(value.args) == 1:
+        value = value.args[0]
+    numbers = value if is_tuple(value) or type(value) is list else (value,)
+    if len(numbers) > 64:
+        return None
+    short: list[int | None] = []
+    for number in numbers:
+        if number is not None and type(number) is not int:
+            return None
+        if number is not None and number.bit_length() >= 64:
+            return None
+        short.append(number)
+    return tuple(short)
 
 
 def _is_shallow(call: Opaque) -> bool:
