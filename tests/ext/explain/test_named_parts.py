@@ -155,6 +155,25 @@ def test_statistics_alone_are_no_parameters(tmp_path: Path) -> None:
     assert "norm holds 2 buffers and no parameter" in answer.said
 
 
+def test_a_module_of_the_second_model_is_found(tmp_path: Path) -> None:
+    """A GAN: the optimizer is that of the discriminator."""
+    net = Net()
+    trained = train(net, torch.optim.AdamW(net.parameters()))
+    generator = {"up.weight": torch.ones(3, 5), "up.bias": torch.ones(3)}
+    state = {"generator": generator, "discriminator": trained["model"]}
+    path = saved({**state, "optimizer": trained["optimizer"]}, tmp_path)
+
+    answer = Answered("was aux trained?", path)
+    renamed = Answered("how do I rename stem to body?", path)
+    has = Answered("does it contain batch norm statistics?", path)
+
+    assert "aux has 2 parameters. All of them have no state" in answer.said
+    out = torch.load(renamed.run("ckpt rename"))["discriminator"]
+    assert "body.0.weight" in out
+    assert "generator has no running statistics" in has.said
+    assert "discriminator has 2 tensors of that kind" in has.said
+
+
 def test_a_module_that_is_all_of_the_file(tmp_path: Path) -> None:
     state = {"enc.weight": torch.ones(2, 3), "enc.bias": torch.ones(2)}
     answer = Answered("was enc trained?", saved(state, tmp_path))

@@ -50,7 +50,7 @@ class _Part(NamedTuple):
     names: tuple[str, ...]
 
     @property
-    def label(self) -> str:
+    def modules_text(self) -> str:
         """The modules in words."""
         shown = [show(begin, 60) for begin in self.begins]
         return and_more(shown, _MOST_PLACES)
@@ -73,6 +73,15 @@ def _find_part(text: str, section: Section) -> _Part | None:
     if not names:
         return None
     return _Part(tuple(begins), tuple(indices), tuple(names))
+
+
+def _find_in_models(text: str, case: Case) -> tuple[Section, _Part] | None:
+    """Find what a question names in the first model of the file that has it."""
+    for section in case.survey.candidates:
+        part = _find_part(text, section)
+        if part is not None:
+            return section, part
+    return None
 
 
 def _begin_of(name: str, words: set[str], dotted: Sequence[str]) -> str | None:
@@ -114,32 +123,32 @@ def of_trained_part(text: str, case: Case) -> Iterator[Statement]:
     """
     if _ASKS_HOW.search(text):
         return
-    for section in case.survey.candidates[:1]:
-        part = _find_part(text, section)
-        if part is None:
-            return
-        roles = case.survey.roles
-        parameters = {
-            index: name
-            for index, name in zip(part.indices, part.names, strict=True)
-            if roles[index].role in ("parameter", "unknown")
-        }
-        if not parameters:
-            yield Statement(
-                f"{part.label} holds {counted_noun(len(part.names), 'buffer')} and no "
-                "parameter: no gradient concerns it."
-            )
-            return
-        standing = _standing_of(part, parameters, section, case)
-        yield from _trained_statements(part, standing, len(parameters))
-        yield from _statistics_statement(part)
-        name = pasted_path(case.survey.path)
+    found = _find_in_models(text, case)
+    if found is None:
+        return
+    section, part = found
+    roles = case.survey.roles
+    parameters = {
+        index: name
+        for index, name in zip(part.indices, part.names, strict=True)
+        if roles[index].role in ("parameter", "unknown")
+    }
+    if not parameters:
         yield Statement(
-            "A comparison with an older save of the run, or with the weights that it "
-            "began with, says what changed:",
-            (),
-            None if name is None else f"ckpt diff OLDER {name}",
+            f"{part.modules_text} holds {counted_noun(len(part.names), 'buffer')} and "
+            "no parameter: no gradient concerns it."
         )
+        return
+    standing = _standing_of(part, parameters, section, case)
+    yield from _trained_statements(part, standing, len(parameters))
+    yield from _statistics_statement(part)
+    name = pasted_path(case.survey.path)
+    yield Statement(
+        "A comparison with an older save of the run, or with the weights that it "
+        "began with, says what changed:",
+        (),
+        None if name is None else f"ckpt diff OLDER {name}",
+    )
 
 
 _ASKS_HOW = re.compile(r"(?i)\bhow\b|\b(?:load|extract)\w*\b|\bus(?:e|ing)\b")
@@ -198,40 +207,42 @@ def _trained_statements(
 ) -> Iterator[Statement]:
     """Say what the optimizer tells of the parameters of a part."""
     optimizer = standing.optimizer
+    whole = f"{part.modules_text} has {counted_noun(count, 'parameter')}."
     # Names by the model's order alone hold only if the optimizer got that order.
-    order = f"If {optimizer} got model.parameters(), " if standing.is_by_order else ""
-    begin = f"{part.label} has {counted_noun(count, 'parameter')}. {order}"
+    order = f" If {optimizer} got model.parameters()," if standing.is_by_order else ""
 
-    def some(names: Sequence[str], one: str, many: str) -> str:
-        words = f"{_some(names, count)} {one if len(names) == 1 else many}"
-        return f"{begin}{words[0].lower() + words[1:] if order else words}"
+    def begin_about(names: Sequence[str], one: str, many: str) -> str:
+        words = f"{_amount_text(names, count)} {one if len(names) == 1 else many}"
+        return f"{whole}{order} {words[0].lower() + words[1:] if order else words}"
 
     if standing.stepped:
+        begin = begin_about(standing.stepped, "has", "have")
         yield Statement(
-            f"{some(standing.stepped, 'has', 'have')} state in {optimizer}: each had a "
-            "gradient, and the steps changed it, unless its learning rate or all of "
-            "its gradients were zero."
+            f"{begin} state in {optimizer}: each had a gradient, and the steps changed "
+            "it, unless its learning rate or all of its gradients were zero."
         )
     others = standing.others + len(standing.stepped)
     if standing.stateless:
+        begin = begin_about(standing.stateless, "has", "have")
         yield Statement(
-            f"{some(standing.stateless, 'has', 'have')} no state in {optimizer}, where "
-            f"{counted_noun(others, 'other')} {'has' if others == 1 else 'have'} some: "
-            "no step of it ever saw a gradient there, so the values are those that the "
-            "model was built with, or that were loaded into it.",
+            f"{begin} no state in {optimizer}, where {counted_noun(others, 'other')} "
+            f"{'has' if others == 1 else 'have'} some: no step of it ever saw a "
+            "gradient there, so the values are those that the model was built with, or "
+            "that were loaded into it.",
             tuple(standing.stateless),
         )
     if standing.zero:
+        begin = begin_about(standing.zero, "has", "have")
         yield Statement(
-            f"{some(standing.zero, 'has', 'have')} nothing but zeros in {optimizer}: "
-            "no gradient, or none but zero. A resume makes such state too.",
+            f"{begin} nothing but zeros in {optimizer}: no gradient, or none but zero. "
+            "A resume makes such state too.",
             tuple(standing.zero),
         )
     if standing.left_out:
+        begin = begin_about(standing.left_out, "is", "are")
         them = "it" if len(standing.left_out) == 1 else "them"
         yield Statement(
-            f"{some(standing.left_out, 'is', 'are')} not in {optimizer}, so no step of "
-            f"it changes {them}.",
+            f"{begin} not in {optimizer}, so no step of it changes {them}.",
             tuple(standing.left_out),
         )
     if standing.unknown:
@@ -240,12 +251,12 @@ def _trained_statements(
         if optimizer:
             why = f"{optimizer} has no state that would say it"
         yield Statement(
-            f"{part.label} has {counted_noun(count, 'parameter')}. Nothing in the file "
-            f"says whether a training changed {them}: {why}."
+            f"{whole} Nothing in the file says whether a training changed {them}: "
+            f"{why}."
         )
 
 
-def _some(names: Sequence[str], count: int) -> str:
+def _amount_text(names: Sequence[str], count: int) -> str:
     """The words for some of the parameters of a part, or all of them."""
     if len(names) < count:
         return f"{len(names):,} of them"
@@ -275,14 +286,15 @@ _TO = re.compile(
 
 def of_renaming(text: str, case: Case) -> Iterator[Statement]:
     """Print the command that gives the modules of a word another one."""
-    for section in case.survey.candidates[:1]:
-        for found in _TO.finditer(text):
-            old, new = found["old"].strip("."), found["new"].strip(".")
-            if SAFE_NAME.fullmatch(old) and SAFE_NAME.fullmatch(new):
-                rows = list(_renamed(old, new, section, case))
-                if rows:
-                    yield from rows
-                    return
+    for found in _TO.finditer(text):
+        old, new = found["old"].strip("."), found["new"].strip(".")
+        if not (SAFE_NAME.fullmatch(old) and SAFE_NAME.fullmatch(new)):
+            continue
+        for section in case.survey.candidates:
+            rows = list(_renamed(old, new, section, case))
+            if rows:
+                yield from rows
+                return
 
 
 def _renamed(old: str, new: str, section: Section, case: Case) -> Iterator[Statement]:
@@ -349,31 +361,32 @@ def of_presence(text: str, case: Case) -> Iterator[Statement]:
     """Say which tensors of a file have the name or are of the kind that a question asks
     for.
     """
-    for section in case.survey.candidates[:1]:
-        names = section.names()
-        part = _find_part(text, section)
-        if part is not None:
-            yield Statement(
-                f"{part.label} is in {show(section.name, 60) or 'this file'}, with "
-                f"{counted_noun(len(part.names), 'tensor')}.",
-                part.names if len(part.names) <= _LISTED else (),
-            )
+    found = _find_in_models(text, case)
+    if found is not None:
+        section, part = found
+        yield Statement(
+            f"{part.modules_text} is in {show(section.name, 60) or 'this file'}, with "
+            f"{counted_noun(len(part.names), 'tensor')}.",
+            part.names if len(part.names) <= _LISTED else (),
+        )
+        return
+    for words, parts, what in _KINDS:
+        if re.search(f"(?i){words}", text) is not None:
+            for section in case.survey.candidates[:_MOST_PLACES]:
+                yield _presence_statement(parts, what, section)
             return
-        for words, parts, what in _KINDS:
-            if re.search(f"(?i){words}", text) is None:
-                continue
-            held = [
-                name for name in names if not set(parts).isdisjoint(name.split("."))
-            ]
-            where = show(section.name, 60) or "This file"
-            if not held:
-                yield Statement(
-                    f"{where} has no {what} among its {len(names):,} tensors."
-                )
-                return
-            count = counted_noun(len(held), "tensor")
-            yield Statement(
-                f"{where} has {count} of that kind: {what}.",
-                tuple(held[:_LISTED]),
-            )
-            return
+
+
+def _presence_statement(parts: Sequence[str], what: str, section: Section) -> Statement:
+    """Say which tensors of a model have one of some words in their names, or that none
+    has.
+    """
+    names = section.names()
+    held = [name for name in names if not set(parts).isdisjoint(name.split("."))]
+    where = show(section.name, 60) or "This file"
+    if not held:
+        return Statement(f"{where} has no {what} among its {len(names):,} tensors.")
+    count = counted_noun(len(held), "tensor")
+    return Statement(
+        f"{where} has {count} of that kind: {what}.", tuple(held[:_LISTED])
+    )
