@@ -83,16 +83,14 @@ def is_index(path: str) -> bool:
     `model.safetensors.index.json`, or for a variant
     `model.safetensors.index.fp16.json`.
     """
-    if path.endswith(".index.json"):
-        return True
-    # Most names end otherwise, and ask for no pattern.
-    return path.endswith(".json") and _INDEX.fullmatch(path) is not None
+    return without_index(path) != path
 
 
 def without_index(path: str) -> str:
     """The path of an index as the path of one file with its weights:
     `model.safetensors.index.fp16.json` -> `model.fp16.safetensors`. Other paths stay.
     """
+    # Most names end otherwise, and ask for no pattern.
     match = _INDEX.fullmatch(path) if path.endswith(".json") else None
     if match is None:
         return path.removesuffix(".index.json")

@@ -44,6 +44,11 @@ _MOST_MEASURED = 4 << 30
 """Bytes of tensors that an answer reads to find NaN in them."""
 
 
+STATISTICS = ("running_mean", "running_var")
+"""The last words of the names of what a norm measures."""
+BUFFERS_OF_NORMS = (*STATISTICS, "num_batches_tracked")
+
+
 class Shapes(NamedTuple):
     """A tensor whose shapes differ. `file` is its shape in the file, or None if the
     file does not hold it.

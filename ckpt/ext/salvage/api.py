@@ -82,7 +82,7 @@ def salvage(
                 kind = _format_of(report.result, options)
                 return as_format_of(report, options._replace(format=kind), limits)
             except LossError as error:
-                # What is whole is never dropped here: there is no --drop-other.
+                # A whole tensor is never dropped here: there is no --drop-other.
                 if error.hint == "--drop-other":
                     error.hint = "-o OUT.pth holds them"
                 raise

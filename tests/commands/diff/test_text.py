@@ -941,7 +941,7 @@ def test_a_bar_of_several_modules_says_which_on_a_narrow_screen(tmp_path: Path) 
 
 
 def test_show_chooses_the_names_of_name_only(tmp_path: Path) -> None:
-    """What is listed under `unchanged` did not change."""
+    """The names that are listed under `unchanged` did not change."""
     still, moved = (
         torch.zeros(2),
         {"b.weight": torch.ones(2), "a.weight": torch.ones(2)},

@@ -57,7 +57,7 @@ class Taken:
 
 
 def taken(found: Answered, begin: str) -> dict[str, torch.Tensor]:
-    """What a model gets by the only printed line that begins so."""
+    """The tensors that a model gets by the only printed line that begins so."""
     (line,) = [row for row in found.commands if row.startswith(begin)]
     model = Taken()
     with folder_of(found.folder):
@@ -743,7 +743,7 @@ def test_a_head_is_left_out(tmp_path: Path) -> None:
 
 
 def actors(count: int) -> dict[str, torch.Tensor]:
-    """What a model of moving objects keeps for each of them."""
+    """A model of moving objects keeps a row for each of them."""
     return weights(
         actors__positions=(9, count, 3),
         actors__poses_at_time=(9, count, 4, 4),

@@ -980,7 +980,7 @@ def test_a_table_of_patches_is_no_head(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_not_written_as_a_file_without_an_ending(tmp_path: Path) -> None:
-    """Who types -o out for a folder gets no nameless file; other commands refuse it."""
+    """A person who types -o out for a folder gets no nameless file, as elsewhere."""
     state = {"head.weight": torch.ones(2, 3)}
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text("{}")

@@ -67,7 +67,7 @@ def of_named_averages(case: Case) -> Iterator[Statement]:
     is_written = len(settings) == len(_OF_EMA_MODEL)
     own = os.path.basename(case.survey.path.rstrip("/"))
     signs = []
-    if AVERAGES.search(own):
+    if has_name_of_averages(own):
         signs.append(f"its name ({show(own, 80)})")
     if is_written:
         signs.append(

@@ -134,11 +134,11 @@ def _more_of_one(report: DiffReport, first: str, second: str) -> Iterator[Statem
     # Two lists of weights differ by their tensors, which have been told.
     if not set(roots[0]).intersection(roots[1]):
         return
+    tensors = {row.name for row in report.rows}
     for path, ours, theirs in (
         (first, roots[0], roots[1]),
         (second, roots[1], roots[0]),
     ):
-        tensors = {row.name for row in report.rows}
         more = [key for key in ours if key not in theirs and key not in tensors]
         if not more:
             continue

@@ -32,15 +32,12 @@ def _shape_of(text: str) -> tuple[int, ...]:
 
 def _meets(shape: Sequence[int], target: Sequence[int], joined: Sequence[int]) -> bool:
     """Tell whether a tensor and a target give a broadcast shape together."""
-    if len(shape) > len(joined):
+    if len(shape) != len(joined):
         return False
-    one = [1] * (len(joined) - len(shape)) + list(shape)
-    two = [1] * (len(joined) - len(target)) + list(target)
-    fits = all(
-        here == there or 1 in (here, there)
-        for here, there in zip(one, two, strict=True)
-    )
-    largest = [max(pair) for pair in zip(one, two, strict=True)]
+    padded = [1] * (len(joined) - len(target)) + list(target)
+    pairs = list(zip(shape, padded, strict=True))
+    fits = all(here == there or 1 in (here, there) for here, there in pairs)
+    largest = [max(pair) for pair in pairs]
     return fits and tuple(shape) != tuple(target) and largest == list(joined)
 
 
@@ -52,7 +49,6 @@ def of_copied(found: re.Match[str], case: Case) -> Iterator[Statement]:
         for section in case.survey.candidates
         for entry in section.entries
         if _meets(entry.tensor.shape, target, joined)
-        and len(entry.tensor.shape) == len(joined)
     ]
     if not names:
         return

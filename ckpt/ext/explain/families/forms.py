@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ckpt.evidence.wrappers import adapted_layers, base_name, is_adapted
-from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.case import STATISTICS, Case, Statement
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -382,17 +382,14 @@ def _norms_for_biases(
     )
 
 
-_STATISTICS = ("running_mean", "running_var")
-
-
 def _norms_of(names: Sequence[str]) -> list[str]:
     """The modules that have running statistics among some names."""
     given = set(names)
     return [
         name.rpartition(".")[0]
         for name in names
-        if name.endswith(f".{_STATISTICS[0]}")
-        and f"{name.rpartition('.')[0]}.{_STATISTICS[1]}" in given
+        if name.endswith(f".{STATISTICS[0]}")
+        and f"{name.rpartition('.')[0]}.{STATISTICS[1]}" in given
     ]
 
 

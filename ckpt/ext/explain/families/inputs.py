@@ -16,6 +16,7 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.families.heads import HEAD_WORDS
 from ckpt.ext.explain.families.positions import POSITIONS
+from ckpt.ext.explain.families.types import all_read_text
 from ckpt.model.text import and_more, counted_noun, pasted_path, show, size_text
 
 _SIZES = (
@@ -110,10 +111,7 @@ def of_values(text: str, case: Case) -> Iterator[Statement]:
     if found:
         yield from finding_statements(found)
     elif found is not None:
-        yield Statement(
-            f"All {len(case.survey.tensors):,} tensors of this file were read, and no "
-            "element is NaN or infinite."
-        )
+        yield Statement(f"{all_read_text(case)}, and no element is NaN or infinite.")
     path = pasted_path(case.survey.path)
     yield Statement(
         "The mean, the spread and the zeros of each tensor, and channels that died:",

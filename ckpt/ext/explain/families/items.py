@@ -172,7 +172,7 @@ def _next_of(
 # --- multiples of one number ----------------------------------------------------------
 
 _LEAST_ROWS = 3
-_OF_LAYERS = frozenset(("weight", "bias", "running_mean", "running_var"))
+OF_LAYERS = frozenset(("weight", "bias", "running_mean", "running_var"))
 """The last words of the names of tensors whose sizes are widths."""
 
 
@@ -183,7 +183,7 @@ def multiples_statement(rows: Sequence[Mismatch]) -> Statement | None:
     pairs: dict[tuple[int, int], str] = {}
     inner: set[tuple[int, int]] = set()
     for row in rows:
-        is_of_layer = row.name.rpartition(".")[2] in _OF_LAYERS
+        is_of_layer = row.name.rpartition(".")[2] in OF_LAYERS
         if len(row.checkpoint) != len(row.model) or not is_of_layer:
             return None
         for axis, pair in enumerate(zip(row.checkpoint, row.model, strict=True)):

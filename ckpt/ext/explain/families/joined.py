@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ckpt.commands.inspect.inspect import tied_weights
-from ckpt.ext.explain.case import Case, Statement, load_statements
+from ckpt.ext.explain.case import BUFFERS_OF_NORMS, Case, Statement, load_statements
 from ckpt.ext.explain.origins import first_words
 from ckpt.model.text import and_more, show
 
@@ -130,8 +130,6 @@ def _of_shared_layer(
 
 # --- a layer without one of its tensors -----------------------------------------------
 
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-
 
 def of_layer_without_part(name: str, case: Case) -> Iterator[Statement]:
     """Say that a file has the layer of a tensor, at the same or another place, and not
@@ -151,7 +149,7 @@ def of_layer_without_part(name: str, case: Case) -> Iterator[Statement]:
     if leaf in leaves:
         return
     why = ""
-    if leaf in _STATISTICS and set(leaves) <= {"weight", "bias"}:
+    if leaf in BUFFERS_OF_NORMS and set(leaves) <= {"weight", "bias"}:
         why = (
             ": a norm whose statistics were folded into its weight and bias, as the "
             "frozen ones of Detectron (AffineChannel2d), or one of another kind. No "

@@ -190,18 +190,23 @@ def _body_statement(rows: Sequence[Mismatch]) -> Statement | None:
     )
 
 
+def differing_sizes(rows: Sequence[Mismatch]) -> set[tuple[int, int]]:
+    """The sizes that differ, each in the checkpoint and in the model."""
+    return {
+        pair
+        for row in rows
+        for pair in zip(row.checkpoint, row.model, strict=False)
+        if pair[0] != pair[1]
+    }
+
+
 def one_size_statement(rows: Sequence[Mismatch]) -> Iterator[Statement]:
     """Say that one size alone differs in all shapes, where one does."""
     body = _body_statement(rows)
     if body is not None:
         yield body
         return
-    sizes = {
-        (ours, theirs)
-        for row in rows
-        for ours, theirs in zip(row.checkpoint, row.model, strict=False)
-        if ours != theirs
-    }
+    sizes = differing_sizes(rows)
     # zip stops at the shorter shape, so another number of dimensions is refused.
     is_alike = all(len(row.checkpoint) == len(row.model) for row in rows)
     if not is_alike or not 0 < len(sizes) <= _SHOWN:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ckpt.evidence.survey import Survey
 from ckpt.ext.explain.case import Case, Statement, shared_beginning
 from ckpt.ext.explain.families.heads import HEAD_WORDS
+from ckpt.ext.explain.families.items import OF_LAYERS
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, be_verb, counted_noun, show
 from ckpt.tree.find import counter
@@ -194,12 +195,9 @@ def variant_of_file(rest: Sequence[str], names: Collection[str]) -> Statement | 
     )
 
 
-_OF_LAYERS = frozenset(("weight", "bias", "running_mean", "running_var"))
-
-
 def _has_layers(names: Iterable[str]) -> bool:
     """Tell whether one of the names is of a weight of a layer, by its last word."""
-    return any(name.rpartition(".")[2] in _OF_LAYERS for name in names)
+    return any(name.rpartition(".")[2] in OF_LAYERS for name in names)
 
 
 def _own_values(rest: Sequence[str]) -> Statement:

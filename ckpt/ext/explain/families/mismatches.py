@@ -24,6 +24,7 @@ from ckpt.ext.explain.families.divided import is_empty, is_of_a_rank, shape_nume
 from ckpt.ext.explain.families.flat import flat_statement
 from ckpt.ext.explain.families.items import left_out_statement
 from ckpt.ext.explain.families.layers import (
+    differing_sizes,
     heads_statement,
     one_size_statement,
 )
@@ -297,7 +298,7 @@ def _step_of_what_is_no_weight(left: Sequence[Mismatch], asked: _Asked) -> _Told
     if losses:
         left = [row for row in left if row not in losses]
         # A loss that counts the words or the classes of the model follows it.
-        if not _sizes_of(losses) <= _sizes_of(left):
+        if not differing_sizes(losses) <= differing_sizes(left):
             statements.append(_loss_statement(losses))
     if not left:
         statements.append(load_into_statement(case.survey, "So all else loads:"))
@@ -476,16 +477,6 @@ def _hollow_statement(rows: Sequence[Mismatch]) -> Statement:
     )
 
 
-def _sizes_of(rows: Sequence[Mismatch]) -> set[tuple[int, int]]:
-    """The sizes that differ, each in the checkpoint and in the model."""
-    return {
-        pair
-        for row in rows
-        for pair in zip(row.checkpoint, row.model, strict=False)
-        if pair[0] != pair[1]
-    }
-
-
 _OF_LOSS = re.compile(
     r"(?:\w{1,60}\.){0,2}\w{0,60}(?:[Cc]riterion|[Ll]oss(?:es|_fn|_func)?)\."
 )
@@ -580,12 +571,7 @@ def _recorded_variant(message: Message, case: Case) -> Iterator[Statement]:
     """Name the variant that the settings of a file record, where sizes of several kinds
     differ.
     """
-    sizes = {
-        (ours, theirs)
-        for row in message.mismatched
-        for ours, theirs in zip(row.checkpoint, row.model, strict=False)
-        if ours != theirs
-    }
+    sizes = differing_sizes(message.mismatched)
     if len(sizes) < _LEAST_SIZES:
         return
     places = settings_places(case)

@@ -12,6 +12,7 @@ from ckpt.evidence.matching import groups_of
 from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import (
+    STATISTICS,
     Answer,
     Case,
     Statement,
@@ -98,7 +99,7 @@ def _with_statistics(section: Section, case: Case) -> Iterator[Statement]:
         return
     (model,) = models
     names = model.names()
-    statistics = sum(name.endswith(_STATISTICS) for name in names)
+    statistics = sum(name.endswith(STATISTICS) for name in names)
     count = len(names) - statistics
     count -= sum(name.endswith("num_batches_tracked") for name in names)
     held = sum(len(group.slots) for group in groups_of(section))
@@ -112,9 +113,6 @@ def _with_statistics(section: Section, case: Case) -> Iterator[Statement]:
         "newer version of the code gives the parameters alone. The weights are not "
         "concerned: load the model, and begin the optimizer anew."
     )
-
-
-_STATISTICS = ("running_mean", "running_var")
 
 
 def _groups_text(section: Section) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.case import STATISTICS, Case, Statement
 from ckpt.ext.explain.families.layers import renumbered_blocks
 from ckpt.ext.explain.families.renaming import MOST_RULES, give_names, rename_line
 from ckpt.ext.explain.message import Message
@@ -245,8 +245,6 @@ def order_statement(found: Placed, case: Case) -> Statement:
 
 # --- norms of two kinds ---------------------------------------------------------------
 
-_STATISTICS = ("running_mean", "running_var")
-
 
 def other_norms(
     absent: Sequence[str], rest: Sequence[str], names: Collection[str]
@@ -290,7 +288,7 @@ def _leaves_of(names: Sequence[str]) -> dict[str, set[str]]:
     for name in names:
         module, _, leaf = name.rpartition(".")
         found.setdefault(module, set()).add(leaf)
-    of_norms = {"weight", "bias", _COUNTER, *_STATISTICS}
+    of_norms = {"weight", "bias", _COUNTER, *STATISTICS}
     is_right = all(
         module and {"weight", "bias"} <= leaves <= of_norms
         for module, leaves in found.items()
@@ -299,7 +297,7 @@ def _leaves_of(names: Sequence[str]) -> dict[str, set[str]]:
 
 
 def _has_statistics(leaves: Collection[str]) -> bool:
-    return all(word in leaves for word in _STATISTICS)
+    return all(word in leaves for word in STATISTICS)
 
 
 def _counts_by_parent(modules: Collection[str]) -> dict[str, int]:

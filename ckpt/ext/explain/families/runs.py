@@ -12,6 +12,8 @@ from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import (
+    BUFFERS_OF_NORMS,
+    STATISTICS,
     Case,
     Statement,
     command_statements,
@@ -330,7 +332,7 @@ def of_worse_averages(text: str, case: Case) -> Iterator[Statement]:
     lacking = [
         name
         for name in ours.names()
-        if name.endswith(_STATISTICS) and name not in set(theirs.names())
+        if name.endswith(STATISTICS) and name not in set(theirs.names())
     ]
     if lacking:
         yield Statement(
@@ -425,9 +427,6 @@ def _lists_at_root(case: Case) -> Iterator[tuple[str, tuple[object, ...]]]:
             yield str(key), tuple(seen.children)
 
 
-_STATISTICS = ("running_mean", "running_var")
-
-
 def _steps_of(section: Section) -> int:
     """The most steps that an optimizer has counted for a parameter."""
     states = children_of(parts_of(section.node).get("state"))
@@ -475,7 +474,7 @@ def frozen_statements(case: Case) -> Iterator[Statement]:
             (index, name)
             for index, name in zip(model.indices, model.names(), strict=True)
             if roles[index].role in ("parameter", "unknown")
-            and not name.endswith(_BUFFERS)
+            and not name.endswith(BUFFERS_OF_NORMS)
         ]
         left = tuple(name for index, name in entries if index not in match.indices)
         label = show(model.name, 60) or "the model"
@@ -527,7 +526,7 @@ def _of_count(match: Match, model: Section, case: Case) -> Iterator[Statement]:
     counts = Counter(
         roles[index].role
         for index, name in zip(model.indices, model.names(), strict=True)
-        if not name.endswith(_BUFFERS)
+        if not name.endswith(BUFFERS_OF_NORMS)
     )
     count = counts["parameter"] + counts["unknown"]
     sure = tuple(
@@ -553,6 +552,3 @@ def _of_count(match: Match, model: Section, case: Case) -> Iterator[Statement]:
         f"not tell all of them apart.{end}",
         sure,
     )
-
-
-_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")

@@ -126,16 +126,15 @@ def of_statistics_unset(found: re.Match[str], case: Case) -> Iterator[Statement]
         )
     elif case.not_finite is not None:
         yield Statement(
-            f"{_all_read(case)}, and none is infinite. Where it holds no statistics of "
-            "the data "
-            "either (buffer_…mean), newer versions of lerobot keep them in files of "
-            "their own beside it (policy_preprocessor): load them too, or give the "
-            "policy dataset_stats."
+            f"{all_read_text(case)}, and none is infinite. Where it holds no "
+            "statistics of the data either (buffer_…mean), newer versions of lerobot "
+            "keep them in files of their own beside it (policy_preprocessor): load "
+            "them too, or give the policy dataset_stats."
         )
     yield from load_statements(case)
 
 
-def _all_read(case: Case) -> str:
+def all_read_text(case: Case) -> str:
     """The beginning of a sentence on the tensors of a file that were read."""
     count = len(case.survey.tensors)
     if count == 1:
@@ -166,10 +165,9 @@ def not_finite_statements(case: Case) -> Iterator[Statement]:
         )
     else:
         yield Statement(
-            f"{_all_read(case)}, and no element is NaN or infinite. So NaN comes of "
-            "the computation: "
-            "of activations or gradients that leave the range of float16, of a "
-            "learning rate that is too high, or of the data."
+            f"{all_read_text(case)}, and no element is NaN or infinite. So NaN comes "
+            "of the computation: of activations or gradients that leave the range of "
+            "float16, of a learning rate that is too high, or of the data."
         )
     counts = Counter(
         entry.tensor.dtype.name

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.case import BUFFERS_OF_NORMS, Case, Statement
 from ckpt.ext.explain.families.leftovers import modules_around
 from ckpt.ext.explain.message import Message, Mismatch
 from ckpt.ext.explain.origins import name_origin, origin_opening
@@ -201,12 +201,10 @@ def names_with_weights(names: Collection[str]) -> list[str]:
         module, _, leaf = name.rpartition(".")
         leaves.setdefault(module, set()).add(leaf)
     return [
-        name for name in names if not leaves[name.rpartition(".")[0]] <= _STATISTICS
+        name
+        for name in names
+        if not leaves[name.rpartition(".")[0]].issubset(BUFFERS_OF_NORMS)
     ]
-
-
-_STATISTICS = frozenset(("running_mean", "running_var", "num_batches_tracked"))
-"""The buffers of a norm."""
 
 
 def _place_of(name: str) -> str | None:
