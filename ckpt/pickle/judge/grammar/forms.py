@@ -836,8 +836,8 @@ def _hash_of_index(call: Opaque) -> tuple[str, int] | None:
 
 
 def _short_numbers(value: Node) -> tuple[int | None, ...] | None:
-    """The numbers of a torch.Size or a list, or the number or None by itself; None
-    where there is anything else, or a number of more than 64 bits.
+    """Return the numbers of a torch.Size or a list, or the number or None by itself, or
+    None for anything else and for long numbers.
     """
     is_size = type(value) is Opaque and value.class_name == "torch.Size"
     if type(value) is Opaque and is_size and len(value.args) == 1:
