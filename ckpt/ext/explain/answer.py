@@ -19,7 +19,10 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.asked import LACKED, of_lacked
+from ckpt.ext.explain.families.asking import asks_plainly
 from ckpt.ext.explain.families.attributes import ATTRIBUTE, of_attribute
+from ckpt.ext.explain.families.by_words import of_words
+from ckpt.ext.explain.families.cards import of_contents
 from ckpt.ext.explain.families.consolidated import (
     NOT_CONSOLIDATED,
     of_not_consolidated,
@@ -157,11 +160,27 @@ def _look_at_words(text: str, case: Case) -> Answer:
     rows = tuple(of_questions(text, case))
     if rows:
         return Answer(case.survey.path, (*rows, *load_statements(case)))
+    if asks_plainly(text):
+        return _answer_unknown_question(text, case, looked)
     rows = tuple(of_names(text, case))
     is_told = len(rows) > 1  # more than where the name stands
     return looked._replace(
         statements=(*rows, *looked.statements), explains=looked.explains or is_told
     )
+
+
+def _answer_unknown_question(text: str, case: Case, looked: Answer) -> Answer:
+    """Answer a question that no topic knows: with the values that its words name, or
+    with all that the file records, which then explains nothing.
+    """
+    path = case.survey.path
+    rows = (*of_names(text, case), *of_words(text, case))
+    if looked.explains:
+        return Answer(path, (*rows, *looked.statements))
+    if rows:
+        return Answer(path, (*rows, *load_statements(case)))
+    told = (*of_contents(text, case), *load_statements(case))
+    return Answer(path, told, explains=False)
 
 
 # The order counts only where two errors begin at one place of the text.

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ckpt.bytes.location import path_beside
 from ckpt.commands.inspect.inspect import inspect
-from ckpt.commands.stats.stats import stats
+from ckpt.commands.stats.stats import StatsReport, stats
 from ckpt.commands.verify.verify import VerifyReport
 from ckpt.evidence.loading import Load, local_path, string_literal
 from ckpt.evidence.numbering import Numbering
@@ -41,7 +41,7 @@ class Statement(NamedTuple):
 
 
 _MOST_MEASURED = 4 << 30
-"""Bytes of tensors that an answer reads to find NaN in them."""
+"""Bytes of tensors that an answer reads to measure them."""
 
 
 STATISTICS = ("running_mean", "running_var")
@@ -198,8 +198,8 @@ class Case:
         )
 
     @cached_property
-    def not_finite(self) -> tuple[Finding, ...] | None:
-        """The findings of NaN and of infinite elements, or None if the bytes are far
+    def measured(self) -> StatsReport | None:
+        """The report of `ckpt stats` for all tensors, or None if the bytes are far
         away, too many, or cannot be read.
         """
         size = sum(entry.tensor.nbytes for entry in self.survey.tensors)
@@ -209,7 +209,15 @@ class Case:
             report = stats(self.survey, everything=True, checksums=False)
         except CkptError:
             return None
-        if report.unread:
+        return None if report.unread else report
+
+    @property
+    def not_finite(self) -> tuple[Finding, ...] | None:
+        """The findings of NaN and of infinite elements, or None where the values were
+        not read.
+        """
+        report = self.measured
+        if report is None:
             return None
         return tuple(row for row in report.findings if row.code in ("nan", "inf"))
 

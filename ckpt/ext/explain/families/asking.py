@@ -36,3 +36,16 @@ def separate_scripts(text: str) -> str:
 def is_asking(text: str) -> bool:
     """Tell whether a short text asks something."""
     return len(text) <= _LONGEST and _ASKS.search(text) is not None
+
+
+_OF_ERROR = re.compile(
+    r"(?i)\w(?:Error|Exception|Warning)\b|\b(?:errors?|exceptions?|traceback|fail\w{0,3}"
+    r"|fatal|mismatch\w{0,2}|missing|unexpected|cannot|can'?t|unable|invalid|unknown"
+    r"|not found|expected|unsupported|did you mean)\b"
+)
+"""Words of a program that reports a problem."""
+
+
+def asks_plainly(text: str) -> bool:
+    """Tell whether a short text asks something and has no words of an error."""
+    return is_asking(text) and _OF_ERROR.search(text) is None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement, command_statements, is_one_set
 from ckpt.ext.explain.origins import config_of
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, show
 
 AVERAGES = re.compile(r"(?i)(?:^|[_. -])ema(?:[_. -]|$)")
 """The word for averages in a key or in the name of a file."""
@@ -165,4 +165,36 @@ def of_own_averages(case: Case) -> Iterator[Statement]:
     yield from command_statements(
         "They are written under the names of the model by:",
         case.plan(("slim", "--ema")),
+    )
+
+
+ASKS_OF_DISTANCE = (
+    r"\b(?:far|distance|close|differ\w{0,8}|same|equal|compare\w?|identical)\b[^\n]{0,60}"
+    r"\bema\b|\bema\b[^\n]{0,60}\b(?:far|distance|close|differ\w{0,8}|same|equal|compare"
+    r"|identical)\b"
+)
+"""Words of a question for the difference of averages and weights."""
+
+
+def of_distance(text: str, case: Case) -> Iterator[Statement]:
+    """Print the commands that compare the averages of a file with its weights."""
+    del text
+    averages = [row for row in case.survey.sections if row.kind == "ema" and row.name]
+    models = [row for row in case.survey.models if row.kind == "model"]
+    path = pasted_path(case.survey.path)
+    way = case.plan(("slim", "--ema"))
+    if len(averages) != 1 or len(models) != 1 or path is None or way.command is None:
+        return
+    out = way.command.rpartition(" -o ")[2]
+    yield Statement(
+        f"{show(averages[0].name, 60)} holds running averages of "
+        f"{show(models[0].name, 60) or 'the weights'}. To compare both, the averages "
+        "are written under the names of the model first:",
+        (),
+        way.command,
+    )
+    yield Statement(
+        "Then the change of each module, relative to its size:",
+        (),
+        f"ckpt diff {path} {out} --stat",
     )

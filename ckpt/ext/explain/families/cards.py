@@ -11,7 +11,7 @@ from math import prod
 
 from ckpt.commands.inspect.inspect import tied_weights
 from ckpt.evidence.adapters import adapter_of
-from ckpt.evidence.optimizers import optimizer_facts
+from ckpt.evidence.optimizers import optimizer_facts, parts_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import (
@@ -41,6 +41,8 @@ from ckpt.model.text import (
     show,
     size_text,
 )
+from ckpt.tree.find import children_of
+from ckpt.tree.view import look
 
 _SHOWN = 6
 
@@ -102,9 +104,12 @@ def of_state(text: str, case: Case) -> Iterator[Statement]:
             "In a file without the rest:", case.plan(("slim",))
         )
     told = []
+    stateless = 0
     # A GAN saves two optimizers, and one of them may have lost its state.
     for section in case.optimizers:
         facts = optimizer_facts(section)
+        if facts is not None and not facts.with_state:
+            stateless += _keeps_state(section)
         kind = "" if facts is None or facts.family is None else f", {facts.family}"
         count = (
             ""
@@ -135,10 +140,32 @@ def of_state(text: str, case: Case) -> Iterator[Statement]:
         else " It has no state of a schedule, so the learning rate counts from 0 again "
         "unless the program sets the step."
     )
-    yield Statement(
-        f"This file has the state of an optimizer, in {and_more(told, 3)}.{beside} So "
-        f"a run can go on from it, if the program loads both.{lacks}"
+    can = (
+        "Without such state a run that goes on begins with new moments: the optimizer "
+        "was saved before its first step, or its state was lost."
+        if stateless == len(told)
+        else "So a run can go on from it, if the program loads both."
     )
+    yield Statement(
+        f"This file has the state of an optimizer, in {and_more(told, 3)}.{beside} "
+        f"{can}{lacks}"
+    )
+
+
+def _keeps_state(section: Section) -> bool:
+    """Tell whether an optimizer has state after its first step. Plain SGD has none."""
+    for _, group in children_of(parts_of(section.node).get("param_groups")):
+        fields = dict(children_of(group))
+        if not _OF_STATE.isdisjoint(fields):
+            return True
+        momentum = look(fields.get("momentum")).value
+        if isinstance(momentum, (int, float)) and momentum:
+            return True
+    return False
+
+
+_OF_STATE = frozenset(("betas", "rho", "etas", "lambd", "beta1"))
+"""Fields of groups whose optimizer keeps state for each parameter."""
 
 
 # --- weights --------------------------------------------------------------------------
@@ -712,4 +739,51 @@ def of_comparing(text: str, case: Case) -> Iterator[Statement]:
         "and which only one has. With the other file in the place of OTHER:",
         (),
         f"ckpt diff OTHER {path}",
+    )
+
+
+ASKS_FOR_PLAIN = (
+    r"\b(?:plain|pure|vanilla|raw|native|normal|regular|standard) (?:py)?torch\b"
+    r"|\b(?:extract|get|separate|export|convert)\b[^\n]{0,60}\b(?:model|weights"
+    r"|state[_ ]?dict)\b[^\n]{0,40}\b(?:out of|from)\b"
+    r"|\b(?:only|just) the (?:model|weights|network)\b"
+)
+"""Words of a question for the weights without what is around them."""
+
+
+def of_plain_weights(text: str, case: Case) -> Iterator[Statement]:
+    """Print the commands that write the weights of a model without what is around
+    them.
+    """
+    del text
+    if case.has_module:
+        return
+    yield from command_statements(
+        "The weights without optimizer, counters and settings, under the names that "
+        "they have:",
+        case.plan(("slim",)),
+    )
+    if case.found("prefix"):
+        yield from command_statements(
+            "And under the names of the model itself, without the prefix:",
+            case.plan(("slim", "--strip")),
+        )
+
+
+ASKS_OF_ORDER = r"\border of (?:the |its )?(?:keys|tensors|weights|names|parameters)\b"
+"""Words of a question for the order in which a file has its tensors."""
+
+
+def of_order(text: str, case: Case) -> Iterator[Statement]:
+    """Say for what the order of tensors matters."""
+    del text
+    held = (
+        "this file has one, so its model must keep the order"
+        if case.optimizers
+        else "this file has none"
+    )
+    yield Statement(
+        "load_state_dict of a model goes by names, so the order of its keys does not "
+        "matter. The state of an optimizer numbers its parameters in the order in "
+        f"which it got them, and {held}."
     )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement
-from ckpt.model.text import show
+from ckpt.model.text import counted_noun, show
 from ckpt.tree.find import children_of
 
 _MEANINGS = {
@@ -101,15 +101,15 @@ def _meaning_of(word: str, case: Case) -> Statement | None:
     """The sentence on one name, or None where neither the file nor the table has it."""
     last = word.rpartition(".")[2]
     meaning = _MEANINGS.get(last)
-    # A plain word of the language is no name: `model`, `beta`.
-    if "." not in word and "_" not in word and meaning is None:
+    root = dict(children_of(case.survey.checkpoint.root))
+    # A plain word of the language is no name, but where a key of the file is the word.
+    if "." not in word and "_" not in word and meaning is None and word not in root:
         return None
     found = [
         (index, entry)
         for index, entry in enumerate(case.survey.tensors)
         if entry.name == word or entry.name.endswith(f".{word}")
     ]
-    keys = {str(key) for key, _ in children_of(case.survey.checkpoint.root)}
     # The tensor of the file comes first: its shape says more than the word.
     if found:
         index, entry = found[0]
@@ -123,6 +123,10 @@ def _meaning_of(word: str, case: Case) -> Statement | None:
             f"{show(entry.name, 120)} ({list(entry.tensor.shape)}, "
             f"{entry.tensor.dtype.name}) is {kind}{count}.{said}"
         )
-    if word in keys and meaning is not None:
+    if word in root and meaning is not None:
         return Statement(f"{show(word, 60)} {meaning}.")
+    parts = [part for part in case.survey.sections if part.name == word]
+    if parts and parts[0].entries:
+        count = counted_noun(len(parts[0].entries), "tensor")
+        return Statement(f"{show(word, 60)} is a part of this file, with {count}.")
     return None

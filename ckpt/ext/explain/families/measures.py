@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.by_words import of_words
 from ckpt.ext.explain.families.content import of_finished
 from ckpt.ext.explain.families.recorded import settings_command
 from ckpt.ext.explain.families.runs import recorded_counters
 from ckpt.model.text import and_more, show
-from ckpt.tree.find import children_of
+from ckpt.tree.find import children_of, counter
 
 _METRIC = re.compile(
     r"(?i)(?:^|[_./])(?:best|score|scores|acc\d?|accuracy|metrics?|loss|fitness|m?ap\d*"
@@ -105,6 +106,7 @@ def best_of_callbacks(case: Case) -> Statement | None:
         if name.startswith(place) and isinstance(node, str)
     ]
     watched = f", by {show(monitors[0], 60)}" if monitors else ""
+    watched += _score_text(place, case)
     best_name = re.split(r"[\\/]", best)[-1]
     own = os.path.basename(case.survey.path)
     counted = and_more([f"{show(name, 40)} {count:,}" for name, count in counters], 2)
@@ -125,6 +127,16 @@ def best_of_callbacks(case: Case) -> Statement | None:
         "that moment, and not of the best one. For results take the best file, and to "
         "go on with the run this one."
     )
+
+
+def _score_text(place: str, case: Case) -> str:
+    """The value of the best save in words, or an empty text where none is known."""
+    name = f"{place}.best_model_score"
+    for entry in case.survey.checkpoint.tensors:
+        if entry.name == name:
+            score = counter(entry.tensor)
+            return "" if score is None or abs(score) > 1e300 else f" ({score:g})"
+    return ""
 
 
 # --- settings -------------------------------------------------------------------------
@@ -187,8 +199,8 @@ _SETTINGS = (
 )
 """Words of a setting -> the keys under which programs keep it."""
 ASKS_OF_SETTINGS = (
-    r"(?:\b(?:what|which|how (?:much|many|large|big|long)|was|were|did|is|are|find|know"
-    r"|see|get)\b[^\n?]{0,80}|^)(?:"
+    r"(?:\b(?:what|which|how (?:much|many|large|big|long)|was|were|did|do|does|has|have"
+    r"|is|are|find|know|see|get)\b[^\n?]{0,80}|^)(?:"
     + "|".join(f"(?:{words})" for words, _ in _SETTINGS)
     + ")"
 )
@@ -216,7 +228,9 @@ def of_settings_asked(text: str, case: Case) -> Iterator[Statement]:
     if told:
         yield Statement(f"This file records: {and_more(told, _MOST)}.")
     found = settings_command(case)
-    if lacking:
+    near = list(of_words(text, case)) if lacking and not told else []
+    yield from near
+    if lacking and not near:
         yield Statement(
             f"No key of it names {and_more(lacking, 4)}, under a name that ckpt knows."
         )

@@ -23,7 +23,7 @@ ASKS_OF_TRAINING = (
 ASKS_TO_RENAME = r"\brenam\w{1,3}\b|\bgive\w*\b[^\n]{0,40}\bnames?\b"
 ASKS_WHETHER_THERE = (
     r"\b(?:contain\w*|has|have|hav\w+|includ\w{1,3}|hold\w*|sav\w{1,3}|stor\w{1,3}"
-    r"|is there|are there|lacks?|missing)\b"
+    r"|is there|are there|lacks?|missing|(?:which|what) (?:one|part|key) is)\b"
 )
 """Words of a question whether a file has something."""
 _WORD = re.compile(r"[A-Za-z_]\w{0,80}(?:\.\w{1,80}){0,20}")
@@ -77,11 +77,30 @@ def _find_part(text: str, section: Section) -> _Part | None:
 
 def _find_in_models(text: str, case: Case) -> tuple[Section, _Part] | None:
     """Find what a question names in the first model of the file that has it."""
+    words = {word.casefold() for word in _WORD.findall(text)}
+    for word in list(words):
+        words.update(_SHORT_NAMES.get(word, ()))
     for section in case.survey.candidates:
+        key = section.name.rpartition(".")[2].casefold()
+        # The word of a whole model is said of each of them.
+        if key in words - _OF_QUESTIONS:
+            names = tuple(section.names())
+            return section, _Part((section.name,), tuple(section.indices), names)
         part = _find_part(text, section)
         if part is not None:
             return section, part
     return None
+
+
+_SHORT_NAMES = {
+    "discriminator": ("d", "netd", "net_d", "dis", "disc", "critic"),
+    "generator": ("g", "netg", "net_g", "gen"),
+    "critic": ("d", "netd", "qf", "q"),
+    "actor": ("policy", "pi"),
+    "student": ("model_s", "net_s"),
+    "teacher": ("model_t", "net_t"),
+}
+"""Words of a question -> the keys under which programs keep such a model."""
 
 
 def _begin_of(name: str, words: set[str], dotted: Sequence[str]) -> str | None:
@@ -364,8 +383,11 @@ def of_presence(text: str, case: Case) -> Iterator[Statement]:
     found = _find_in_models(text, case)
     if found is not None:
         section, part = found
+        where = show(section.name, 60) or "this file"
+        is_whole = part.begins == (section.name,)
+        place = "a part of this file" if is_whole else f"in {where}"
         yield Statement(
-            f"{part.modules_text} is in {show(section.name, 60) or 'this file'}, with "
+            f"{part.modules_text} is {place}, with "
             f"{counted_noun(len(part.names), 'tensor')}.",
             part.names if len(part.names) <= _LISTED else (),
         )

@@ -98,7 +98,7 @@ def is_question(text: str) -> bool:
         or (asks_of_averages(text) and "?" in text)
         or _MINUS_ONE.search(text) is not None
         or _OF_OPTIMIZER.search(text) is not None
-        or (_NAN.search(text) is not None and _GOES_ON.search(text) is not None)
+        or _complains_of_nan(text)
         or asks_of_frozen(text)
         or asks_of_means(text)
         or asks_of_adapter(text)
@@ -110,6 +110,13 @@ def is_question(text: str) -> bool:
         or (_RATE.search(text) is not None and _RESUMES.search(text) is not None)
         or (_OF_FORMATS.search(text) is not None and _ASKS_HOW.search(text) is not None)
     )
+
+
+def _complains_of_nan(text: str) -> bool:
+    """Tell whether a text is about NaN after a load, or is short and about NaN."""
+    if _NAN.search(text) is None:
+        return False
+    return _GOES_ON.search(text) is not None or len(text) <= _SHORT
 
 
 def _complains(text: str) -> bool:
@@ -133,8 +140,7 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     if len(text) > _LONGEST or _ERROR.search(text) is not None:
         return
     text = separate_scripts(text)
-    asks_of_nan = _NAN.search(text) is not None and _GOES_ON.search(text) is not None
-    if asks_of_nan and case.not_finite:
+    if _complains_of_nan(text) and case.not_finite:
         yield from not_finite_statements(case)
         return
     rows = []
@@ -155,7 +161,7 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     rows = rows or list(of_new_starts(text, case)) or list(_of_rates(text, case))
     rows = rows or list(of_worse_averages(text, case)) or list(of_frozen(text, case))
     rows = rows or list(of_averages(text, case)) or list(of_counts(text, case))
-    if not rows and asks_of_nan:
+    if not rows and _complains_of_nan(text) and _GOES_ON.search(text):
         rows = list(not_finite_statements(case))
     if not rows and _OF_OPTIMIZER.search(text) is not None:
         rows = [of_resumed_state(case)]
@@ -434,7 +440,9 @@ _IDENTICAL = re.compile(
 )
 
 _RESULTS = re.compile(
-    r"(?i)\b(?:accurac(?:y|ies)|results?|predictions?|outputs?|performances?|metrics?"
+    r"(?i)\b(?:different|other|worse|inconsistent|random) (?:results?|outputs?|values"
+    r"|predictions?|accurac(?:y|ies)|scores?|metrics?)\b"
+    r"|\b(?:accurac(?:y|ies)|results?|predictions?|outputs?|performances?|metrics?"
     r"|scores?|loss(?:es)?|mAP|weights?|parameters?|model|it)\b[^\n]{0,200}?"
     r"\b(?:drop\w{0,5}|differ\w{0,8}|worse|bad|poor|random|lower|initial|untrained"
     r"|degrad\w{0,6}|decreas\w{0,4}|inconsisten\w{0,5}|changed?|(?:not |un)changed"

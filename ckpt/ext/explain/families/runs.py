@@ -214,12 +214,18 @@ def counts_statements(case: Case) -> Iterator[Statement]:
     counters = recorded_counters(case)
     steps = sorted({use.steps for use in case.survey.uses if use.steps})
     told = [f"{show(name, 60)} is {number:,}" for name, number in counters]
+    # transformers counts parts of an epoch.
+    told += [
+        f"{show(name, 60)} is {node:g}"
+        for name, node in case.finds_value(("epoch",))
+        if isinstance(node, float) and name.count(".") < _DEEPEST and 0 < node < 1e15
+    ]
     told += [
         f"{show(place, 60)}.last_epoch is {count:,} (a schedule counts its own calls)"
         for place, count in counted_schedules(case)
     ]
     if steps:
-        told.append(f"the optimizer took {steps[-1]:,.0f} steps")
+        told.append(f"the optimizer took {counted_noun(int(steps[-1]), 'step')}")
     if not told:
         yield Statement(
             "This file records no epoch, iteration or step, and holds no optimizer "
@@ -377,6 +383,53 @@ def of_no_scale(found: re.Match[str], case: Case) -> Iterator[Statement]:
         "(to clip gradients) or step before that, as where the first batch after the "
         "resume was skipped (out of memory, no loss). Skip unscale_ and step for such "
         "a batch too."
+    )
+
+
+ASKS_OF_MIXED_PRECISION = (
+    r"\bmixed[ -]?precision\b|\bamp\b|\bautocast\b|\bgrad_?scaler\b"
+    r"|\bloss scal\w{1,3}\b"
+)
+"""Words of a question for a training in two precisions."""
+_SETTINGS_OF_AMP = (
+    "amp",
+    "use_amp",
+    "fp16",
+    "bf16",
+    "mixed_precision",
+    "precision",
+    "use_fp16",
+    "half",
+    "autocast",
+)
+
+
+def of_mixed_precision(text: str, case: Case) -> Iterator[Statement]:
+    """Say what of a file shows whether its run was in mixed precision."""
+    del text
+    told = [
+        f"{show(name, 80)} is {show(str(node), 40)}"
+        for name, node in case.finds_value(_SETTINGS_OF_AMP)
+    ]
+    if told:
+        yield Statement(f"This file records: {and_more(told, 6)}.")
+    if has_scaler(case):
+        scales = [
+            f"{show(name, 60)} is {node:g}"
+            for name, node in case.finds_value(("scale", "_scale"))
+            if "scaler" in name.lower() and isinstance(node, (int, float))
+        ]
+        own = f" ({and_more(scales, 2)})" if scales else ""
+        yield Statement(
+            f"It has the state of a GradScaler{own}. A run that scales its loss "
+            "computes in float16 by autocast, and keeps its weights in float32. The "
+            "state of a scaler that was switched off is empty."
+        )
+        return
+    yield Statement(
+        "It has no state of a GradScaler. So the run was not in float16 by autocast, "
+        "or did not save its scaler; bfloat16 needs none and leaves no trace, for "
+        "autocast keeps the weights in float32."
     )
 
 

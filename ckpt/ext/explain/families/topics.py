@@ -8,10 +8,38 @@ import re
 from collections.abc import Callable, Iterator
 
 from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.asked_adapters import (
+    ASKS_OF_ADAPTER,
+    ASKS_OF_STRENGTH,
+    ASKS_WHETHER_LEARNT,
+    of_asked_adapter,
+    of_learnt_adapter,
+    of_strength,
+)
+from ckpt.ext.explain.families.asked_files import (
+    ASKS_OF_FILES,
+    ASKS_OF_PRIVACY,
+    ASKS_WHEN,
+    of_files,
+    of_privacy,
+    of_time,
+)
+from ckpt.ext.explain.families.asked_layers import (
+    ASKS_OF_EXPERTS,
+    ASKS_OF_LAYERS,
+    of_experts,
+    of_layers,
+)
 from ckpt.ext.explain.families.asking import is_asking
-from ckpt.ext.explain.families.averages import of_no_averages, of_own_averages
+from ckpt.ext.explain.families.averages import (
+    ASKS_OF_DISTANCE,
+    of_distance,
+    of_no_averages,
+    of_own_averages,
+)
 from ckpt.ext.explain.families.cards import (
-    of_adapter,
+    ASKS_FOR_PLAIN,
+    ASKS_OF_ORDER,
     of_base,
     of_comparing,
     of_contents,
@@ -22,7 +50,9 @@ from ckpt.ext.explain.families.cards import (
     of_merged,
     of_model,
     of_numbers,
+    of_order,
     of_outputs,
+    of_plain_weights,
     of_safety,
     of_state,
     of_ties,
@@ -30,6 +60,13 @@ from ckpt.ext.explain.families.cards import (
     of_versions,
     of_wrapper,
 )
+from ckpt.ext.explain.families.curves import (
+    ASKS_OF_COURSE,
+    ASKS_OF_GRADIENTS,
+    of_course,
+    of_gradients,
+)
+from ckpt.ext.explain.families.decays import ASKS_OF_GROUPS, of_groups
 from ckpt.ext.explain.families.inputs import (
     of_exports,
     of_head,
@@ -51,11 +88,19 @@ from ckpt.ext.explain.families.named_parts import (
     of_renaming,
     of_trained_part,
 )
+from ckpt.ext.explain.families.plans import (
+    ASKS_OF_REST,
+    ASKS_WHY_ENDED,
+    of_end,
+    of_remaining,
+)
 from ckpt.ext.explain.families.runs import (
+    ASKS_OF_MIXED_PRECISION,
     BEGINS_AT,
     counts_statements,
     frozen_statements,
     of_later_starts,
+    of_mixed_precision,
 )
 from ckpt.model.rows import NamedTuple
 
@@ -103,6 +148,22 @@ def _of_later(text: str, case: Case) -> Iterator[Statement]:
 
 _TOPICS = (
     _topic(ASKS_TO_RENAME, of_renaming, is_first=True),
+    _topic(ASKS_OF_STRENGTH, of_strength, is_first=True),
+    _topic(ASKS_WHETHER_LEARNT, of_learnt_adapter, is_first=True),
+    _topic(ASKS_OF_GROUPS, of_groups, is_first=True),
+    _topic(ASKS_OF_EXPERTS, of_experts, is_first=True),
+    _topic(ASKS_OF_FILES, of_files, is_first=True),
+    _topic(ASKS_WHEN, of_time, is_first=True),
+    _topic(ASKS_OF_PRIVACY, of_privacy),
+    _topic(ASKS_OF_LAYERS, of_layers),
+    _topic(ASKS_OF_MIXED_PRECISION, of_mixed_precision, is_first=True),
+    _topic(ASKS_OF_DISTANCE, of_distance, is_first=True),
+    _topic(ASKS_OF_ORDER, of_order, is_first=True),
+    _topic(ASKS_FOR_PLAIN, of_plain_weights),
+    _topic(ASKS_OF_GRADIENTS, of_gradients, is_first=True),
+    _topic(ASKS_WHY_ENDED, of_end, is_first=True),
+    _topic(ASKS_OF_REST, of_remaining, is_first=True),
+    _topic(ASKS_OF_COURSE, of_course, is_first=True),
     _topic(ASKS_OF_TRAINING, of_trained_part, is_first=True),
     _topic(
         rf"{BEGINS_AT}[1-9]",
@@ -112,14 +173,17 @@ _TOPICS = (
     _topic(
         r"\b(?:input|image|picture|observation)s? (?:size|shape|dim\w*|resolution"
         r"|channels?|features?|length)\b|\bhow many (?:input )?channels\b"
-        r"|\bin_channels\b|\bsequence length\b|\bcontext (?:length|size|window)\b"
+        r"|\bin_channels\b"
+        r"|\b(?:latents?|noise|z) (?:vectors?|dim\w*|size|shape|space)\b"
+        r"|\b(?:size|dim\w*|length) of (?:the )?(?:latents?|noise|z|inputs?)\b"
+        r"|\bsequence length\b|\bcontext (?:length|size|window)\b"
         r"|\b(?:what|which) (?:kind of )?inputs?\b|输入尺寸|输入大小",
         of_inputs,
         is_first=True,
     ),
     _topic(
         r"\bnans?\b|\binfs?\b|\b(?:all|only|just) (?:zeros?|0s?)\b|\bexplod\w{1,3}\b"
-        r"|\bdead (?:neurons?|channels?|units?|relus?)\b",
+        r"|\bdead (?:neurons?|channels?|units?|relus?|filters?|kernels?)\b",
         of_values,
     ),
     _topic(
@@ -136,7 +200,9 @@ _TOPICS = (
     _topic(
         r"\b(?:remov\w{1,3}|drop\w{0,4}|without|delet\w{1,3}|strip\w{0,4}|cut\w{0,4}"
         r"|exclud\w{1,3}|discard\w{0,3}|replac\w{1,3}|get rid of)\b[^\n]{0,40}"
-        r"\b(?:heads?|classifier|fc|(?:last|final|output|classification) layers?)\b",
+        r"\b(?:heads?|classifier|fc|(?:last|final|output|classification) layers?)\b"
+        r"|\b(?:different|other|another|new|more|fewer|change the) (?:number of )?"
+        r"(?:classes|labels|categories|outputs)\b",
         of_head,
         is_first=True,
     ),
@@ -178,20 +244,20 @@ _TOPICS = (
     _topic(
         r"\bwhat(?:'s| is| are| does| do)\b[^\n]{0,40}\b\w+(?:[._]\w+)+"
         r"|\b\w+(?:[._]\w+)+\b[^\n]{0,60}\b(?:mean\w{0,3}|stand for|used for|purpose)\b"
-        r"|\b(?:key|tensor|entry|parameter|buffer)\b[^\n]{0,40}\bmean\w{0,3}\b",
+        r"|\b(?:key|tensor|entry|parameter|buffer)\b[^\n]{0,40}\bmean\w{0,3}\b"
+        r"|\bwhat (?:is|are|does) (?:the )?[`'\"]?\w+[`'\"]?(?: for| mean)?\s*\??$",
         of_meaning,
         is_first=True,
     ),
     _topic(
-        r"\b(?:rank|alpha|target[_ ]modules?|lora_r"
-        r"|network[_ ]dim)\b[^\n]{0,80}\b(?:lora"
-        r"|adapters?)\b|\b(?:lora|adapters?)\b[^\n]{0,80}\b(?:rank|alpha|target[_ ]?"
-        r"modules?|layers?)\b",
-        of_adapter,
+        rf"{ASKS_OF_ADAPTER}|\b(?:lora_r|network[_ ]dim)\b|\b(?:lora|adapters?)\b"
+        r"[^\n]{0,80}\blayers?\b|\bwithout (?:the |its |a )?base(?:[ _-]?model)?\b",
+        of_asked_adapter,
     ),
     _topic(
         r"\b(?:which|what|the) (?:is the )?base(?:[ _-]?(?:model|checkpoint))?\b"
         r"|\bbase[ _-]?model\b|\b(?:fine-?tuned|trained|initiali[sz]ed|start\w*) from\b"
+        r"|\bpre-?trained or\b|\bfrom scratch\b"
         r"|\btrained (?:on top of|against|for which)\b|\b(?:which|what) (?:sd|sdxl|flux"
         r"|llama|version) ?(?:model|version)?\b[^\n]{0,40}\btrained\b|基座|底模",
         of_base,
@@ -229,7 +295,7 @@ _TOPICS = (
         _of_averages,
     ),
     _topic(
-        r"\b(?:corrupt\w{0,4}|damag\w{1,3}|broken|truncat\w{1,3}|incomplete|complete"
+        r"\b(?:repair\w{0,3}|recover\w{0,4}|corrupt\w{0,4}|damag\w{1,3}|broken|truncat\w{1,3}|incomplete|complete"
         r"|intact|integrity|valid|checksum)\b|损坏|完整",
         of_intactness,
     ),

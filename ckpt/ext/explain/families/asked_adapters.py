@@ -1,0 +1,130 @@
+"""Questions about an adapter in a file: what it learnt, what it changes, how strong it
+is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.evidence.adapters import adapter_of, piece_of, scales_of
+from ckpt.evidence.sections import Section
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.cards import of_adapter
+from ckpt.ext.explain.families.merging import of_adapter_alone
+from ckpt.model.checkpoint import looks_of
+from ckpt.model.text import and_more, be_verb, counted_noun
+
+ASKS_OF_STRENGTH = (
+    r"\b(?:strength|multiplier|scal(?:e|ing)|intensity|weight of the (?:lora|adapter))"
+    r"\b|\b(?:stronger|weaker)\b"
+)
+"""Words of a question for the factor with which an adapter is added."""
+ASKS_WHETHER_LEARNT = (
+    r"\b(?:learn\w{0,4}|learnt|do(?:es|ing)? (?:any ?thing|nothing)"
+    r"|(?:no|any) effect|change\w? (?:any ?thing|nothing)|all zeros?|empty|untrained)\b"
+)
+"""Words of a question whether an adapter does something."""
+ASKS_OF_ADAPTER = (
+    r"\b(?:rank|alpha|r and alpha|target[_ ]?modules?|which (?:layers?|modules?))\b"
+)
+"""Words of a question for what an adapter is."""
+_LISTED = 12
+
+
+def _find_adapter(case: Case) -> Section | None:
+    """The first part of a file that is an adapter, or None."""
+    for section in case.survey.candidates:
+        if adapter_of(section.names(), looks_of(section.entries)) is not None:
+            return section
+    return None
+
+
+def of_learnt_adapter(text: str, case: Case) -> Iterator[Statement]:
+    """Say which layers an adapter changes at all: one whose B is zeros adds nothing."""
+    del text
+    section = _find_adapter(case)
+    if section is None or case.measured is None:
+        return
+    ups = [
+        name
+        for name in section.names()
+        if (piece := piece_of(name)) is not None and piece.part == "up"
+    ]
+    if not ups:
+        return
+    zeros = {
+        row.label
+        for row in case.measured.rows
+        if row.found is not None and row.zeros == row.found.numel > 0
+    }
+    begin = f"{section.name}." if section.name else ""
+    hollow = [name for name in ups if name in zeros or f"{begin}{name}" in zeros]
+    whole = counted_noun(len(ups), "layer")
+    why = "(lora_B, lora_up, with which an adapter adds its product)"
+    if len(hollow) == len(ups):
+        yield Statement(
+            f"B of all {whole} {why} is zeros, as before training: this adapter adds "
+            "nothing, and the model with it is the base model."
+        )
+        return
+    if hollow:
+        yield Statement(
+            f"B of {len(hollow):,} of {whole} {why} {be_verb(hollow)} zeros, as before "
+            "training: there the adapter adds nothing. The others changed.",
+            tuple(hollow) if len(hollow) <= _LISTED else (),
+        )
+        return
+    yield Statement(
+        f"B of none of its {whole} {why} is zeros, as it is before training: each of "
+        "them was trained, and adds something. Its size says nothing about how good "
+        "the result is."
+    )
+
+
+def of_strength(text: str, case: Case) -> Iterator[Statement]:
+    """Say with which factor an adapter is added, and where a program changes it."""
+    del text
+    section = _find_adapter(case)
+    if section is None:
+        return
+    found = adapter_of(section.names(), looks_of(section.entries))
+    assert found is not None
+    alphas = [section.entries[number].tensor for number in found.alphas]
+    own = scales_of(alphas, found.ranks).text
+    config = [
+        node
+        for _, node in case.finds_value(("lora_alpha",))
+        if isinstance(node, (int, float))
+    ]
+    rank = found.ranks[0] if len(found.ranks) == 1 else 0
+    if not own and len(config) == 1:
+        own = f"lora_alpha {config[0]:g}"
+        if rank:
+            own += f", and so the factor {config[0] / rank:g}"
+    ranks = and_more([str(number) for number in found.ranks], 6)
+    said = f"It records {own}." if own else "Nothing in it says alpha."
+    yield Statement(
+        "An adapter adds B times A times alpha / rank (rsLoRA: by the square root of "
+        f"the rank). Its rank is {ranks}. {said}"
+    )
+    yield Statement(
+        "Programs multiply that by a strength of their own, which no file holds: "
+        "PEFT set_scale or add_weighted_adapter, diffusers set_adapters(names, "
+        "adapter_weights=…), the number behind the name in web UIs. A merge with "
+        "another alpha / rank: ckpt merge BASE ADAPTER --scale X."
+    )
+
+
+def of_asked_adapter(text: str, case: Case) -> Iterator[Statement]:
+    """Say what an adapter is, where the file is one, and what it lacks without its
+    base.
+    """
+    yield from of_adapter(text, case)
+    if _WITHOUT_BASE.search(text) is not None:
+        yield from of_adapter_alone(case)
+
+
+_WITHOUT_BASE = re.compile(
+    r"(?i)\bwithout (?:the |its |a )?base\b|\balone\b|\bby itself\b"
+)

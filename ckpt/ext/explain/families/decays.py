@@ -1,0 +1,108 @@
+"""The groups of an optimizer: the weight decay and the rate of each, and the kinds of
+parameters that it has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ckpt.evidence.matching import Match, groups_of
+from ckpt.evidence.optimizers import parts_of
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.model.nodes import Node
+from ckpt.model.text import and_more, counted_noun, show
+from ckpt.tree.find import children_of
+from ckpt.tree.view import look
+
+ASKS_OF_GROUPS = (
+    r"\bweight[ _-]?decay\b[^\n]{0,60}\b(?:norms?|batch ?norms?|layer ?norms?|bn|bias"
+    r"|biases|applied|all|embeddings?|groups?|which|every)\b|\b(?:which|what|are|is|do"
+    r"|does)\b[^\n]{0,60}\b(?:decayed|no[ _-]decay)\b|\bparam\w{0,6}[ _-]?groups?\b"
+    r"|\b(?:different|same|own|separate) (?:learning[ _-]?rates?|lrs?)\b"
+    r"|\blayer-?wise (?:lr|learning)\b|\bdiscriminative (?:lr|learning)\b"
+)
+"""Words of a question for the groups of an optimizer."""
+_FIELDS = ("lr", "weight_decay")
+_SHOWN = 8
+
+
+def of_groups(text: str, case: Case) -> Iterator[Statement]:
+    """Say which rate and weight decay each group of an optimizer has, and which kinds
+    of parameters are in it.
+    """
+    del text
+    for use in case.survey.uses:
+        yield from _groups_statements(use.match, case)
+
+
+def _groups_statements(match: Match, case: Case) -> Iterator[Statement]:
+    """Say what the groups of one optimizer have."""
+    fields = [
+        dict(children_of(group))
+        for _, group in children_of(parts_of(match.optimizer.node).get("param_groups"))
+    ]
+    groups = groups_of(match.optimizer)
+    counts = [len(group.slots) for group in groups]
+    if not groups or len(fields) != len(groups) or sum(counts) != len(match.slots):
+        return
+    name = show(match.optimizer.name, 60) or "The optimizer"
+    yield Statement(
+        f"{name} has {counted_noun(len(groups), 'group')} of parameters."
+        if len(groups) > 1
+        else f"{name} has one group, so all of its parameters have the same settings."
+    )
+    first = 0
+    for number, count in enumerate(counts[:_SHOWN]):
+        slots = range(first, first + count)
+        first += count
+        settings = [
+            f"{key} {shown}"
+            for key in _FIELDS
+            if (shown := _scalar_text(fields[number].get(key))) is not None
+        ]
+        kinds = Counter(_kind_of(match, slot, case) for slot in slots)
+        held = and_more(
+            [
+                f"{amount:,} {_KINDS[kind][amount != 1]}"
+                for kind, amount in kinds.most_common()
+            ],
+            4,
+        )
+        which = f"Group {number}" if len(groups) > 1 else "It"
+        said = and_more(settings, 4) or "no rate and no decay"
+        yield Statement(f"{which} has {said}, for {held}.")
+
+
+def _scalar_text(node: Node) -> str | None:
+    """A number of a group in words, or None."""
+    value = look(node).value
+    # True is an int for isinstance.
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{value:g}"
+    return None
+
+
+_KINDS = {
+    "matrix": ("matrix or kernel", "matrices or kernels"),
+    "bias": ("bias", "biases"),
+    "vector": ("other vector", "other vectors (as the scales of norms)"),
+    "unnamed": ("vector", "vectors"),
+    "any": ("parameter", "parameters"),
+}
+"""A kind of parameter -> its words for one and for several."""
+
+
+def _kind_of(match: Match, slot: int, case: Case) -> str:
+    """The kind of a parameter: by its name where it is known, else by its shape."""
+    index = match.indices[slot]
+    if index is None:
+        shape = match.slots[slot].shape
+        if shape is None:
+            return "any"
+        # A vector without a name may be a bias or the scale of a norm.
+        return "matrix" if len(shape) > 1 else "unnamed"
+    entry = case.survey.checkpoint.tensors[index]
+    if len(entry.tensor.shape) > 1:
+        return "matrix"
+    return "bias" if entry.name.endswith("bias") else "vector"
