@@ -415,3 +415,55 @@ def test_nan_of_a_file_is_named_for_any_words_of_it(text: str, tmp_path: Path) -
 
     assert answer.code == 0
     assert "1 element is NaN in bn.running_var" in answer.said
+
+
+# --- complaints without a question mark -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My LORA doesn't seem to do anything",
+        "LoRA is created successfully, but there is no learning effect",
+        "Lora does not appear to be training.",
+    ],
+)
+def test_a_complaint_about_an_adapter_is_answered(text: str, tmp_path: Path) -> None:
+    answer = Answered(text, write_adapter(tmp_path, trained=()))
+
+    assert answer.code == 0 and "this adapter adds nothing" in answer.said
+
+
+def test_a_complaint_about_a_loss_is_answered_by_its_course(tmp_path: Path) -> None:
+    path = with_history(tmp_path, train_loss=[2, 2.25, 2.5])
+
+    answer = Answered("the training loss does not go down", path)
+
+    assert answer.code == 0
+    assert "The lowest is 2, at number 1 of 3" in answer.said
+
+
+def test_a_loss_after_a_resume_is_no_matter_of_the_course(tmp_path: Path) -> None:
+    path = with_history(tmp_path, train_loss=[3, 2, 1])
+
+    answer = Answered("the training loss jumps after I resume", path)
+
+    assert "numbers, from" not in answer.said
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("学习率是多少", "args.lr is 0.25"),
+        ("怎么继续训练", "This file has no state of an optimizer"),
+        ("训练了多少轮", "epoch is 3"),
+    ],
+)
+def test_questions_in_chinese_have_the_same_answers(
+    question: str, said: str, tmp_path: Path
+) -> None:
+    state = {"model": MODEL, "epoch": 3, "args": {"lr": 0.25}}
+
+    answer = Answered(question, saved(state, tmp_path))
+
+    assert answer.code == 0 and said in answer.said

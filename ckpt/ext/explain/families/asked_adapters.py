@@ -25,6 +25,19 @@ ASKS_WHETHER_LEARNT = (
     r"|(?:no|any) effect|change\w? (?:any ?thing|nothing)|all zeros?|empty|untrained)\b"
 )
 """Words of a question whether an adapter does something."""
+_COMPLAINS = re.compile(
+    r"(?i)\b(?:lora|adapter|peft)s?\b[^\n]{0,160}(?:\b(?:no|not|any|nothing|without|never"
+    r"|same|identical)\b|n'?t\b)[^\n]{0,60}\b(?:do|doing|effects?|train\w{0,3}|learn\w{0,3}"
+    r"|work\w{0,3}|chang\w{1,3}|influence|difference|base|saved|output|text|image)"
+)
+"""Words of a text that says an adapter does nothing, also without a question mark."""
+
+
+def complains_of_adapter(text: str) -> bool:
+    """Tell whether a text says that an adapter does nothing."""
+    return _COMPLAINS.search(text) is not None
+
+
 ASKS_OF_ADAPTER = (
     r"\b(?:rank|alpha|r and alpha|target[_ ]?modules?|which (?:layers?|modules?))\b"
 )

@@ -194,7 +194,8 @@ ASKS_OF_COURSE = (
     r"|\b(?:which|what|at what) (?:epoch|step|iteration)\b[^\n]{0,60}\b(?:best|lowest"
     r"|highest|peak\w{0,2}|minimum|maximum)\b|\bhow (?:did|was|is) (?:the |my )?"
     r"(?:training|run|loss)\b|\bdid (?:the |my )?training (?:go|work)\b"
-    r"|\b(?:training|run) (?:successful|go(?:ne)? well|work\w{0,2})\b"
+    r"|\b(?:training|run) (?:is |was |has )?(?:success\w{0,5}|go(?:ne)? well"
+    r"|work\w{0,2})\b|损失"
     r"|\bwhen\b[^\n]{0,40}\b(?:loss|accuracy|best)\b"
     r"|\b(?:val\w{0,7}|eval\w{0,6}|test|train\w{0,3})[ _-](?:loss(?:es)?|acc\w{0,8}"
     r"|scores?|metrics?|error)\b|\b(?:was|is|did) the (?:final |last )?loss\b"
@@ -205,6 +206,20 @@ _GOES_ON = re.compile(
     r"(?i)\b(?:resum\w{1,4}|restor\w{1,4}|re-?start\w{0,3}|(?:re-?)?load\w{0,3}"
     r"|continu\w{1,4})\b"
 )
+
+
+_COMPLAINS = re.compile(
+    r"(?i)\b(?:loss|accuracy|reward|score)\b[^\n]{0,40}(?:\b(?:not|never|no|stuck|stays?"
+    r"|stopped|flat|constant)\b|n'?t\b)[^\n]{0,40}\b(?:go\w{0,3}|decreas\w{1,3}|fall\w{0,3}"
+    r"|drop\w{0,4}|chang\w{1,3}|improv\w{1,3}|converg\w{1,3}|increas\w{1,3}|down|at|same)"
+    r"|\b(?:loss|losses|accuracy) (?:curve|over)\b"
+)
+"""Words of a text that says the numbers of a run do not get better."""
+
+
+def complains_of_course(text: str) -> bool:
+    """Tell whether a text says that the numbers of a run do not get better."""
+    return _COMPLAINS.search(text) is not None
 
 
 def of_course(text: str, case: Case) -> Iterator[Statement]:

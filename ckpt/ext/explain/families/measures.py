@@ -142,9 +142,12 @@ def _score_text(place: str, case: Case) -> str:
 # --- settings -------------------------------------------------------------------------
 
 _SETTINGS = (
-    (r"learning[ _-]?rates?|\blr\b", ("lr", "learning_rate", "base_lr", "initial_lr")),
     (
-        r"batch[ _-]?size",
+        r"learning[ _-]?rates?|\blr\b|学习率",
+        ("lr", "learning_rate", "base_lr", "initial_lr"),
+    ),
+    (
+        r"batch[ _-]?size|批[大次量]",
         (
             "batch_size",
             "train_batch_size",
@@ -175,7 +178,8 @@ _SETTINGS = (
         ),
     ),
     (
-        r"(?:which|what) data ?sets?\b|trained on (?:which|what)|(?:which|what) data\b",
+        r"(?:which|what) data ?sets?\b|trained on (?:which|what)"
+        r"|(?:which|what) data\b|数据集",
         ("data", "dataset", "data_path", "dataset_name", "data_dir", "train_file"),
     ),
     (r"(?:total|number of|max\w*) epochs", ("epochs", "num_epochs", "max_epochs")),

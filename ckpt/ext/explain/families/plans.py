@@ -20,6 +20,7 @@ ASKS_OF_REST = (
     r"[^\n]{0,40}\b(?:finish|end|done|complete|stop)\w{0,2}\b"
     r"|\b(?:is|was|has|did) (?:the |this |my )?(?:training|run)\b[^\n]{0,20}"
     r"\b(?:finish\w{0,2}|done|complet\w{1,3}|over|to the end)\b|还(?:要|剩|需)多"
+    r"|\b(?:final|last) (?:checkpoint|save|epoch|state) of\b"
     r"|\b(?:end|middle|start|beginning) of (?:the |its |my )?(?:training|run)\b"
 )
 """Words of a question for the part of a run that is still to come."""

@@ -20,10 +20,15 @@ from ckpt.ext.explain.case import (
     keys_text,
     trust_text,
 )
+from ckpt.ext.explain.families.asked_adapters import (
+    complains_of_adapter,
+    of_learnt_adapter,
+)
 from ckpt.ext.explain.families.asking import separate_scripts
 from ckpt.ext.explain.families.averages import asks_of_averages, of_averages
 from ckpt.ext.explain.families.beginnings import load_into_statement
 from ckpt.ext.explain.families.content import of_finished
+from ckpt.ext.explain.families.curves import complains_of_course, of_course
 from ckpt.ext.explain.families.labels import asks_of_classes, of_classes
 from ckpt.ext.explain.families.merging import (
     asks_of_adapter,
@@ -99,6 +104,8 @@ def is_question(text: str) -> bool:
         or _MINUS_ONE.search(text) is not None
         or _OF_OPTIMIZER.search(text) is not None
         or _complains_of_nan(text)
+        or complains_of_adapter(text)
+        or complains_of_course(text)
         or asks_of_frozen(text)
         or asks_of_means(text)
         or asks_of_adapter(text)
@@ -125,7 +132,8 @@ def _complains(text: str) -> bool:
     if _FAILS.search(text) is not None:
         return _LOADED.search(text) is not None or len(text) <= _SHORT
     is_worse = _RESULTS.search(text) or _LOW.search(text)
-    return is_worse is not None and _LOADED.search(text) is not None
+    is_again = _LOADED.search(text) or _EACH_RUN.search(text)
+    return is_worse is not None and is_again is not None
 
 
 _SHORT = 300
@@ -165,6 +173,10 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
         rows = list(not_finite_statements(case))
     if not rows and _OF_OPTIMIZER.search(text) is not None:
         rows = [of_resumed_state(case)]
+    if not rows and complains_of_adapter(text):
+        rows = list(of_learnt_adapter(text, case))
+    if not rows and complains_of_course(text):
+        rows = list(of_course(text, case))
     if not rows and _OF_SCHEDULE.search(text) and _GOES_ON.search(text):
         rows = list(_of_schedules(case))
     rows = rows or list(of_asked_part(text, case)) or list(_of_results(text, case))

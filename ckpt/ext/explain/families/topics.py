@@ -267,7 +267,7 @@ _TOPICS = (
         r"\b(?:continu\w{1,4}|resum\w{1,4}|train\w{0,4} further)\b"
         r"|\b(?:resum\w{1,4}|continu\w{1,4} (?:the )?train\w*)\b"
         r"[^\n]{0,60}\b(?:from|with) (?:this|it|the)\b|\bcan (?:i|it|we|this) (?:be )?"
-        r"(?:resum\w*|continu\w*)|优化器|断点",
+        r"(?:resum\w*|continu\w*)|优化器|断点|继续训|恢复训|接着训",
         of_state,
     ),
     _topic(
