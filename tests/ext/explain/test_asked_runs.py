@@ -124,6 +124,57 @@ def test_a_file_without_a_history_says_so(tmp_path: Path) -> None:
     assert "numbers" not in answer.said
 
 
+def test_a_loss_that_rose_again_is_compared_with_the_best_step(tmp_path: Path) -> None:
+    rows = [
+        {"step": 100, "loss": 2.0},
+        {"step": 200, "loss": 1.0, "eval_loss": 1.0},
+        {"step": 300, "loss": 1.5, "eval_loss": 2.0},
+    ]
+
+    answer = Answered(
+        "did it overfit?", write_trainer_folder(tmp_path, log_history=rows)
+    )
+
+    assert "eval_loss was no better after step 200." in answer.said
+    assert "which is overfitting" not in answer.said
+    # The training's own numbers come second, although the log has them first.
+    assert answer.said.index("eval_loss has") < answer.said.index(" loss has")
+
+
+@pytest.mark.parametrize(
+    ("history", "said"),
+    [
+        ({"acc_loss": [3, 2, 1]}, "The last is the lowest (number 3 of 3)"),
+        ({"loss_acc": [1, 2, 3]}, "The last is the highest (number 3 of 3)"),
+        ({"loss": [2, 1]}, "This file has no list of losses or metrics"),
+        ({"widths": [2, 1, 3]}, "This file has no list of losses or metrics"),
+    ],
+)
+def test_the_last_word_of_a_name_says_which_numbers_are_better(
+    history: dict[str, list[float]], said: str, tmp_path: Path
+) -> None:
+    answer = Answered("did it overfit?", with_history(tmp_path, **history))
+
+    assert said in answer.said
+
+
+def test_the_best_value_of_a_callback_is_told(tmp_path: Path) -> None:
+    callback = {
+        "monitor": "val_loss",
+        "best_model_path": "/runs/best.ckpt",
+        "best_model_score": torch.tensor(0.5),
+    }
+    state = {
+        "state_dict": MODEL,
+        "epoch": 3,
+        "callbacks": {"ModelCheckpoint": callback},
+    }
+
+    answer = Answered("which metric was best?", saved(state, tmp_path))
+
+    assert "recorded best.ckpt as the best, by val_loss (0.5)" in answer.said
+
+
 # --- how long, and why it ended -------------------------------------------------------
 
 
@@ -145,7 +196,7 @@ def test_a_run_at_its_end_has_nothing_left(tmp_path: Path) -> None:
 
 
 def test_warmup_is_no_length_of_a_run(tmp_path: Path) -> None:
-    settings = {"warmup_epochs": 5, "save_steps": 10}
+    settings = {"num_warmup_epochs": 5, "max_eval_steps": 10}
     path = saved({"model": MODEL, "epoch": 2, "args": settings}, tmp_path)
 
     answer = Answered("how many epochs are left?", path)
@@ -169,6 +220,21 @@ def test_early_stopping_says_whether_it_ended_a_run(
         f"counted {count} checks in a row without a better value, and its patience is "
         f"5{end}"
     ) in answer.said
+
+
+def test_a_counter_of_another_part_is_no_early_stopping(tmp_path: Path) -> None:
+    state = {"model": MODEL, "plateau": {"counter": 5, "patience": 5}, "epoch": 1}
+
+    answer = Answered("why did the training stop?", saved(state, tmp_path))
+
+    assert "counted 5 checks" not in answer.said
+    assert "records no early stopping" in answer.said
+
+
+def test_a_part_of_an_epoch_is_counted(tmp_path: Path) -> None:
+    answer = Answered("how many epochs was it trained?", write_trainer_folder(tmp_path))
+
+    assert "trainer_state.epoch is 1.5" in answer.said
 
 
 # --- groups, scalers, averages --------------------------------------------------------
@@ -232,6 +298,23 @@ def test_optimizers_before_their_first_step_begin_anew(tmp_path: Path) -> None:
     assert "So a run can go on from it" not in answer.said
 
 
+def test_one_optimizer_with_state_is_enough_to_go_on(tmp_path: Path) -> None:
+    one, two = nn.Linear(4, 2), nn.Linear(4, 3)
+    used = torch.optim.Adam(one.parameters())
+    one(torch.ones(1, 4)).sum().backward()
+    used.step()
+    state = {
+        "one": one.state_dict(),
+        "two": two.state_dict(),
+        "used": used.state_dict(),
+        "unused": torch.optim.Adam(two.parameters()).state_dict(),
+    }
+
+    answer = Answered("can I resume from this?", saved(state, tmp_path))
+
+    assert "So a run can go on from it" in answer.said
+
+
 # --- adapters -------------------------------------------------------------------------
 
 
@@ -242,7 +325,7 @@ def write_adapter(folder: Path, *, trained: tuple[int, ...]) -> Path:
     state = {}
     for layer in range(2):
         begin = f"base_model.model.layers.{layer}.q_proj"
-        b = torch.ones(8, 4) if layer in trained else torch.zeros(8, 4)
+        b = torch.eye(8, 4) if layer in trained else torch.zeros(8, 4)
         state[f"{begin}.lora_A.weight"] = torch.randn(4, 8)
         state[f"{begin}.lora_B.weight"] = b
     save_file(state, folder / "adapter_model.safetensors")
@@ -331,12 +414,14 @@ def test_no_time_is_in_a_file_of_torch(tmp_path: Path) -> None:
 
 
 def test_layers_are_counted_by_the_shapes_of_weights(tmp_path: Path) -> None:
-    path = saved(MODEL, tmp_path)
+    norm = {"bn.running_mean": torch.zeros(8), "bn.running_var": torch.ones(8)}
+    path = saved({**MODEL, **norm}, tmp_path)
 
     answer = Answered("how many conv layers are there?", path)
 
     assert "1 of 4 (convolutions over pictures)" in answer.said
     assert "1 of 2 dimensions (linear layers, tables)" in answer.said
+    assert "Beside them: 1 norm with running statistics." in answer.said
 
 
 def test_experts_are_told_by_names(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class Curve(NamedTuple):
 
 
 def find_curves(case: Case) -> list[Curve]:
-    """Find the lists of numbers of a file that are the course of its run."""
+    """Find the lists of numbers of a file, of which some are the course of its run."""
     found: list[Curve] = []
     todo: list[tuple[str, Node, int]] = [("", case.survey.checkpoint.root, 0)]
     visits = 0
@@ -129,10 +129,8 @@ def _curves_of(name: str, view: View) -> Iterator[Curve]:
         return
     numbers = [_number_of(row) for row in rows]
     told = tuple(number for number in numbers if number is not None)
-    curve = Curve(name, told)
-    is_measured = curve.falls is not None or curve.is_of_gradients
-    if is_measured and len(told) == len(numbers):
-        yield curve
+    if len(told) == len(numbers):
+        yield Curve(name, told)
 
 
 def _curves_of_log(rows: Sequence[Node]) -> Iterator[Curve]:
@@ -155,9 +153,8 @@ def _curves_of_log(rows: Sequence[Node]) -> Iterator[Curve]:
             if unit:
                 places.append(held[unit])
     for (key, unit), (numbers, places) in series.items():
-        curve = Curve(key, tuple(numbers), tuple(places), unit.replace("_", " "))
-        if len(numbers) > 1 and (curve.falls is not None or curve.is_of_gradients):
-            yield curve
+        if len(numbers) > 1:
+            yield Curve(key, tuple(numbers), tuple(places), unit.replace("_", " "))
 
 
 _UNITS = ("step", "global_step", "iter", "iteration", "epoch")
