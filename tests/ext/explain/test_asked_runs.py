@@ -502,6 +502,17 @@ def test_nan_of_a_file_is_named_for_any_words_of_it(text: str, tmp_path: Path) -
     assert "1 element is NaN in bn.running_var" in answer.said
 
 
+def test_a_question_about_two_parts_asks_for_their_difference(tmp_path: Path) -> None:
+    ema = {name: tensor + 1 for name, tensor in MODEL.items()}
+    path = saved({"model": MODEL, "ema": ema, "G": {"w": torch.ones(2, 2)}}, tmp_path)
+
+    one = Answered("what is G", path)
+    two = Answered("what is the difference between model and ema?", path)
+
+    assert "G is a part of this file, with 1 tensor." in one.said
+    assert "is a part of this file" not in two.said
+
+
 # --- complaints without a question mark -----------------------------------------------
 
 

@@ -12,8 +12,8 @@ from ckpt.ext.explain.case import Case, Statement
 from ckpt.model.text import and_more, counted_noun, show
 
 ASKS_OF_LAYERS = (
-    r"\bhow many (?:\w+ ){0,2}(?:layers?|convs?|convolutions?|linears?|norms?|kernels?"
-    r"|weights matri\w+)\b|\bnumber of (?:\w+ )?(?:layers|convolutions|convs)\b"
+    r"\b(?:how many|number of) (?:\w+ )?(?:conv\w{0,12}|linears?|dense|norms?"
+    r"|\w{0,5}norms?|fully[ -]connected|kernels?)\b"
 )
 """Words of a question for the number of layers."""
 ASKS_OF_EXPERTS = r"\b(?:moe|mixture[ -]of[ -]experts?|experts?)\b"

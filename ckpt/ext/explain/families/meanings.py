@@ -90,8 +90,12 @@ def of_meaning(text: str, case: Case) -> Iterator[Statement]:
     if _ASKS_WHAT.search(text) is None:
         return
     told = 0
-    for word in dict.fromkeys(_WORD.findall(text)):
-        row = _meaning_of(word.rstrip("."), case)
+    words = [word.rstrip(".") for word in dict.fromkeys(_WORD.findall(text))]
+    # A question that names two parts asks for their difference.
+    if sum(part.name in words for part in case.survey.sections) > 1:
+        return
+    for word in words:
+        row = _meaning_of(word, case)
         if row is not None and told < _MOST:
             told += 1
             yield row
