@@ -141,6 +141,7 @@ LIMITS = [
     "ext.explain.case._LISTED",
     "ext.explain.families.adapters._MOST_EXCLUDED",
     "ext.explain.families.asked_adapters._LISTED",
+    "ext.explain.families.asked_ranks._MOST_FILES",
     "ext.explain.families.by_words._LONGEST",
     "ext.explain.families.by_words._SHOWN",
     "ext.explain.families.curves._DEEPEST",

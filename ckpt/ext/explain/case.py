@@ -270,13 +270,13 @@ class Case:
 
     def finds_value(self, words: Collection[str]) -> list[tuple[str, Json]]:
         """The scalars of the file whose last key is one of `words`, with their full
-        names.
+        names. A key of GGUF counts by what stands behind its last dot.
         """
         return [
             (value.name, value.node)
             for value in self.survey.checkpoint.values
             if value.path
-            and str(value.path[-1]) in words
+            and _is_called(str(value.path[-1]), words)
             and isinstance(value.node, (str, int, float))
             # Python refuses to write out an int of more than 4,300 digits.
             and not (isinstance(value.node, int) and value.node.bit_length() > 512)
@@ -288,6 +288,11 @@ class Case:
         at all.
         """
         return bool(self.at_least("error"))
+
+
+def _is_called(key: str, words: Collection[str]) -> bool:
+    """Tell whether a key is one of some words, or ends with one behind a dot."""
+    return key in words or key.rpartition(".")[2] in words
 
 
 def begin_sentence(text: str) -> str:

@@ -437,6 +437,75 @@ def test_experts_are_told_by_names(tmp_path: Path) -> None:
     assert "no mixture of experts" in other.said
 
 
+# --- ranks and formats ----------------------------------------------------------------
+
+
+def write_dcp(folder: Path) -> Path:
+    source = saved({"model": MODEL}, folder)
+    assert ckpt("convert", source.name, "-o", "run.dcp", cwd=folder).code == 0
+    source.unlink()
+    return folder / "run.dcp"
+
+
+@pytest.mark.parametrize(
+    "question", ["how many ranks wrote this?", "can I load it on a single GPU?"]
+)
+def test_a_dcp_says_which_ranks_may_read_it(question: str, tmp_path: Path) -> None:
+    answer = Answered(question, write_dcp(tmp_path))
+
+    assert "The names of its files have 1 rank: 0." in answer.said
+    assert "with any number of ranks, one included" in answer.said
+    whole = torch.load(answer.run("ckpt convert run.dcp -o run.dcp.pth"))["model"]
+    assert torch.equal(whole["fc.weight"], MODEL["fc.weight"])
+
+
+def test_a_folder_becomes_one_file(tmp_path: Path) -> None:
+    answer = Answered("how do I get one .pth file from this?", write_dcp(tmp_path))
+
+    assert (
+        torch.load(answer.run("ckpt convert run.dcp -o run.dcp.pth"))["model"].keys()
+        == MODEL.keys()
+    )
+
+
+def test_a_rank_that_lacks_is_named(tmp_path: Path) -> None:
+    path = write_trainer_folder(tmp_path)
+    for rank in (0, 2):
+        torch.save({"cpu": torch.get_rng_state()}, path / f"rng_state_{rank}.pth")
+
+    answer = Answered("is a rank missing?", path)
+
+    assert "No file is of rank 1, which others have a number above." in answer.said
+
+
+def test_a_plain_file_is_whole_for_any_number_of_ranks(tmp_path: Path) -> None:
+    state = {f"module.{name}": tensor for name, tensor in MODEL.items()}
+
+    answer = Answered("can I use it on one GPU?", saved(state, tmp_path))
+
+    assert "All 4 names begin with module." in answer.said
+    assert "It is whole: no rank has a part of it alone." in answer.said
+
+
+def test_a_format_that_sorts_names_says_nothing_of_a_first_layer(
+    tmp_path: Path,
+) -> None:
+    state = weights(
+        blk__attn__weight=(8, 8),
+        lm_head__weight=(9, 8),
+        model__embed_tokens__weight=(9, 8),
+    )
+    save_file(state, tmp_path / "model.safetensors")
+    other = {"blk.attn.weight": torch.zeros(8, 8)}
+    save_file(other, tmp_path / "other.safetensors")
+
+    answer = Answered("what input size does it take?", tmp_path / "model.safetensors")
+    none = Answered("what input size does it take?", tmp_path / "other.safetensors")
+
+    assert "Its first weight is a table, model.embed_tokens.weight" in answer.said
+    assert "first weight" not in none.said
+
+
 # --- any question ---------------------------------------------------------------------
 
 

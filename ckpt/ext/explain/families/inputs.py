@@ -39,11 +39,18 @@ _SIZES = (
     "max_seq_len",
     "block_size",
     "max_position_embeddings",
+    "context_length",
+    "n_positions",
     "sample_rate",
     "n_mels",
 )
 """Keys of settings for what goes into a model."""
 _TABLE = re.compile(r"(?:^|[._])(?:\w*embed\w*|wte|wpe|emb)(?:[._]|$)")
+_FIRST = re.compile(
+    r"(?:^|[._])(?:embed_tokens|token_embd|wte|word_embeddings|tok_embeddings|embed_in"
+    r"|patch_embed\w*|stem|conv1|conv_in|conv_first|input_proj\w*|input_blocks\.0)[._]"
+)
+"""Names of layers that come first in a model."""
 _SHOWN = 6
 
 
@@ -63,11 +70,15 @@ def of_inputs(text: str, case: Case) -> Iterator[Statement]:
         yield Statement(f"This file records {and_more(named, _SHOWN)}.")
     for section in case.survey.candidates[:1]:
         rows = list(zip(section.names(), section.entries, strict=True))
+        # Formats that sort their tensors have any layer first.
+        keeps_order = case.survey.checkpoint.traits.keeps_order
         first = next(
             (
                 (name, entry.tensor.shape)
                 for name, entry in rows
-                if name.endswith("weight") and len(entry.tensor.shape) > 1
+                if name.endswith("weight")
+                and len(entry.tensor.shape) > 1
+                and (keeps_order or _FIRST.search(name))
             ),
             None,
         )

@@ -196,6 +196,7 @@ _SETTINGS = (
             "max_seq_len",
             "max_seq_length",
             "n_ctx",
+            "context_length",
             "max_length",
         ),
     ),

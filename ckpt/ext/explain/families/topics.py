@@ -30,6 +30,12 @@ from ckpt.ext.explain.families.asked_layers import (
     of_experts,
     of_layers,
 )
+from ckpt.ext.explain.families.asked_ranks import (
+    ASKS_FOR_ONE_FILE,
+    ASKS_OF_RANKS,
+    of_one_file,
+    of_ranks,
+)
 from ckpt.ext.explain.families.asking import is_asking
 from ckpt.ext.explain.families.averages import (
     ASKS_OF_DISTANCE,
@@ -156,6 +162,8 @@ _TOPICS = (
     _topic(ASKS_WHEN, of_time, is_first=True),
     _topic(ASKS_OF_PRIVACY, of_privacy),
     _topic(ASKS_OF_LAYERS, of_layers),
+    _topic(ASKS_OF_RANKS, of_ranks, is_first=True),
+    _topic(ASKS_FOR_ONE_FILE, of_one_file),
     _topic(ASKS_OF_MIXED_PRECISION, of_mixed_precision, is_first=True),
     _topic(ASKS_OF_DISTANCE, of_distance, is_first=True),
     _topic(ASKS_OF_ORDER, of_order, is_first=True),
