@@ -16,9 +16,11 @@ from ckpt.ext.explain.case import (
 from ckpt.model.text import and_more, counted_noun, show
 
 ASKS_OF_RANKS = (
-    r"\b(?:how many|which|what|is|are|a|any) ranks?\b|\bworld[ _-]?size\b"
-    r"|\bzero (?:stage|pp)\b|\bzero_pp_rank|\bwhich stage\b|\bre-?shard\w{0,3}\b"
-    r"|\b(?:saved|written|made|trained) (?:with|by|under|using) (?:fsdp|deepspeed|ddp)\b"
+    r"\b(?:how many|which|what) ranks\b|\b(?:a|any|which) rank (?:is |was )?(?:missing"
+    r"|lost|absent|wrote)\b|\bworld[ _-]?size\b|\bre-?shard\w{0,3}\b"
+    r"|\bzero (?:stage|pp)\b|\bzero_pp_rank|\bwhich stage\b"
+    r"|\b(?:saved|written|made|trained) (?:with|by|under|using) "
+    r"(?:fsdp|deepspeed|ddp)\b"
     r"|\b(?:single|one|1|two|2|4|8|fewer|more|different|other|another|many) "
     r"(?:number of )?(?:gpus?|nodes?|processes)\b"
 )
