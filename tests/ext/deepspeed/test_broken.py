@@ -73,6 +73,10 @@ def test_a_rank_of_zero_2_is_missing(
     )
     every = set(deepspeeds.Live().weights())
     assert names(found, "model") == every - lost
+    # The tensors that are gone count among all, as `ckpt salvage` counts them.
+    for quick in (False, True):
+        report = ckpt.verify(folder, quick=quick)
+        assert report.lost is not None and set(report.lost) == lost
     assert names(found, "module") == every
     assert {
         entry.path[2] for entry in found.tensors if entry.path[0] == "optimizer"
