@@ -260,6 +260,16 @@ def _misfit_reason(case: Case, older: Older, found: Numbering) -> str:
             f"The numbers name {len(named):,} of them, and the step of {others} was "
             "zero or too small to see."
         )
+    moved = named.difference(older.unchanged, older.stepped, older.untold)
+    rest_named = named - moved
+    if moved and rest_named and rest_named <= set(older.unchanged):
+        count = len(moved)
+        took = "took it in a step" if count == 1 else "took them in steps"
+        return (
+            f"{count:,} of the {len(named):,} that the numbers name changed in "
+            f"between: forward {took} before the one that stopped, or the saves are of "
+            "another run."
+        )
     return (
         "The numbers do not fit them: a step was too small to see, or the saves are of "
         "another run."
