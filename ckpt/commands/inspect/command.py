@@ -201,9 +201,22 @@ def _write_text(
     }
     for view in views:
         output.write_lines([[]])
+        word = _VIEWS[view]
         if not everything:
             view = folded.get(view, view)
-        output.write_table(view(report), tsv=False, table=None)
+        table = list(view(report))
+        # A header alone would look like an answer that is cut off.
+        if len(table) == 1:
+            output.write_lines([[(f"no {word} here", "")]])
+        else:
+            output.write_table(table, tsv=False, table=None)
+
+
+_VIEWS: dict[_Table, str] = {
+    tables.storage_table: "storages",
+    tables.value_table: "values",
+    tables.import_table: "imports",
+}
 
 
 def _write_bars(
