@@ -318,6 +318,23 @@ def test_wrong_option(options: tuple[str, ...], says: str) -> None:
     check_error(ckpt("inspect", GOOD, *options), says)
 
 
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("diff", ("--stat", "--tsv")),
+        ("diff", ("--stat", "--name-only")),
+        ("stats", ("--modules", "--tsv")),
+        ("sum", ("--all", "--section", "model")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_an_option_that_would_be_dropped_is_refused(
+    command: str, options: tuple[str, ...]
+) -> None:
+    files = [GOOD, GOOD] if command == "diff" else [GOOD]
+    check_error(ckpt(command, *files, *options), "exclude each other")
+
+
 def test_wrong_usage_shows_no_control_character() -> None:
     """`ckpt inspect *` in a folder with a file of that name."""
     for arguments in (
