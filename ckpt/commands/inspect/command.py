@@ -84,7 +84,7 @@ def command(
     by_size = sort == "size"
     if tsv and len(views) > 1:
         raise UsageError("--tsv takes one of --storages, --values and --imports")
-    check_table(table)
+    check_table(table, tsv=tsv, header=header)
     indices = None if index is None else ",".join(index)
     if indices is not None:
         # Here: inspect alone does not pay for it.

@@ -335,6 +335,14 @@ def test_an_option_that_would_be_dropped_is_refused(
     check_error(ckpt(command, *files, *options), "exclude each other")
 
 
+@pytest.mark.parametrize("command", ["inspect", "ls", "stats", "diff"])
+def test_no_header_goes_with_a_table(command: str) -> None:
+    """The lines for people keep their header, so the option would be dropped."""
+    files = [GOOD, GOOD] if command == "diff" else [GOOD]
+    check_error(ckpt(command, *files, "--no-header"), "--no-header goes with --tsv")
+    assert ckpt(command, *files, "--no-header", "--tsv").code == 0
+
+
 def test_wrong_usage_shows_no_control_character() -> None:
     """`ckpt inspect *` in a folder with a file of that name."""
     for arguments in (
