@@ -33,7 +33,7 @@ _IDLE: list[Rows] = []
 
 def _number_of(dtype: DType) -> DType:
     """The dtype of the numbers of an element: a complex one is two of half its width,
-    and its mean is that of each.
+    which are averaged apart.
     """
     if dtype.kind != "complex":
         return dtype
