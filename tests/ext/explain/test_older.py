@@ -213,6 +213,28 @@ def test_a_branch_that_only_the_step_that_stopped_left_out_is_said(
     )
 
 
+def test_a_branch_of_the_last_step_is_said_where_the_optimizer_is_sure(
+    tmp_path: Path,
+) -> None:
+    """Adam's steps rule out one that was too small to see, and the reason stays."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(4)])
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    for name in ("old.pt", "new.pt"):
+        optimizer.zero_grad()
+        model[2](model[1](model[0](torch.randn(8, 3)))).pow(2).sum().backward()
+        optimizer.step()
+        whole = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(whole, tmp_path / name)
+
+    answer = answered(tmp_path, [2, 3, 6, 7], "old.pt", "new.pt")
+
+    (said,) = (
+        row["text"] for row in answer["statements"] if "did not change" in row["text"]
+    )
+    assert "2 of the 4 that the numbers name changed in between: forward took" in said
+
+
 @pytest.mark.parametrize("hidden", [{1}, {3}, {3, 4}])
 def test_a_frozen_layer_and_a_step_too_small_to_see_fit_together(
     hidden: set[int], tmp_path: Path
