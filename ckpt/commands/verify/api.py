@@ -104,7 +104,8 @@ def verify(
                 report = job.with_likeness(opened.checkpoint, report, comparison)
             if root is not None and report.verdict == "intact":
                 found = sum(opened, section=section, root=True).whole
-                report = job.with_root(report, root, "" if found is None else found[1])
+                now = "" if found is None else found[1]
+                report = job.with_root(report, root, now, is_whole=section is None)
             opened.check_unchanged()
             return report
     except CkptError as error:

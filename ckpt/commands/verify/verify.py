@@ -103,13 +103,23 @@ UNREAD = "the bytes themselves (--quick)"
 """The part that `--quick` does not check."""
 
 
-def with_root(report: VerifyReport, expected: str, found: str) -> VerifyReport:
+_BARE = "has no checksums"
+"""The end of the reason why the values of a whole file are unchecked."""
+
+
+def with_root(
+    report: VerifyReport, expected: str, found: str, *, is_whole: bool
+) -> VerifyReport:
     """The report on an intact file, compared with the hash of all its names and
-    values.
+    values, or without `is_whole` of those of a section.
     """
     if expected == found:
+        left = report.not_checked
+        if is_whole:
+            left = tuple(row for row in left if f"{_BARE})" not in row)
         return report._replace(
-            checked=(*report.checked, "the names and values, as --root says")
+            checked=(*report.checked, "the names and values, as --root says"),
+            not_checked=left,
         )
     problem = Problem(
         f"the hash of its names and values is {found}, and not the one of --root"
@@ -280,7 +290,7 @@ def with_checksums(
         if nbytes:
             why = "records without a checksum"
         else:
-            why = f"{checkpoint.traits.label} has no checksums"
+            why = f"{checkpoint.traits.label} {_BARE}"
         not_checked.append(f"values of {size_text(unchecked)} ({why})")
     judged = _make_report(checkpoint, problems, checked, not_checked)
     # The problems that were added here are of bytes; those before are of the structure.

@@ -113,6 +113,9 @@ def test_stored_sums_check_the_values_that_have_no_checksum(tmp_path: Path) -> N
         done = ckpt("verify", path, "--sums", tmp_path / "list")
         assert done.code == 0 and b"stored sums match\n" in done.out
         assert b"not checked" not in done.out
+        root = ckpt("sum", "--root", path).out.split()[0].decode()
+        done = ckpt("verify", path, "--root", root)
+        assert done.code == 0 and b"not checked" not in done.out
     (tmp_path / "list").write_bytes(ckpt("sum", legacy).out)
     done = ckpt("verify", legacy, "--sums", tmp_path / "list")
     assert b"not checked: values of 32 B (PyTorch legacy has no checksums)" in done.out
