@@ -218,7 +218,7 @@ function tile_text(name, room, height, wide = (text) => text.length * 6.8) {
   if (last && wide(last) <= room) return last;
   const layer = /(?:^|\.)(\d+)\./.exec(name);
   for (let size = Math.min(name.length - 1, 60); size >= (layer ? 2 : 5); size--) {
-    const end = `${layer ? `${layer[1]}.` : ""}…${name.slice(-size)}`;
+    const end = `${layer ? layer[1] : ""}…${name.slice(-size)}`;
     if (wide(end) <= room) return end;
   }
   return "";
