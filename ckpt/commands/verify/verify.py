@@ -111,7 +111,7 @@ def with_root(
     report: VerifyReport, expected: str, found: str, *, is_whole: bool
 ) -> VerifyReport:
     """The report on an intact file, compared with the hash of all its names and
-    values, or without `is_whole` of those of a section.
+    values. Without `is_whole` the hash is of a section alone.
     """
     if expected == found:
         left = report.not_checked
