@@ -190,6 +190,24 @@ def _checksums_of(tensor: Tensor, far: bool) -> list[Checksum]:
     return [checksum for checksum in checksums if checksum.place.source.far is None]
 
 
+def unguarded_bytes(tensors: Sequence[Tensor]) -> list[int]:
+    """Return for each tensor how many of its bytes no recorded checksum covers. What
+    several tensors share counts for the first.
+    """
+    seen: set[tuple[int, tuple[int, int]]] = set()
+    counts: list[int] = []
+    for tensor in tensors:
+        count = 0
+        for part in parts_of(tensor):
+            key = (id(part.storage), part.extent)
+            if key in seen or _checksums_of(part, far=True):
+                continue
+            seen.add(key)
+            count += part.nbytes
+        counts.append(count)
+    return counts
+
+
 class _Begun(NamedTuple):
     """A record that threads compare: its parts, and the CRC of each part to come."""
 

@@ -1003,8 +1003,13 @@ def _trains_more(survey: Survey, match: RecordMatch, asked: Numbers) -> bool:
     optimizer holds fewer, or some that DDP does not name never had a gradient.
     """
     held = _held_counts(survey)
-    if held and max(held) < len(match.record.numbered):
+    names = match.record.numbered
+    if held and max(held) < len(names):
         return True
+    # An optimizer that holds what the model trains, and not what it freezes: the run
+    # froze the same.
+    if held == {len(names)} and len(names) < len(match.record.parameters):
+        return False
     return bool(_never_beside(match, asked, _had_gradients(survey, match.section)))
 
 

@@ -110,7 +110,8 @@ def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) ->
             problem = f"--format {choice}: ckpt does not write this format"
             raise UsageError(problem, hint="formats: " + " ".join(formats))
         if _has_wrong_ending(path, choice):
-            raise UsageError(f"the ending does not fit --format {choice}", path=path)
+            # --shard-size and --with-config choose a format too.
+            raise UsageError(f"this ending is not of {choice}", path=path)
         return choice
     for name, format in formats.items():
         if path.endswith(format.suffixes):

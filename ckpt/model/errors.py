@@ -105,6 +105,23 @@ def as_keywords(text: str, *, is_hint: bool = False) -> str:
     start = re.search(r"(?:^|(?<=\W))(?:ckpt|pip) [a-z]", text)
     end = len(text) if start is None else start.start()
     said, command = text[:end], text[end:]
+
+    # The same option several times is one keyword with a list.
+    def list_of(found: re.Match[str]) -> str:
+        values = re.findall(rf"--{found[1]} ('[^']*'|[^\s,]+)", found[0])
+        if len(values) == 1:
+            # A word that stands for a value (`GLOB`) stays as it is.
+            alone = values[0] if values[0].isupper() else _quoted(values[0])
+            return f"{found[1]}={alone}"
+        return f"{found[1]}=[{', '.join(map(_quoted, values))}]"
+
+    if is_hint:
+        said = re.sub(
+            r"(?<![\w-])--(exclude|include) ('[^']*'|[^\s,]+)"
+            r"( --\1 ('[^']*'|[^\s,]+))*",
+            list_of,
+            said,
+        )
     # Whole phrases first, then single options.
     said = said.replace("-o another name", "another name for out=")
     said = said.replace("-o in another folder", "out= in another folder")
@@ -115,6 +132,11 @@ def as_keywords(text: str, *, is_hint: bool = False) -> str:
     said = re.sub(r"(?<![\w-])--limit ([a-z-]+)=(\w+)", limit_of, said)
     said = re.sub(r"(?<![\w-])--([a-z][a-z-]*[a-z])( [^\s,]+)?", keyword_of, said)
     return said + command
+
+
+def _quoted(value: str) -> str:
+    """The value of an option as text of Python."""
+    return value if value.startswith("'") else f'"{value}"'
 
 
 class CkptError(Exception):

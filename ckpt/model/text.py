@@ -264,6 +264,10 @@ _DEPTH = 64
 _SIBLINGS = 8
 """The most words between two braces."""
 _MOST_FOLDED = 5000
+LONG_NAME = 200
+"""Letters of a name in a sentence about few tensors: what tells layers apart may stand
+in the middle of a long one.
+"""
 """Names that are compared for what they have in common."""
 
 
@@ -483,10 +487,11 @@ def and_more(
 
 
 def show_name(name: str, limit: int | None = 80) -> str:
-    """As `show`, for the name of a tensor or value. What lies at the root of a file has
-    none.
+    """As `show`, for the name of a tensor or value, whose middle is left out where it
+    is longer than `limit`. What lies at the root of a file has none.
     """
-    return show(name, limit) or "(the root)"
+    text = show(name, None) if limit is None else _without_middle(name, limit)
+    return text or "(the root)"
 
 
 def show_names(names: Sequence[str], count: int = 4, limit: int = 80) -> str:

@@ -27,7 +27,9 @@ def test_the_first_of_many() -> None:
 
 
 def test_names_are_made_safe() -> None:
-    assert show_names(["a\x1b[31m", "b" * 100], limit=10) == "a\\x1b[31m, bbbbbbbbb…"
+    # The middle goes: what tells long names apart is at their ends.
+    names = ["a\x1b[31m", "begin" + "b" * 100 + "end"]
+    assert show_names(names, limit=10) == "a\\x1b[31m, beg…bbbend"
     assert (
         show_folded_names(["fc.weight", "fc.bias", "head.scale"])
         == "fc.{weight,bias}, head.scale"

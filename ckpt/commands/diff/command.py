@@ -69,6 +69,8 @@ def command(
     schema = "ckpt.diff" if json else None
     if force and html is None:
         raise UsageError("--force goes with --html")
+    if not (header or tsv):
+        raise UsageError("--no-header goes with --tsv")
     if html == "-" and (json or tsv or name_only):
         raise UsageError(
             "--html - writes to stdout, as --json, --tsv and --name-only do"

@@ -12,7 +12,13 @@ from ckpt.commands.diff.rows import Row
 from ckpt.commands.inspect.unused import STOPS, UNLESS_FROZEN, UNUSED
 from ckpt.evidence.extras import find_extras, last_names, lone_counters, what_they_are
 from ckpt.model.findings import Finding, Level
-from ckpt.model.text import and_more, be_verb, counted_noun, show_folded_names
+from ckpt.model.text import (
+    LONG_NAME,
+    and_more,
+    be_verb,
+    counted_noun,
+    show_folded_names,
+)
 
 _PROPAGATED = frozenset(("never", "no-gradient"))
 _ON_PURPOSE = frozenset(("frozen", "not-in-optimizer"))
@@ -350,11 +356,11 @@ def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
         for bad, are_new in ((new, True), (old, False)):
             if bad:
                 total = sum(count for _, count in bad)
+                labels = [row.label for row, _ in bad]
+                names = show_folded_names(labels, limit=LONG_NAME)
                 text = (
                     f"{counted_noun(total, 'element')} {be_verb(total)} "
-                    f"{label} in"
-                    f" {show_folded_names([row.label for row, _ in bad])}"
-                    f"{'' if are_new else ', as before'}."
+                    f"{label} in {names}{'' if are_new else ', as before'}."
                 )
                 yield Finding(
                     code,

@@ -467,6 +467,10 @@ def _with_change(row: Row, change: Change | Failed | None) -> Row:
     status = (
         "changed" if row.status == "same" and not same and not is_close else row.status
     )
+    if change is None and status == "retyped":
+        # Blocks that are decoded, and numbers of the other type: every byte is equal.
+        numel = row.after.tensor.numel
+        change = Change(0, 0, numel, max_abs=0.0, squares=0.0)
     return row._replace(status=status, change=change, damaged=damaged)
 
 

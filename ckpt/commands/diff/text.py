@@ -205,8 +205,16 @@ def _counts_not_drawn(report: DiffReport, drawn: Sequence[Row]) -> list[str]:
             if row.status == "changed" and row.role.role in roles
         ]
         if changed:
-            texts.append(f"{len(changed):,} {label}")
+            texts.append(_counted_label(len(changed), label))
     return texts
+
+
+def _counted_label(count: int, label: str) -> str:
+    """Return `14 tensors of the optimizer`, or `1 buffer`."""
+    if count == 1:
+        # A label is a plural, or has one for its first word but `other`.
+        label = re.sub(r"^(other )?(\w+)s\b", r"\1\2", label)
+    return f"{count:,} {label}"
 
 
 def _counter_lines(report: DiffReport, width: int | None) -> list[Line]:
@@ -635,7 +643,7 @@ def _change_lines(
             if label == "parameters" and has_bars:
                 most = max(min(room - 3, _FEW), least_bars)
                 lines = _bar_lines(group, width, most, only_changed=True)
-            left.append(f"{len(group):,} {label}")
+            left.append(_counted_label(len(group), label))
         out += lines
     entire_rows = list(dict.fromkeys(entire.values()))
     out += chain.from_iterable(_laid_out(entire_rows, 0, width))
@@ -755,7 +763,9 @@ def _wholly_retyped(rows: Sequence[Row]) -> dict[int, tuple[str, Texts]]:
             if len(changes) == len(group):
                 merged_texts = change_texts(merge_changes(changes))
                 texts = tuple(f"{dtypes}, {text}" for text in merged_texts)
-            lines |= {id(row): (f"{len(group):,} {label}", texts) for row in group}
+            lines |= {
+                id(row): (_counted_label(len(group), label), texts) for row in group
+            }
     return lines
 
 
@@ -848,8 +858,11 @@ def _bar_lines(
         for row in bars.modules
     ]
     largest = max(shares, default=0.0)
+    # The norm of a module, or that of its tensors that changed: the two differ.
+    norm = "THEIR REL. L2"
     heads = ["TENSORS CHANGED"]
     if not only_changed:
+        norm = "REL. L2"
         heads = ["TENSORS", "CHANGED"]
         if any(row.retyped for row in bars.modules):
             heads.append("RETYPED")
@@ -862,8 +875,8 @@ def _bar_lines(
         counts = [row.changed] if only_changed else counts[: len(heads)]
         name = show_name(row.name, 120)
         table.append([name, *(f"{count:,}" for count in counts), number])
-    numbers = [Column(name, right=True) for name in (*heads, "REL. L2")]
-    titles = ["MODULE", *heads, "REL. L2"]
+    numbers = [Column(name, right=True) for name in (*heads, norm)]
+    titles = ["MODULE", *heads, norm]
     sizes = [max(map(cells, column)) for column in zip(titles, *table, strict=True)]
     room = _BAR_CELLS
     if width is not None:

@@ -84,7 +84,7 @@ def command(
     by_size = sort == "size"
     if tsv and len(views) > 1:
         raise UsageError("--tsv takes one of --storages, --values and --imports")
-    check_table(table)
+    check_table(table, tsv=tsv, header=header)
     indices = None if index is None else ",".join(index)
     if indices is not None:
         # Here: inspect alone does not pay for it.
@@ -201,9 +201,22 @@ def _write_text(
     }
     for view in views:
         output.write_lines([[]])
+        word = _VIEWS[view]
         if not everything:
             view = folded.get(view, view)
-        output.write_table(view(report), tsv=False, table=None)
+        table = list(view(report))
+        # A header alone would look like an answer that is cut off.
+        if len(table) == 1:
+            output.write_lines([[(f"no {word} here", "")]])
+        else:
+            output.write_table(table, tsv=False, table=None)
+
+
+_VIEWS: dict[_Table, str] = {
+    tables.storage_table: "storages",
+    tables.value_table: "values",
+    tables.import_table: "imports",
+}
 
 
 def _write_bars(

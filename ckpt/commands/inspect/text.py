@@ -43,6 +43,7 @@ from ckpt.model.text import (
 from ckpt.pickle.judge.names import is_own
 from ckpt.surface.text.lines import (
     Line,
+    break_line,
     cells,
     cut,
     expression_lines,
@@ -53,7 +54,7 @@ from ckpt.surface.text.lines import (
     height_of,
     pasted_line,
     safe_sentence,
-    shorten_name,
+    shorten_apart,
     whole,
 )
 from ckpt.tree.find import REGISTERED, is_metadata
@@ -347,6 +348,24 @@ def _whole_text(whole: Whole) -> str:
     return text if path is None else f"{text} (ckpt inspect {path})"
 
 
+def _section_labels(names: Sequence[str]) -> list[str]:
+    """Return short labels of sections that tell them apart. Where no short one does,
+    they are longer.
+    """
+    texts = [show(name, None) for name in names]
+    short = shorten_apart(texts, _LABEL)
+    if len(set(short)) == len(set(texts)):
+        return short
+    longer = shorten_apart(texts, 2 * _LABEL)
+    # A label that begins in the middle of a word says less than the whole name.
+    torn = [
+        label
+        for label, text in zip(longer, texts, strict=True)
+        if label != text and not re.search(rf"[._]{re.escape(label[1:])}$", text)
+    ]
+    return texts if torn or len(set(longer)) < len(set(texts)) else longer
+
+
 def part_lines(report: Inspection, width: int | None) -> list[Line]:
     """Return how the file loads, then a line for each part, then its values.
 
@@ -355,9 +374,7 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     sections = [] if report.selected else _section_rows(report)
     # All labels are known before the first line, so that their texts begin in one
     # column.
-    labels = [
-        shorten_name(show(name, None), _LABEL) for name, _ in sections[:_SECTIONS]
-    ]
+    labels = _section_labels([name for name, _ in sections[:_SECTIONS]])
     sharded = _sharding_text(report)
     metadata = _metadata_texts(report)
     rows = [
@@ -367,7 +384,8 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
         *(["sharded"] if sharded else []),
         *(["metadata"] if metadata else []),
     ]
-    size = max(cells(label) for label in (*rows, *labels))
+    widths = map(cells, (*rows, *labels))
+    size = max(count for count in widths if count <= 2 * _LABEL)
 
     def head(label: str) -> Line:
         return [(f"  {label}{' ' * (size - cells(label))}  ", "name")]
@@ -376,6 +394,10 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     if report.whole:
         out += hanging_lines(head("part of"), _whole_text(report.whole), width)
     for label, (_, text) in zip(labels, sections, strict=False):
+        # A label that only its whole length tells apart has a line of its own.
+        if cells(label) > size:
+            out += break_line([(f"  {label}", "name")], width)
+            label = ""
         out += hanging_lines(head(label), text, width)
     if len(sections) > _SECTIONS:
         out.append([(f"  … {len(sections) - _SECTIONS:,} more (--json)", "dim")])

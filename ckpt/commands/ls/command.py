@@ -56,7 +56,7 @@ def command(
     ckpt ls models/ --tsv --fail-on called-on-load
     """
     gate = gate_given("ls", keywords)
-    check_table(table)
+    check_table(table, tsv=tsv, header=header)
     # As the ls of every shell does.
     here = [os.curdir] if not paths and not files_from else paths
     names = named_paths(here, files_from, require=require)

@@ -510,11 +510,14 @@ def weightless_leftovers(checkpoint: Checkpoint, section: Section) -> list[Lefto
             "neither parameter nor buffer of the program",
             "a buffer that is not saved",
         )
-        return [
+        rows = [
             Leftover(entry.name, what[entry.kind is not None], entry.tensor.nbytes)
             for entry in section.entries
             if not entry.kind or not entry.persistent
         ]
+        loader = checkpoint.traits.load.partition("(")[0]
+        rows.append(Leftover("(the program)", f"the code that {loader} runs"))
+        return rows
     if not section.is_module:
         return []
     return [

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ckpt.commands.rewriting.report import Leftover, RewriteReport
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport
 from ckpt.commands.strip.strip import strip
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import WRAPPERS
@@ -33,14 +33,23 @@ def in_stages(survey: Survey, stages: Sequence[Stage]) -> RewriteReport:
         changes = [
             change for change in report.changes if change.section not in left_out
         ]
+        left_alone = [*report.left_alone, *done.left_alone]
+        if _strips(report.changes) and not _strips(changes):
+            nothing = "nothing to strip: only what is left out has such a prefix"
+            left_alone.append(Leftover("names", nothing))
         report = done._replace(
             source=survey.checkpoint,
             changes=(*changes, *done.changes),
             left_out=(*report.left_out, *done.left_out),
-            left_alone=(*report.left_alone, *done.left_alone),
+            left_alone=tuple(left_alone),
             unchanged_bytes=report.unchanged_bytes and done.unchanged_bytes,
         )
     return report
+
+
+def _strips(changes: Sequence[Change]) -> bool:
+    """Tell whether one of some changes takes a prefix off."""
+    return any(change.kind in ("prefix", "unwrapped") for change in changes)
 
 
 def strip_first(

@@ -22,6 +22,7 @@ from ckpt.evidence.extras import ExtraKind, what_they_are
 from ckpt.formats.save import SavedFile
 from ckpt.model.names import LazyPattern
 from ckpt.model.text import (
+    LONG_NAME,
     and_more,
     be_verb,
     counted_noun,
@@ -613,10 +614,9 @@ def _pairing_reason(row: Pairing) -> str:
 def _list_lines(title: str, rows: Sequence[Pairing], width: int | None) -> list[Line]:
     if not rows:
         return []
-    names = [
-        name
-        for name, _ in merge_alike_rows([(show(row.name, 80), None) for row in rows])
-    ]
+    # Folded first: of long names the ends alone would look like other siblings.
+    folded = merge_alike_rows([(row.name, None) for row in rows])
+    names = [show_name(name, LONG_NAME) for name, _ in folded]
     if width is not None:
         # The indent, and a comma.
         names = [shorten_name(name, max(width - 3, 16)) for name in names]

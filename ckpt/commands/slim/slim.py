@@ -136,13 +136,7 @@ def _slim_weights(
         edited_checkpoint(checkpoint, root, limits, traits=traits, origin=None),
         copies=(),
     )
-    # Parts that are kept beside the model have tensors too, as a discriminator does.
-    of_tensors = [
-        name
-        for name, (path, _) in zip(keep, kept, strict=True)
-        if any(entry.path[: len(path)] == path for entry in checkpoint.tensors)
-    ]
-    label = ", ".join(dict.fromkeys([chosen.name or "model", *of_tensors]))
+    label = ", ".join(dict.fromkeys([chosen.name or "model", *keep]))
     changes = _slim_changes(result, edit, label)
     leftovers = [row for row in rest_of(survey, chosen) if row.name not in keep]
     leftovers += not_selected(others)
@@ -205,7 +199,7 @@ def _slim_changes(result: Checkpoint, edit: _Slim, name: str) -> list[Change]:
     held = sum(entry.tensor.nbytes for entry in stored)
     changes = [Change("kept", f"kept {name}", None, len(stored), "tensor", held)]
     if edit.packed:
-        packed = "packed, held by views"
+        packed = "dropped, bytes that no tensor uses"
         changes.append(Change("packed", packed, None, edit.packed, "storage", edit.won))
     return [*changes, *made_plain(edit)]
 

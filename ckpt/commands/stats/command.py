@@ -52,7 +52,7 @@ def command(
     """
     names = named_paths(paths, files_from)
     gate_given("stats", keywords)
-    check_table(table)
+    check_table(table, tsv=tsv, header=header)
     items = find_items_to_open(names, limits, plugins=plugins_allowed())
     # A folder with one file in it has a table with a column of files too.
     several = len(items) > 1 or items[0].path not in names

@@ -37,7 +37,16 @@ from ckpt.model.names import Globs, natural_sort_key
 from ckpt.model.places import Checksum
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef, unwrap_dtensor
-from ckpt.model.text import Json, and_more, be_verb, counted_noun, show, show_names
+from ckpt.model.text import (
+    LONG_NAME,
+    Json,
+    and_more,
+    be_verb,
+    counted_noun,
+    show,
+    show_name,
+    show_names,
+)
 from ckpt.surface.reports import document_head, reduce_report, shown_as_html
 from ckpt.tree.find import node_at
 from ckpt.tree.json import number_json
@@ -642,7 +651,7 @@ def _stats_findings(rows: Sequence[Row]) -> list[Finding]:
         if bad:
             total = sum(counts)
             verb = be_verb(total)
-            names = show_names([row.label for row in bad])
+            names = show_names([row.label for row in bad], limit=LONG_NAME)
             text = f"{counted_noun(total, 'element')} {verb} {label} in {names}."
             findings.append(Finding(code, text, tuple(row.entry.name for row in bad)))
     dead = [
@@ -664,7 +673,7 @@ def _stats_findings(rows: Sequence[Row]) -> list[Finding]:
 def _dead_text(row: Row, channels: DeadChannels) -> str:
     """`conv.weight 3, 17 (2 of 64)`."""
     if len(channels.dead) == channels.total:
-        return f"{show(row.label, 80)} (all {channels.total:,})"
+        return f"{show_name(row.label, LONG_NAME)} (all {channels.total:,})"
     numbers = and_more([str(number) for number in channels.dead], 8)
     count = f"{len(channels.dead):,} of {channels.total:,}"
-    return f"{show(row.label, 80)} {numbers} ({count})"
+    return f"{show_name(row.label, LONG_NAME)} {numbers} ({count})"

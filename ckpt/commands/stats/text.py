@@ -73,7 +73,7 @@ def stats_lines(
     out.append([])
     out += _tensor_lines(report, prefix, width, everything=everything)
     if modules:
-        out += [[], *_module_lines(report, width)]
+        out += [[], *_module_lines(report, prefix, width)]
     out.append([])
     out += findings_lines(report.findings, width)
     ambiguous = [
@@ -169,6 +169,11 @@ def _partial_lines(report: StatsReport, width: int | None) -> list[Line]:
     for row in report.rows:
         if row.found is not None and row.why and not row.unread:
             names.setdefault(row.why, []).append(row.label)
+        tensor = row.entry.tensor
+        if row.found is not None and tensor.dtype.kind == "complex":
+            names.setdefault("magnitudes, as of all complex tensors", []).append(
+                row.label
+            )
     out: list[Line] = []
     for why, labels in names.items():
         text = f"the numbers are of {why}: {show_folded_names(labels)}"
@@ -176,12 +181,15 @@ def _partial_lines(report: StatsReport, width: int | None) -> list[Line]:
     return out
 
 
-def _module_lines(report: StatsReport, width: int | None) -> list[Line]:
-    """The table of modules, the one with the largest share of zeros first."""
+def _module_lines(report: StatsReport, prefix: str, width: int | None) -> list[Line]:
+    """The table of modules, the one with the largest share of zeros first. The names of
+    the tensors begin with `prefix`, which the line above the tables has.
+    """
     rows: list[tuple[float, list[str]]] = []
     for name, zeros, numel in report.modules():
         share = zeros / numel if numel else 0
-        cells = [show_name(name, 80), f"{numel:,}"]
+        label = name[len(prefix) :] if name.startswith(prefix) else name
+        cells = [show_name(label, None), f"{numel:,}"]
         rows.append((share, [*cells, percent_text(zeros, numel)]))
     # Not `reverse`, which would turn the rows of one share around.
     rows.sort(key=lambda row: -row[0])

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ckpt.bytes.executor import Executor, Failed, Local, Task, run_bundled, run_each
-from ckpt.elements.audit import DAMAGED, are_damaged
+from ckpt.elements.audit import DAMAGED, are_damaged, unguarded_bytes
 from ckpt.elements.blocks import elements
 from ckpt.elements.spans import refuse_unfolded
 from ckpt.elements.unpacked import packed_blocks
@@ -41,6 +41,8 @@ class Sum(NamedTuple):
     """The name of the tensor that it is another name of, if it shares the memory of an
     earlier one.
     """
+    unguarded: int = 0
+    """The bytes of it that no recorded checksum covers."""
 
 
 def sums(
@@ -152,12 +154,13 @@ def _sum_rows(
         for name, entry in named
     ]
     results = run_each(executor or Local(), tasks, progress)
+    bare = unguarded_bytes([entry.tensor for _, entry in named])
     sums: list[Sum] = []
-    for (name, _), result in zip(named, results, strict=True):
+    for (name, _), result, count in zip(named, results, bare, strict=True):
         if isinstance(result, Failed):
             sums.append(Sum(name, "", unread=result.problem))
         else:
-            sums.append(Sum(name, result))
+            sums.append(Sum(name, result, unguarded=count))
     return sums
 
 

@@ -104,7 +104,8 @@ def verify(
                 report = job.with_likeness(opened.checkpoint, report, comparison)
             if root is not None and report.verdict == "intact":
                 found = sum(opened, section=section, root=True).whole
-                report = job.with_root(report, root, "" if found is None else found[1])
+                now = "" if found is None else found[1]
+                report = job.with_root(report, root, now, is_whole=section is None)
             opened.check_unchanged()
             return report
     except CkptError as error:
@@ -203,12 +204,13 @@ def judge_checkpoint(
     damaged.
     """
     from ckpt.commands.rewriting.edited import with_ties
-    from ckpt.commands.sum.sums import sums_now
+    from ckpt.commands.sum.sums import Sum, sums_now
     from ckpt.commands.verify import verify as job
     from ckpt.formats.verify import checksums
     from ckpt.surface.api.stored import compared_with, sums_of
 
     checkpoint = opened.checkpoint
+    compared: list[Sum] = []
     if stored is not None and not stored.lists:
         expected = sums_of(opened.path, stored.sums)
         survey = with_ties(opened.survey, opened.limits)
@@ -219,6 +221,7 @@ def judge_checkpoint(
         # these.
         unnamed = job.unnamed_tensors(survey, expected) if section is None else []
         report = job.judge_by_sums(checkpoint, expected, now, unnamed)
+        compared = list(now.values())
     else:
         report = job.judge_structure(checkpoint)
     if not quick:
@@ -230,7 +233,13 @@ def judge_checkpoint(
             executor=current_executor(),
         )
         report = job.with_checksums(
-            report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread
+            report,
+            checkpoint,
+            done.damage,
+            done.nbytes,
+            done.unchecked,
+            done.unread,
+            compared,
         )
     if stored is not None and stored.lists:
         report = compared_with(stored, report, opened, quick=quick)

@@ -103,13 +103,23 @@ UNREAD = "the bytes themselves (--quick)"
 """The part that `--quick` does not check."""
 
 
-def with_root(report: VerifyReport, expected: str, found: str) -> VerifyReport:
+_BARE = "has no checksums"
+"""The end of the reason why the values of a whole file are unchecked."""
+
+
+def with_root(
+    report: VerifyReport, expected: str, found: str, *, is_whole: bool
+) -> VerifyReport:
     """The report on an intact file, compared with the hash of all its names and
-    values.
+    values. Without `is_whole` the hash is of a section alone.
     """
     if expected == found:
+        left = report.not_checked
+        if is_whole:
+            left = tuple(row for row in left if f"{_BARE})" not in row)
         return report._replace(
-            checked=(*report.checked, "the names and values, as --root says")
+            checked=(*report.checked, "the names and values, as --root says"),
+            not_checked=left,
         )
     problem = Problem(
         f"the hash of its names and values is {found}, and not the one of --root"
@@ -188,11 +198,15 @@ def judge_structure(checkpoint: Checkpoint) -> VerifyReport:
     if not losses:
         return report
     # Only a damaged file has these lists; `ckpt salvage` writes the whole tensors.
-    lost_names = set(account.lost_names)
-    names = [entry.name for entry in checkpoint.tensors]
+    lost_names = dict.fromkeys(account.lost_names)
+    names = dict.fromkeys(entry.name for entry in checkpoint.tensors)
     return report._replace(
         whole=tuple(name for name in names if name not in lost_names),
-        lost=tuple(name for name in names if name in lost_names),
+        # A file of a rank that is gone leaves no tensor behind, only its name.
+        lost=(
+            *(name for name in names if name in lost_names),
+            *(name for name in lost_names if name not in names),
+        ),
     )
 
 
@@ -250,9 +264,10 @@ def with_checksums(
     nbytes: int,
     unchecked: int,
     unread: Sequence[str] = (),
+    compared: Sequence[Sum] = (),
 ) -> VerifyReport:
     """The report with what the file's own checksums say. `damage` is (what, the id of
-    the storage).
+    the storage), and `compared` are the tensors whose stored sums were compared.
 
     With something `unread` the file is not known to be intact, and not all that is
     damaged is known.
@@ -270,11 +285,12 @@ def with_checksums(
     # Nothing has a checksum, so all bytes are unchecked.
     if not nbytes and not unread:
         unchecked = sum(storage.nbytes for storage in row_looks(checkpoint.storages))
+    unchecked = max(0, unchecked - sum(row.unguarded for row in compared))
     if unchecked:
         if nbytes:
             why = "records without a checksum"
         else:
-            why = f"{checkpoint.traits.label} has no checksums"
+            why = f"{checkpoint.traits.label} {_BARE}"
         not_checked.append(f"values of {size_text(unchecked)} ({why})")
     judged = _make_report(checkpoint, problems, checked, not_checked)
     # The problems that were added here are of bytes; those before are of the structure.
@@ -297,6 +313,8 @@ def _split_tensors(
     lost: list[str] = []
     for entry in checkpoint.tensors:
         (lost if entry.name in bad else whole).append(entry.name)
+    there = {entry.name for entry in checkpoint.tensors}
+    lost += [name for name in report.lost or () if name not in there]
     return tuple(whole), tuple(lost)
 
 

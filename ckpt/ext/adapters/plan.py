@@ -51,6 +51,8 @@ from ckpt.model.text import counted_noun, show, show_folded_names
 
 Method = Literal["LoRA", "DoRA"]
 _LISTED = 3
+_PIPELINE_PARTS = ("text_encoder", "transformer", "unet")
+"""The words with which the names of a pipeline's adapter begin, in diffusers."""
 _OF_PICTURES = ("kohya", "diffusers", "ComfyUI")
 """The programs whose adapters name the layers of a pipeline of diffusers."""
 
@@ -331,6 +333,12 @@ class Planner:
             words = " ".join(
                 f"--exclude '{component}_*'" for component in sorted(components)
             )
+            hint = f"{words} leaves them out"
+        # In dotted names the part of the pipeline is the first word.
+        parts = {name.partition(".")[0] for name in names}
+        kept = {layer.name.partition(".")[0] for layer in adapter.layers} - parts
+        if kept and all(part.startswith(_PIPELINE_PARTS) for part in parts | kept):
+            words = " ".join(f"--exclude '{part}.*'" for part in sorted(parts))
             hint = f"{words} leaves them out"
         raise UsageError(f"lacks {what}", path=self._base.path, hint=hint)
 

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
+from typing import Literal
 
 from ckpt.commands.rewriting.filling import Filling, lies_close
 from ckpt.commands.rewriting.report import (
@@ -284,7 +285,8 @@ def _plan_with_advice(
                 hints = [f"--exclude {word}" for word in words if word is not None]
                 error.hint = " ".join(hints)
                 break
-        raise
+        # Who calls from Python meets the class that docs/python.md names.
+        raise UsageError(error.problem, path=error.path, hint=error.hint) from None
 
 
 def _exclude_patterns(names: Sequence[str]) -> list[str]:
@@ -514,7 +516,7 @@ class _Plan:
             problem = None
             if not isinstance(tensor, TensorRef):
                 problem = tensor.layout
-            elif tensor.dtype.kind in ("complex", "quantized"):
+            elif tensor.dtype.kind == "quantized":
                 problem = tensor.dtype.name
             elif tensor.numel and tensor.storage.place is None:
                 problem = "on meta, without data"
@@ -530,9 +532,10 @@ class _Plan:
         name, ref = entry.name, entry.tensor
         refs = self._rows(name)
         assert isinstance(ref, TensorRef)
-        is_averaged = ref.dtype.name in AVERAGED
+        kind = _mean_kind(ref)
+        is_averaged = kind != "kept"
         for model, other in zip(self._models, refs, strict=True):
-            if (other.dtype.name in AVERAGED) != is_averaged:
+            if _mean_kind(other) != kind:
                 here = f"{show(name, 80)} is {other.dtype.name}"
                 raise _MisfitError(
                     f"{here}, in the last {ref.dtype.name}",
@@ -578,7 +581,7 @@ class _Plan:
                 )
             of.append(theirs)
         # The mean takes the place of the storage: gaps would have no values.
-        if ref.neg or not lies_close(once):
+        if ref.neg or ref.conj or not lies_close(once):
             raise _MisfitError(
                 f"{show(name, 80)} is a view with gaps",
                 self._models[-1].path,
@@ -651,13 +654,20 @@ class _Plan:
                     refs.append(entry.tensor)
             groups = overlapping_groups(refs) if len(refs) > 1 else ()
             for group in groups:
-                if len(group) > 1 and any(ref.dtype.name in AVERAGED for ref in group):
+                if len(group) > 1 and any(_mean_kind(ref) != "kept" for ref in group):
                     rows = [names[id(ref)] for ref in group]
                     what = (
                         f"{show_folded_names(rows)} share a part of their memory, and "
                         "have no mean apart"
                     )
                     raise _MisfitError(what, self._models[-1].path, rows[1:])
+
+
+def _mean_kind(ref: TensorRef) -> Literal["real", "complex", "kept"]:
+    """The kind of the mean of a tensor; `kept` is taken from the last model."""
+    if ref.dtype.name in AVERAGED:
+        return "real"
+    return "complex" if ref.dtype.kind == "complex" else "kept"
 
 
 def _is_same(one: TensorRef, two: TensorRef, path: str) -> bool:

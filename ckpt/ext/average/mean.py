@@ -15,7 +15,7 @@ from ckpt.elements import crc as crcs
 from ckpt.elements.blocks import elements
 from ckpt.elements.cast import Rows
 from ckpt.elements.computed import PlaceInSpans, can_cut, fill_span, place_of
-from ckpt.model.dtypes import DType
+from ckpt.model.dtypes import BY_NAME, DType
 from ckpt.model.places import Checksum, Passed, Tally, cut_blocks
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import TensorRef
@@ -31,6 +31,15 @@ _IDLE: list[Rows] = []
 """Rows that no span uses. Threads come and go."""
 
 
+def _number_of(dtype: DType) -> DType:
+    """The dtype of the numbers of an element: a complex one is two of half its width,
+    which are averaged apart.
+    """
+    if dtype.kind != "complex":
+        return dtype
+    return BY_NAME[f"float{dtype.bits // 2}"]
+
+
 class Span:
     """A span of `count` elements of a mean: the sum of spans of tensors, each times its
     share.
@@ -44,7 +53,8 @@ class Span:
             self._rows = _IDLE.pop()
         except IndexError:
             self._rows = Rows()
-        self._dtype = dtype
+        count *= dtype.bits // _number_of(dtype).bits
+        self._dtype = _number_of(dtype)
         self._term = self._rows.wide(0, count)
         self._total = self._rows.wide(1, count)
         self._is_empty = True
@@ -63,7 +73,8 @@ class Span:
         with np.errstate(over="ignore", invalid="ignore"):
             # Into float64 first: products and sums of narrow types would round each
             # time.
-            np.copyto(self._term, cast.as_numbers(block, dtype, 0, self._rows))
+            number = _number_of(dtype)
+            np.copyto(self._term, cast.as_numbers(block, number, 0, self._rows))
             if self._dtype.name == "float64":
                 self._compare_bits(self._term.view("<u8"))
             if self._is_empty:

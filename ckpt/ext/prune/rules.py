@@ -500,6 +500,8 @@ def _refuse_unknown_metrics(judged: Sequence[Judged], rules: Rules, path: str) -
         hint = f"there are {listed}" if listed else None
         if alike:
             hint = f"did you mean {listed}?"
+        if "," in best.name:
+            hint = "one value at a time: --keep-best is repeatable"
         text = (
             f"none of {counted_noun(len(judged), 'save')} records one number under "
             f"{show(best.name, 80)}"

@@ -358,8 +358,12 @@ def unread_lines(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[
     ]
 
 
-def check_table(name: str | None) -> None:
-    """Raise UsageError for a `--table` that tabulate does not know."""
+def check_table(name: str | None, *, tsv: bool, header: bool) -> None:
+    """Raise UsageError for a `--table` that tabulate does not know, and for
+    `--no-header` without a table whose header it omits.
+    """
+    if not (header or tsv or name):
+        raise UsageError("--no-header goes with --tsv or --table")
     if name is None:
         return
     # Here: only --table needs it.

@@ -1463,6 +1463,8 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     "diff": (
         Exclusion(("--json", "--tsv", "--name-only")),
         Exclusion(("--structure", "--quick", "--stat")),
+        # Both list tensors, and no modules.
+        Exclusion(("--stat",), ("--tsv", "--name-only")),
         # The answer about an adapter takes the place of the comparison.
         Exclusion(
             ("--adapter",),
@@ -1489,7 +1491,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     ),
     "stats": (
         Exclusion(("--json", "--tsv", "--table")),
-        Exclusion(("--histogram",), ("--tsv", "--table")),
+        Exclusion(("--histogram", "--modules"), ("--tsv", "--table")),
         # A cluster has workers of its own.
         Exclusion(("--cluster", "--jobs")),
     ),
@@ -1529,6 +1531,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
             ("--recorded",),
             ("--include", "--exclude", "--section", "--all", "--cluster"),
         ),
+        Exclusion(("--all", "--section")),
         Exclusion(("--root", "--values", "--recorded")),
     ),
     # A recipe that is given is neither searched for nor written.

@@ -137,7 +137,7 @@ def column_lines(
             widths[i] = max(map(cells, (heads[i].name, *names)))
         else:
             widths[i] = min(widths[i], level)
-            names = _shorten_apart(names, widths[i])
+            names = shorten_apart(names, widths[i])
         for row, name in zip(texts, names, strict=True):
             row[i] = name
     titles = [head.name for head in heads]
@@ -165,7 +165,7 @@ def _padded_line(
     return line
 
 
-def _shorten_apart(names: Sequence[str], width: int) -> list[str]:
+def shorten_apart(names: Sequence[str], width: int) -> list[str]:
     """Return shortened names. Those that end as another name does keep the part that
     tells them apart, or else their begins, and are without their middles.
     """

@@ -1056,6 +1056,8 @@ def test_tensors_of_a_script_that_are_no_weights_are_listed(
     left = [
         line.split(": ")[1:] for line in done.lines if line.startswith("left out: ")
     ]
+    # The program itself is named too: its loader does not read the result.
+    assert left.pop() == ["(the program)", "the code that torch.jit.load runs"]
     assert sorted(name for name, _ in left) == NEITHER
     assert all(
         what.startswith("neither parameter nor buffer of the program, ")
@@ -1100,7 +1102,9 @@ def test_constants_of_a_trace_are_listed(tmp_path: Path) -> None:
             done.code == 0
             and "left out: constants: other, 1 tensor, 16 B" in done.lines
         )
-        assert sum(line.startswith("left out") for line in done.lines) == 1
+        program = "left out: (the program): the code that torch.jit.load runs"
+        assert program in done.lines
+        assert sum(line.startswith("left out") for line in done.lines) == 2
     assert torch.load(tmp_path / "b.pth").keys() == wrapper.state_dict().keys()
 
 
@@ -1572,3 +1576,13 @@ def test_a_device_that_stays_names_the_command_that_has_the_option(
 
     text = inside(*command, cwd=tmp_path).out.decode()
     assert "device('cuda:0')  (ckpt rehome --objects changes it)" in text
+
+
+def test_shards_of_another_ending_name_the_format_alone(tmp_path: Path) -> None:
+    """Nobody typed the option --format, so the error does not name it."""
+    torch.save({"w": torch.ones(2)}, tmp_path / "a.pth")
+    done = inside(
+        "convert", "a.pth", "--shard-size", "1KB", "-o", "b.pth", cwd=tmp_path
+    )
+    assert done.code == 2
+    assert done.complaints == ["ckpt: b.pth: this ending is not of safetensors"]

@@ -207,7 +207,14 @@ def test_where_more_changed_than_fits_the_modules_are_drawn(
     head = next(
         number for number, line in enumerate(lines) if line.startswith("MODULE")
     )
-    assert lines[head].split() == ["MODULE", "TENSORS", "CHANGED", "REL.", "L2"]
+    assert lines[head].split() == [
+        "MODULE",
+        "TENSORS",
+        "CHANGED",
+        "THEIR",
+        "REL.",
+        "L2",
+    ]
     assert not any(line.startswith("M layers") for line in lines)
     assert "… 299 parameters (--show changed)" in lines
     assert len(lines) <= 60
@@ -962,3 +969,13 @@ def test_one_element_differs_in_bytes(tmp_path: Path) -> None:
     saved(tmp_path, {"a": torch.tensor([-0.0, 1.0])}, {"a": torch.tensor([0.0, 1.0])})
 
     assert "1 element differs in bytes only" in "\n".join(lines_of(tmp_path))
+
+
+def test_one_buffer_is_no_buffers(tmp_path: Path) -> None:
+    norm = torch.nn.BatchNorm1d(2).state_dict(prefix="bn.")
+    for name in ("a.pth", "b.pth"):
+        torch.save({"fc.weight": torch.ones(2), **norm}, tmp_path / name)
+        norm["bn.running_mean"] = torch.ones(2)
+        norm["bn.weight"] = torch.zeros(2)
+    done = inside("diff", "a.pth", "b.pth", "--stat", cwd=tmp_path)
+    assert "… 1 buffer changed too (--show all)" in done.lines

@@ -441,3 +441,30 @@ def test_rows_of_long_names_keep_the_part_that_tells_them_apart(tmp_path: Path) 
 
     assert len(rows) == len(content)
     assert "…block_0007…submodule_number_weight" in rows
+
+
+def test_sections_of_long_names_are_told_apart(tmp_path: Path) -> None:
+    """In a pipe and at each width: the name of a section is what --section takes."""
+    whole = {}
+    for part in ("student", "teacher"):
+        label = f"training_state_of_the_generator_{part}_network_in_the_third_stage"
+        whole[label] = {"model_state_dict": {"conv.weight": torch.ones(2, 2)}}
+    torch.save(whole, tmp_path / "a.pth")
+
+    piped = ckpt("inspect", "a.pth", cwd=tmp_path).lines
+    narrow = terminal(
+        "inspect", "a.pth", columns=80, cwd=tmp_path, TERM="dumb", NO_COLOR="1"
+    )
+
+    for label in whole:
+        assert f"  {label}.model_state_dict" in piped
+        assert label in narrow.replace("\r\n", "")
+    assert piped.count("          model, 1 tensor, 16 B") == 2
+
+
+def test_a_part_without_values_says_so(tmp_path: Path) -> None:
+    torch.save({"model": {"w": torch.ones(2)}, "epoch": 3}, tmp_path / "a.pth")
+    done = ckpt("inspect", "a.pth", "--section", "model", "--values", cwd=tmp_path)
+    assert done.lines[-1] == "no values here"
+    done = ckpt("inspect", "a.pth", "--values", cwd=tmp_path)
+    assert done.lines[-1].split() == ["epoch", "int", "3"]

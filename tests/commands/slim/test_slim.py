@@ -855,3 +855,27 @@ def test_what_another_format_cannot_hold_is_dropped_where_that_is_asked(
     done = inside(*command, "--drop-other", cwd=tmp_path)
     assert done.code == 0 and b"left out: c: complex128, 32 B" in done.out
     assert safetensors.torch.load_file(tmp_path / "b.safetensors").keys() == {"a"}
+
+
+def test_strip_that_meets_only_what_is_left_out_says_so(tmp_path: Path) -> None:
+    model = {"fc.weight": torch.ones(2, 2)}
+    averages = {f"module.{name}": value for name, value in model.items()}
+    torch.save({"model": model, "swa": averages}, tmp_path / "a.pth")
+    for options in (("--strip",), ("--prefix", "module.")):
+        done = inside("slim", "a.pth", *options, "-o", "b.pth", "--force", cwd=tmp_path)
+        assert done.code == 0
+        assert (
+            "left alone: names: nothing to strip: only what is left out has such a "
+            "prefix"
+        ) in done.lines
+
+
+def test_values_that_are_kept_are_named(tmp_path: Path) -> None:
+    whole = {"model": {"fc.weight": torch.ones(2, 2)}, "epoch": 3, "args": {"lr": 0.1}}
+    torch.save(whole, tmp_path / "a.pth")
+    done = inside(
+        "slim", "a.pth", "--keep", "epoch", "--keep", "args.lr", "-o", "b.pth",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.lines[0] == "kept model, epoch, args.lr   1 tensor, 16 B"
+    assert torch.load(tmp_path / "b.pth")["epoch"] == 3

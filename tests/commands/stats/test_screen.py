@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from process import terminal
+from process import ckpt, terminal
 
 MODULE = "base_model.vision_tower_with_projection.encoder"
 
@@ -150,3 +150,37 @@ def test_a_sparse_tensor_is_measured_by_what_it_stores_and_the_screen_says_so(
     text = terminal("stats", "a.pth", columns=80, cwd=tmp_path, NO_COLOR="1")
 
     assert "the numbers are of the values that are stored: mask" in text
+
+
+def test_modules_of_long_names_are_told_apart_in_a_pipe(tmp_path: Path) -> None:
+    """The names of modules are cut as those of tensors, without what all begin with."""
+    blocks = [
+        f"{MODULE}.{'long_' * 12}blocks.{i}.attention_{'x' * 30}" for i in range(6)
+    ]
+    torch.save({f"{name}.weight": torch.ones(2) for name in blocks}, tmp_path / "a.pth")
+
+    done = ckpt("stats", "a.pth", "--modules", cwd=tmp_path)
+
+    rows = done.lines[done.lines.index("MODULE") :] if "MODULE" in done.lines else []
+    rows = rows or [line for line in done.lines if line.endswith("0 %")][-6:]
+    assert len({line.split()[0] for line in rows}) == 6
+
+
+def test_a_finding_names_the_tensor_however_long_its_name_is(tmp_path: Path) -> None:
+    name = f"{MODULE}.{'long_' * 18}blocks.7.attention.query.weight"
+    other = name.replace(".7.", ".6.")
+    tensors = {name: torch.full((2,), float("nan")), other: torch.ones(2)}
+    torch.save(tensors, tmp_path / "a.pth")
+
+    done = ckpt("stats", "a.pth", cwd=tmp_path)
+
+    assert f"! nan  2 elements are NaN in {name}." in done.lines
+
+
+def test_numbers_of_complex_tensors_are_said_to_be_magnitudes(tmp_path: Path) -> None:
+    tensors = {"c.w": torch.tensor([3 + 4j, -3 - 4j]), "w": torch.ones(2)}
+    torch.save(tensors, tmp_path / "a.pth")
+
+    done = ckpt("stats", "a.pth", cwd=tmp_path)
+
+    assert "the numbers are of magnitudes, as of all complex tensors: c.w" in done.lines

@@ -100,6 +100,28 @@ def test_the_words_of_each_verdict() -> None:
     assert ckpt("verify", SAMPLES / "truncated.pth", SAMPLES / "none.pth").code == 2
 
 
+def test_stored_sums_check_the_values_that_have_no_checksum(tmp_path: Path) -> None:
+    """What the sums compared is not called unchecked, and the rest still is."""
+    weights = {"a.weight": torch.ones(4, 2), "a.bias": torch.ones(4)}
+    state = {0: {"momentum_buffer": torch.ones(4, 2)}}
+    whole = {"model": weights, "optimizer": {"state": state, "param_groups": []}}
+    safe, legacy = tmp_path / "w.safetensors", tmp_path / "run.pth"
+    safetensors.torch.save_file(weights, str(safe))
+    torch.save(whole, legacy, _use_new_zipfile_serialization=False)
+    for path, options in ((safe, ()), (legacy, ("--all",))):
+        (tmp_path / "list").write_bytes(ckpt("sum", path, *options).out)
+        done = ckpt("verify", path, "--sums", tmp_path / "list")
+        assert done.code == 0 and b"stored sums match\n" in done.out
+        assert b"not checked" not in done.out
+        root = ckpt("sum", "--root", path).out.split()[0].decode()
+        done = ckpt("verify", path, "--root", root)
+        assert done.code == 0 and b"not checked" not in done.out
+    (tmp_path / "list").write_bytes(ckpt("sum", legacy).out)
+    done = ckpt("verify", legacy, "--sums", tmp_path / "list")
+    assert b"not checked: values of 32 B (PyTorch legacy has no checksums)" in done.out
+    assert b"not checked: values of 80 B" in ckpt("verify", legacy).out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["ddp_after.pth", "legacy.pth", "weights.safetensors", "scripted.pt"]

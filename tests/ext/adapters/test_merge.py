@@ -19,7 +19,7 @@ import pytest
 import torch
 from inside import inside
 from loras import PREFIX, State, noise
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import ckpt
 from ckpt.ext.adapters import products
@@ -1373,3 +1373,29 @@ def test_what_another_format_cannot_hold_is_dropped_where_that_is_asked(
     done = inside(*command, "--drop-other", cwd=tmp_path)
     assert done.code == 0 and b"left out: odd: complex128, 32 B" in done.out
     assert load_file(tmp_path / "out.safetensors").keys() == state.keys()
+
+
+def test_the_layers_of_another_part_of_the_pipeline_are_left_out(
+    tmp_path: Path,
+) -> None:
+    """A UNet alone takes an adapter that is of the text encoder too, and the error says
+    how.
+    """
+    base = {"mid.attn1.to_q.weight": torch.eye(4)}
+    pair = {"lora_A.weight": torch.ones(2, 4), "lora_B.weight": torch.ones(4, 2)}
+    adapter = {f"unet.mid.attn1.to_q.{key}": value for key, value in pair.items()}
+    adapter |= {
+        f"text_encoder.h.0.q_proj.{key}": value.clone() for key, value in pair.items()
+    }
+    save_file(base, tmp_path / "unet.safetensors")
+    save_file(adapter, tmp_path / "lora.safetensors")
+    words = ("merge", "unet.safetensors", "lora.safetensors", "-o", "out.safetensors")
+
+    done = inside(*words, cwd=tmp_path)
+
+    assert done.code == 2
+    assert done.complaints[-1].endswith("(--exclude 'text_encoder.*' leaves them out)")
+    done = inside(*words, "--exclude", "text_encoder.*", cwd=tmp_path)
+    assert done.code == 0
+    found = load_file(tmp_path / "out.safetensors")["mid.attn1.to_q.weight"]
+    assert torch.equal(found, torch.eye(4) + 2)

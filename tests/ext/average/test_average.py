@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from inside import inside
 from torch import nn
 
+import ckpt
 from ckpt import formats
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.commands.slim.slim import slim
@@ -281,10 +282,16 @@ REFUSED: dict[str, tuple[Any, Any, str, str | None]] = {
         "x is int64, in the last float32",
         "--exclude x",
     ),
-    "complex": (
+    "complex and float": (
         {"x": torch.ones(2) + 1j},
+        {"x": torch.ones(2)},
+        "x is complex64, in the last float32",
+        "--exclude x",
+    ),
+    "conjugated": (
         {"x": torch.ones(2) + 1j},
-        "x is complex64, and has no mean",
+        {"x": (torch.ones(2) + 1j).conj()},
+        "x is a view with gaps",
         "--exclude x",
     ),
     "sparse": (
@@ -347,6 +354,45 @@ def test_what_does_not_fit_is_refused_with_the_option_that_leaves_it_out(
     words = [word.strip("'") for word in (hint or "").split() if word != "--exclude"]
     found, _ = averaged(tmp_path, {**more, **one}, {**more, **two}, exclude=words)
     assert same(found, more)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128, torch.complex32])
+def test_complex_numbers_are_averaged(dtype: torch.dtype, tmp_path: Path) -> None:
+    """More elements than one span, a transposed one, and one that does not change."""
+    torch.manual_seed(0)
+    models = []
+    for _ in range(3):
+        x = torch.randn(3, 50_001, dtype=torch.complex64).to(dtype)
+        models.append(
+            {
+                "x": x,
+                "t": x[:, :7].t().clone().t(),
+                "same": torch.full((2,), 1 / 3 + 2j),
+            }
+        )
+
+    found, _ = averaged(tmp_path, *models)
+
+    for name, before in models[0].items():
+        assert found[name].dtype == before.dtype
+        exact = sum(model[name].to(torch.complex128) for model in models) / 3
+        error = (found[name].to(torch.complex128) - exact).abs().max()
+        assert error <= (2e-3 if dtype == torch.complex32 else 1e-6), name
+    assert torch.equal(found["same"], models[0]["same"])
+
+
+def test_an_error_of_python_has_keywords_and_a_public_class(tmp_path: Path) -> None:
+    things = {"a": torch.eye(3).to_sparse(), "b": torch.eye(2).to_sparse()}
+    paths = [tmp_path / "1.pth", tmp_path / "2.pth"]
+    for path in paths:
+        torch.save({**things, "c": torch.ones(2)}, path)
+
+    with pytest.raises(ckpt.UsageError) as caught:
+        ckpt.average(paths, out=tmp_path / "out.pth")
+
+    assert type(caught.value) is ckpt.UsageError
+    assert str(caught.value).endswith('and has no mean (exclude=["a", "b"])')
+    ckpt.average(paths, out=tmp_path / "out.pth", exclude=["a", "b"])
 
 
 def test_quantized_tensors_have_no_mean(tmp_path: Path) -> None:

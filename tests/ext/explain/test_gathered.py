@@ -349,6 +349,29 @@ def test_a_flat_parameter_whose_parts_have_no_state(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("unused", [False, True])
+def test_a_key_that_some_states_lack(unused: bool, tmp_path: Path) -> None:
+    """A parameter without a gradient has no moments, so code that reads them of each
+    stops with this very file.
+    """
+    model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 3)])
+    optimizer = torch.optim.Adam(model.parameters())
+    last = model[0] if unused else model[1]
+    (model[0].weight.sum() + model[0].bias.sum() + last.weight.sum()).backward()
+    if not unused:
+        model[1].bias.grad = torch.ones(3)
+    optimizer.step()
+    whole = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(whole, tmp_path / "run.pth")
+
+    said = Answered("KeyError: 'exp_avg'", tmp_path / "run.pth").said
+
+    if unused:
+        assert "2 of its 4 parameters have exp_avg. The other 2 never had a" in said
+    else:
+        assert said.endswith("has exp_avg: another file was loaded.")
+
+
 def test_a_schedule_that_is_over(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=6)

@@ -194,6 +194,47 @@ def test_saves_that_do_not_fit_are_said(tmp_path: Path) -> None:
     )
 
 
+def test_a_branch_that_only_the_step_that_stopped_left_out_is_said(
+    tmp_path: Path,
+) -> None:
+    """Some of the numbers changed before: they had a gradient then, and no step was too
+    small to see.
+    """
+    run(tmp_path, 5, set(), {4})
+    texts = [
+        row["text"]
+        for row in answered(tmp_path, [4, 6], "old.pt", "new.pt")["statements"]
+    ]
+    (said,) = (text for text in texts if "did not change" in text)
+    assert "a step was too small to see, or the saves" not in said
+    assert said.endswith(
+        "1 of the 2 that the numbers name changed in between: forward took it in a step "
+        "before the one that stopped, or the saves are of another run."
+    )
+
+
+def test_a_branch_of_the_last_step_is_said_where_the_optimizer_is_sure(
+    tmp_path: Path,
+) -> None:
+    """Adam's steps rule out one that was too small to see, and the reason stays."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(4)])
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    for name in ("old.pt", "new.pt"):
+        optimizer.zero_grad()
+        model[2](model[1](model[0](torch.randn(8, 3)))).pow(2).sum().backward()
+        optimizer.step()
+        whole = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(whole, tmp_path / name)
+
+    answer = answered(tmp_path, [2, 3, 6, 7], "old.pt", "new.pt")
+
+    (said,) = (
+        row["text"] for row in answer["statements"] if "did not change" in row["text"]
+    )
+    assert "2 of the 4 that the numbers name changed in between: forward took" in said
+
+
 @pytest.mark.parametrize("hidden", [{1}, {3}, {3, 4}])
 def test_a_frozen_layer_and_a_step_too_small_to_see_fit_together(
     hidden: set[int], tmp_path: Path
@@ -457,6 +498,36 @@ def test_an_optimizer_of_all_parameters_tells_what_the_factory_should_freeze(
     note = index["evidence"]["note"]
     assert note.endswith("if the run froze nothing either")
     assert names == ["model.1.weight", "model.1.bias"]
+
+
+def test_an_optimizer_that_got_what_the_factory_trains_settles_what_is_frozen(
+    tmp_path: Path,
+) -> None:
+    """Numbers of parameters that had a gradient have their names too: the optimizer
+    holds what the model trains, and not what it freezes.
+    """
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    model[3].requires_grad_(False)
+    trained = [row for row in model.parameters() if row.requires_grad]
+    optimizer = torch.optim.Adam(trained)
+    model[3](model[0](torch.randn(2, 4))).sum().backward()
+    optimizer.step()
+    whole = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(whole, tmp_path / "a.pt")
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])\n"
+        "    model[3].requires_grad_(False)\n"
+        "    return model\n"
+    )
+
+    index = answered(tmp_path, [0, 2], "a.pt", "--model", "nets.py:make")["index"]
+
+    names = [row["name"] for row in index["names"]]
+    assert names == ["model.0.weight", "model.1.weight"]
+    assert index["parameters"] == 6
+    assert index["assumes"].startswith("the factory freezes what the run froze")
 
 
 def test_the_last_number_shows_that_nothing_was_frozen(tmp_path: Path) -> None:

@@ -144,6 +144,17 @@ def test_stats_count_the_decoded_elements(ckpt: Run, small: Path) -> None:
     assert (row["min"], row["max"], row["zeros"]) == (-14.0, 16.0, 6)
 
 
+def test_blocks_that_were_taken_back_are_said_to_be_equal(
+    ckpt: Run, small: Path
+) -> None:
+    """The row of a tensor in blocks says of the values what that of float16 says."""
+    out = small.with_name("s.safetensors")
+    ckpt("convert", small, "--dequantize", "-o", out)
+    lines = ckpt("diff", small, out).stdout.splitlines()
+    rows = [line for line in lines if line.endswith("→ float32, values are equal")]
+    assert rows and len(rows) == sum(" → float32" in line for line in lines)
+
+
 @pytest.mark.parametrize("name", SPLIT)
 def test_any_file_of_a_set_opens_all(ckpt: Run, name: str) -> None:
     done = ckpt("diff", DATA / name, DATA / "tiny.gguf")

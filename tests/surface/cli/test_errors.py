@@ -318,6 +318,31 @@ def test_wrong_option(options: tuple[str, ...], says: str) -> None:
     check_error(ckpt("inspect", GOOD, *options), says)
 
 
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("diff", ("--stat", "--tsv")),
+        ("diff", ("--stat", "--name-only")),
+        ("stats", ("--modules", "--tsv")),
+        ("sum", ("--all", "--section", "model")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_an_option_that_would_be_dropped_is_refused(
+    command: str, options: tuple[str, ...]
+) -> None:
+    files = [GOOD, GOOD] if command == "diff" else [GOOD]
+    check_error(ckpt(command, *files, *options), "exclude each other")
+
+
+@pytest.mark.parametrize("command", ["inspect", "ls", "stats", "diff"])
+def test_no_header_goes_with_a_table(command: str) -> None:
+    """The lines for people keep their header, so the option would be dropped."""
+    files = [GOOD, GOOD] if command == "diff" else [GOOD]
+    check_error(ckpt(command, *files, "--no-header"), "--no-header goes with --tsv")
+    assert ckpt(command, *files, "--no-header", "--tsv").code == 0
+
+
 def test_wrong_usage_shows_no_control_character() -> None:
     """`ckpt inspect *` in a folder with a file of that name."""
     for arguments in (

@@ -195,6 +195,17 @@ def _of_optimizer(name: str, case: Case) -> Iterator[Statement]:
             else " has no state"
         )
         fields = _optimizer_fields(section)
+        count = _states_with(section, name)
+        if name in fields and 0 < count < held.parameters:
+            rest = held.parameters - count
+            verb = "has" if rest == 1 else "have"
+            yield Statement(
+                f"{label}{family}, and {count:,} of its {held.parameters:,} parameters "
+                f"have {show(name, 60)}. The other {rest:,} never had a gradient, and "
+                f"{verb} none: code that reads it of each parameter stops at them. "
+                "Else another file was loaded."
+            )
+            continue
         if name in fields:
             yield Statement(
                 f"{label}{family}, and has {show(name, 60)}: another file was loaded."
@@ -206,6 +217,13 @@ def _of_optimizer(name: str, case: Case) -> Iterator[Statement]:
             "built another kind of optimizer, or another version of it. Build the same "
             "one, or begin its state anew."
         )
+
+
+def _states_with(section: Section, name: str) -> int:
+    """The number of states of an optimizer that have a key."""
+    parts = dict(children_of(section.node))
+    states = children_of(parts.get("state"))
+    return sum(any(key == name for key, _ in children_of(row)) for _, row in states)
 
 
 def _optimizer_fields(section: Section) -> set[str]:

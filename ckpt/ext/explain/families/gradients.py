@@ -242,6 +242,19 @@ def _misfit_reason(case: Case, older: Older, found: Numbering) -> str:
             "optimizer stepped: the program changed some itself (averages of the "
             "weights, EMA), so a change does not tell which ones DDP counts."
         )
+    named: set[str] = set()
+    for row in found.rows:
+        named.update(entry.name for entry in row.entries)
+    moved = named.difference(older.unchanged, older.stepped, older.untold)
+    still = named - moved
+    if moved and still and still <= set(older.unchanged):
+        count = len(moved)
+        took = "took it in a step" if count == 1 else "took them in steps"
+        return (
+            f"{count:,} of the {len(named):,} that the numbers name changed in "
+            f"between: forward {took} before the one that stopped, or the saves are of "
+            "another run."
+        )
     if older.is_sure:
         return "The numbers do not fit them: are the saves of the run that stopped?"
     if not older.changed and not older.stepped:
@@ -249,9 +262,6 @@ def _misfit_reason(case: Case, older: Older, found: Numbering) -> str:
             "Nothing changed, so these saves do not tell which parameters had a "
             "gradient."
         )
-    named: set[str] = set()
-    for row in found.rows:
-        named.update(entry.name for entry in row.entries)
     # A bias in front of BatchNorm has a gradient of nearly zero.
     if named < set(older.unchanged):
         rest = len(older.unchanged) - len(named)

@@ -190,11 +190,11 @@ def _answer_imports(message: Message, case: Case) -> Iterator[Statement]:
         text = "This file then loads with weights_only=True"
         if message.kind == "code" and case.has_module:
             text = (
-                "For who wants the weights without the class, this file then loads "
+                "For the weights without the class, this file then loads "
                 "with weights_only=True"
             )
         # The command may keep the weights alone, where the rest cannot be made plain.
-        if way.keeps == "weights" and not text.startswith("For who"):
+        if way.keeps == "weights" and not text.startswith("For the weights"):
             text = "The weights alone"
         yield Statement(f"{text}:", (), way.command)
     elif way.reason is not None:

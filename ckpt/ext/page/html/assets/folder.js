@@ -1,8 +1,10 @@
 // A folder of checkpoints: what is safe to load, what runs code, and each file below its folder.
 
 // Loads that build tensors and nothing else: weights_only, or a format that holds no pickle and no program.
-const CODE = ["weights_only=False", "RUNS CODE", "unreadable", "not by torch"];
-const is_safe = ({ loads }) => Boolean(loads) && !CODE.includes(loads) && !/^(needs |torch\.)/.test(loads);
+const REFUSED = ["RUNS CODE", "unreadable", "not by torch", "not as it is"];
+// Loads that run a program or a pickle without a limit: pickle.load, and torch and DeepSpeed with the pickles of a folder.
+const TRUSTED = /^(weights_only=False$|needs |torch\.|DCP$|DeepSpeed\b|(plain|joblib) pickle)/;
+const is_safe = ({ loads }) => Boolean(loads) && !REFUSED.includes(loads) && !TRUSTED.test(loads);
 
 const base = (path) => String(path).split("/").filter(Boolean).pop() || String(path);
 const folder_of = (path) => String(path).split("/").slice(0, -1).join("/") || (String(path).startsWith("/") ? "/" : ".");
@@ -23,7 +25,7 @@ function folder_view(view, { unreadable, date }) {
 function folder_counts(files, unreadable) {
   const findings = files.flatMap((file) => file.findings);
   const codes = files.filter((file) => file.loads === "RUNS CODE").length;
-  const asked = files.filter((file) => /^(weights_only=False|needs |torch\.)/.test(file.loads || "")).length;
+  const asked = files.filter((file) => TRUSTED.test(file.loads || "")).length;
   const worst = by_level(findings)[0];
   return [
     [files.filter(is_safe).length, "safe to load", "good"],

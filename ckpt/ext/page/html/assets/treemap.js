@@ -209,14 +209,16 @@ function tile_name(node) {
   return /^\d+$/.test(node.label) && above ? `${above}.${node.label}` : node.label || NO_NAME;
 }
 
-// What of a name fits a tile: all of it, its last part, or its end. Less than that tells nothing.
+// What of a name fits a tile: all of it, its last part, or its end, behind the number of its layer, which tells it
+// from its neighbours. Less than that tells nothing.
 function tile_text(name, room, height, wide = (text) => text.length * 6.8) {
   const last = name.slice(name.lastIndexOf(".") + 1);
   if (height < HEADER - 4) return "";
   if (wide(name) <= room) return name;
   if (last && wide(last) <= room) return last;
-  for (let size = Math.min(name.length - 1, 60); size >= 5; size--) {
-    const end = `…${name.slice(-size)}`;
+  const layer = /(?:^|\.)(\d+)\./.exec(name);
+  for (let size = Math.min(name.length - 1, 60); size >= (layer ? 2 : 5); size--) {
+    const end = `${layer ? layer[1] : ""}…${name.slice(-size)}`;
     if (wide(end) <= room) return end;
   }
   return "";
