@@ -249,6 +249,7 @@ def read_header(
     budget.charge(len(cursor.data) + tensors * _ENTRY, "the GGUF header")
     alignment = _alignment_of(values)
     rows = _read_rows(cursor, tensors)
+    budget.charge_names((row[0] for row in rows), "the GGUF header")
     begin = -(-cursor.position // alignment) * alignment
     # The header with no tensors yet: they are placed by where the data begins.
     header = Header(version, big, values, {}, begin, begin)

@@ -159,6 +159,7 @@ def read_header(
         usual = _parse_usual_header(data, budget)
         if usual is not None and len(usual[0].names) <= limits.entries:
             parsed, texts = usual
+            budget.charge_names(parsed.names, "the safetensors header")
             _check_cover(parsed, source, begin, is_cut=is_cut)
             return Header(begin, parsed, texts)
     header = parse_json(data, "safetensors header", budget, b'"data_offsets"')
@@ -183,6 +184,7 @@ def read_header(
         )
     budget.charge(len(header) * _ENTRY + len(texts) * _VALUE, "the safetensors header")
     parsed = _parse_table(header)
+    budget.charge_names(parsed.names, "the safetensors header")
     _check_cover(parsed, source, begin, is_cut=is_cut)
     return Header(begin, parsed, texts)
 
