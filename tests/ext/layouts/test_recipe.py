@@ -959,3 +959,10 @@ def test_a_recipe_of_another_pair_counts_the_tensors_of_this_one(
     document = ckpt.recipe(b, a, check=recipe).to_json()
     assert (document["tensors"], document["made"]) == (2, 0)
     assert [row["name"] for row in document["left"]] == ["x", "y", "u.x", "u.y"]
+
+
+def test_numbers_of_any_length_stand_in_names(tmp_path: Path) -> None:
+    name = f"layers.{'9' * 5_000}.weight"
+    torch.save({name: torch.ones(2), "b": torch.zeros(3)}, tmp_path / "a.pth")
+
+    assert run("recipe", "a.pth", "a.pth", cwd=tmp_path).code == 0
