@@ -727,15 +727,24 @@ def _repeats_text(nodes: Sequence[Node]) -> bool:
     """
     if _LETTERED.isdisjoint(map(type, nodes)):
         return False
-    lengths = {
-        id(node): len(node)
-        for node in nodes
-        if isinstance(node, (str, bytes)) and len(node) >= REPEAT_LENGTH
-    }
+    lengths: dict[int, int] = {}
+    for node in nodes:
+        length = _count_letters(node)
+        if length >= REPEAT_LENGTH:
+            lengths[id(node)] = length
     if not lengths:
         return False
     written = sum(lengths.get(id(node), 0) for node in nodes)
     return written > 1_000_000 and written > 2 * sum(lengths.values())
+
+
+def _count_letters(node: Node) -> int:
+    """Count the letters of a text or of bytes, which protocol 2 writes as a call with a
+    text; 0 of any other node.
+    """
+    if type(node) is Opaque:
+        node = node.args[0] if len(node.args) == 2 else None
+    return len(node) if isinstance(node, (str, bytes)) else 0
 
 
 def _is_scalar_row(node: Node) -> bool:
@@ -746,7 +755,7 @@ def _is_scalar_row(node: Node) -> bool:
 
 
 _LETTERS = (str, bytes, bytearray)
-_LETTERED = frozenset((str, bytes, ByteStr))
+_LETTERED = frozenset((str, bytes, ByteStr, Opaque))
 
 
 def _is_long(value: Node | Storage) -> bool:

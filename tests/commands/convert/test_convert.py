@@ -1572,3 +1572,25 @@ def test_a_device_that_stays_names_the_command_that_has_the_option(
 
     text = inside(*command, cwd=tmp_path).out.decode()
     assert "device('cuda:0')  (ckpt rehome --objects changes it)" in text
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_bytes_that_repeat_and_sets_as_keys_are_written(
+    protocol: int, tmp_path: Path
+) -> None:
+    data = b"s" * 100_000
+    state = {
+        "w": torch.ones(2),
+        "data": [data] * 20,
+        "sets": {frozenset([1]): 5, frozenset([2]): torch.zeros(2)},
+    }
+    torch.save(state, tmp_path / "a.pth", pickle_protocol=protocol)
+
+    done = inside(
+        "convert", "a.pth", "--format", "torch-legacy", "-o", "b.pth", cwd=tmp_path
+    )
+
+    assert done.code == 0, done.err
+    after = torch.load(tmp_path / "b.pth", weights_only=False)
+    assert difference(state, after) is None
+    assert all(each is after["data"][0] for each in after["data"])
