@@ -52,8 +52,10 @@ def forms_of(names: Iterable[str]) -> dict[str, Form]:
                 padded[texts[name], place] = len(number)
     forms: dict[str, Form] = {}
     for name in given:
-        # A name has a form of its own where a number is longer than torch counts.
-        if any(len(number) > _LONGEST for number in digits[name]):
+        # A name has a form of its own where its numbers are more, or longer, than those
+        # of any model: their places are compared in pairs.
+        is_long = any(len(number) > _LONGEST for number in digits[name])
+        if is_long or len(digits[name]) > _MOST_NUMBERS:
             forms[name] = _own_form(name)
             continue
         text = texts[name]

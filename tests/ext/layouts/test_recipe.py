@@ -5,6 +5,7 @@ another checkpoint is brought into it and back.
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -966,3 +967,17 @@ def test_numbers_of_any_length_stand_in_names(tmp_path: Path) -> None:
     torch.save({name: torch.ones(2), "b": torch.zeros(3)}, tmp_path / "a.pth")
 
     assert run("recipe", "a.pth", "a.pth", cwd=tmp_path).code == 0
+
+
+def test_a_name_of_thousands_of_numbers_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.pth"
+    torch.save({"0." * 4_000 + "w": torch.ones(2), "b": torch.zeros(3)}, path)
+
+    tracemalloc.start()
+    try:
+        assert ckpt.recipe(path, path).is_whole
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 80_000_000
