@@ -48,7 +48,8 @@ def without_repeats(
     """
     dims = zip(before.shape, before.stride, after.stride, strict=True)
     is_repeated = [size > 1 and one == two == 0 for size, one, two in dims]
-    if not any(is_repeated):
+    # A tensor without elements repeats none.
+    if not any(is_repeated) or not before.numel:
         return before, after, 1
     shape = tuple(
         1 if again else size

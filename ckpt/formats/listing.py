@@ -41,10 +41,11 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
             )
         if data.count(b'"schema"', 0, _SCHEMA_WITHIN) == 0:
             return None
+        budget = Budget(limits)
         document = parse_json(
             data,
             "listing (expected one document of ckpt inspect --json)",
-            Budget(limits),
+            budget,
             b'"dtype"',
         )
         assert isinstance(document, dict)  # it begins with {
@@ -59,12 +60,15 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
             shown = show(str(version), 20)
             raise UnreadableError(f"unknown version of a listing: {shown}")
         try:
-            return _make_checkpoint(path, document)
+            checkpoint = _make_checkpoint(path, document)
         # The parsers below raise these: strangers write listings too.
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UnreadableError(
                 "invalid listing: it does not follow docs/json.md"
             ) from None
+        names = (entry.name for entry in checkpoint.tensors)
+        budget.charge_names(names, "the listing")
+        return checkpoint
 
 
 def open_documents(path: str, limits: Limits) -> list[dict[str, Json]] | None:

@@ -7,6 +7,7 @@ the bytes of the file. `--limit NAME=VALUE` raises one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NoReturn
 
 from ckpt.model.errors import LimitError, UnreadableError, UsageError
@@ -39,6 +40,17 @@ INFLATION = 64
 """The most bytes of pickle that one stored byte may become. Pickles of state dicts
 deflate to a tenth.
 """
+
+
+LONG_NAME = 256
+"""Letters of a name up to which its steps cost nothing."""
+
+
+def long_name_bytes(name: str) -> int:
+    """The bytes of memory of all beginnings of a long name up to a dot: what looks for
+    the modules in names makes each of them.
+    """
+    return len(name) * name.count(".")
 
 
 class Limits(NamedTuple):
@@ -180,6 +192,14 @@ class Budget:
             self.granted()
             if self.memory < 0:
                 raise self.exceeded(what)
+
+    def charge_names(self, names: Iterable[str], what: str) -> None:
+        """Charge the long names of tensors for what looks at each of their beginnings.
+        Raises LimitError.
+        """
+        for name in names:
+            if len(name) > LONG_NAME:
+                self.charge(long_name_bytes(name), what)
 
     @property
     def used(self) -> int:

@@ -306,6 +306,9 @@ def key_of(node: Node, index: int) -> str | int:
             return NamedKey(f"({', '.join(map(repr, node))})", "tuple")
     if type(node) is Global:
         return NamedKey(node.qualified, "global")
+    # Protocol 2 writes a frozenset as a call, and protocol 4 by an opcode.
+    if type(node) is Set and node.frozen:
+        return NamedKey(f"<frozenset {index}>", "builtins.frozenset")
     if type(node) is Opaque:
         if (
             node.class_name == "_codecs.encode"

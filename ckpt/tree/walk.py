@@ -14,7 +14,13 @@ from typing import cast
 from ckpt.model.checkpoint import Container, Entries, Entry, Role, Tensors, Value
 from ckpt.model.columns import Chain, row_parts
 from ckpt.model.errors import LimitError
-from ckpt.model.limits import TENSOR_BYTES, Budget, Limits
+from ckpt.model.limits import (
+    LONG_NAME,
+    TENSOR_BYTES,
+    Budget,
+    Limits,
+    long_name_bytes,
+)
 from ckpt.model.names import NamedKey, Path
 from ckpt.model.nodes import (
     WITH_STATE,
@@ -335,6 +341,8 @@ class _Walk:
         """
         budget = self._budget
         name_bytes = len(name) if name.isascii() else 4 * len(name)
+        if name_bytes > LONG_NAME:
+            name_bytes += long_name_bytes(name)
         # Not by `charge`: this runs for every row, and a call costs more than the sum.
         budget.memory -= _ROW + _STEP * len(path) + name_bytes
         if budget.memory < 0:
@@ -390,7 +398,6 @@ class _Walk:
                 node = inside(node)
             # Subclasses keep their own data as an attribute as well.
             elif not is_same_view(tensor, owner.meaning):
-                self._charge_row(place, text)
                 self._record_tensor(tensor, place, text, None, False, True)
             if id(node) in self._entered or id(node) in self._open:
                 continue
@@ -405,8 +412,8 @@ class _Walk:
                 owner = node
             self._push_children(todo, below, place, text, owner)
 
-    @staticmethod
     def _push_children(
+        self,
         todo: list[_Attached],
         below: list[tuple[Path, str, Node]],
         path: Path,
@@ -418,6 +425,8 @@ class _Walk:
             # Scalars in attributes are not shown, and most attributes are scalars.
             if not _is_barren(node):
                 child_name = f"{name}.{text}" if path else text
+                # Each name stands here until its node is looked at.
+                self._charge_row(path, child_name)
                 todo.append(_Attached(node, (*path, *inner), child_name, owner))
 
     def _record_places(self, node: Node, name: str) -> None:
@@ -510,14 +519,18 @@ class _Walk:
                 return False
             columns.append(tensors)
         texts = cast("Sequence[str]", keys)
-        names = [f"{name}.{key}" for key in texts] if path else texts
-        # The charges of `_charge_row` for each, in one sum.
-        letters = "".join(names)
-        letter_bytes = len(letters) if letters.isascii() else 4 * len(letters)
+        # The charges of `_charge_row` for each, in one sum, before the names are made:
+        # all of them begin with the name of the dict, which may be long.
+        letters = "".join(texts)
+        is_ascii = letters.isascii() and name.isascii()
+        letter_bytes = len(letters) + len(texts) * (len(name) + 1 if path else 0)
         row_bytes = _ROW + _STEP * (len(path) + 1)
         self._budget.charge(
-            row_bytes * len(names) + letter_bytes, "the tree of the file"
+            row_bytes * len(texts) + letter_bytes * (1 if is_ascii else 4),
+            "the tree of the file",
         )
+        names = [f"{name}.{key}" for key in texts] if path else texts
+        self._budget.charge_names(names, "the tree of the file")
         if self._counted is not None:
             for node in nodes:
                 self._count(node)
@@ -714,15 +727,24 @@ def _repeats_text(nodes: Sequence[Node]) -> bool:
     """
     if _LETTERED.isdisjoint(map(type, nodes)):
         return False
-    lengths = {
-        id(node): len(node)
-        for node in nodes
-        if isinstance(node, (str, bytes)) and len(node) >= REPEAT_LENGTH
-    }
+    lengths: dict[int, int] = {}
+    for node in nodes:
+        length = _count_letters(node)
+        if length >= REPEAT_LENGTH:
+            lengths[id(node)] = length
     if not lengths:
         return False
     written = sum(lengths.get(id(node), 0) for node in nodes)
     return written > 1_000_000 and written > 2 * sum(lengths.values())
+
+
+def _count_letters(node: Node) -> int:
+    """Count the letters of a text or of bytes, which protocol 2 writes as a call with a
+    text; 0 of any other node.
+    """
+    if type(node) is Opaque:
+        node = node.args[0] if len(node.args) == 2 else None
+    return len(node) if isinstance(node, (str, bytes)) else 0
 
 
 def _is_scalar_row(node: Node) -> bool:
@@ -733,7 +755,7 @@ def _is_scalar_row(node: Node) -> bool:
 
 
 _LETTERS = (str, bytes, bytearray)
-_LETTERED = frozenset((str, bytes, ByteStr))
+_LETTERED = frozenset((str, bytes, ByteStr, Opaque))
 
 
 def _is_long(value: Node | Storage) -> bool:
@@ -802,6 +824,7 @@ class _Taker:
         self._seen: set[int] = set()
         self._again = 0
         self._closed: dict[int, bool] = {}
+        self._hollow: set[int] = set()
 
     def take_apart(self, root: Node, whole: bool) -> None:
         todo: list[tuple[tuple[str | int, ...], Node]] = [((), root)]
@@ -868,7 +891,8 @@ class _Taker:
     def _is_closed(self, node: list[Node]) -> bool:
         """Tell whether a list stays one object.
 
-        Then nothing in it is a tensor, a dict, or a list that is taken apart.
+        Then nothing in it is a tensor, a dict, or a list that is taken apart, or all of
+        it is hollow.
         """
         # A stack and no recursion. A list is answered after the lists in it: while one
         # of them has no answer yet, it is put on top.
@@ -889,14 +913,32 @@ class _Taker:
                 todo.append(missing[0])
                 continue
             todo.pop()
-            self._closed[id(items)] = all(map(self._stays_whole, items))
+            if self._is_hollow(items):
+                self._hollow.add(id(items))
+            is_whole = all(map(self._stays_whole, items))
+            self._closed[id(items)] = is_whole or id(items) in self._hollow
         return self._closed[id(node)]
 
     def _stays_whole(self, item: Node) -> bool:
         """Tell whether an item leaves its list whole. Lists in it have answers."""
         if type(item) is list:
-            return self._closed[id(item)]
+            return self._closed[id(item)] and id(item) not in self._hollow
         return look(item).kind not in ("mapping", "tensor")
+
+    def _is_hollow(self, items: list[Node]) -> bool:
+        """Tell whether a list holds nothing but empty dicts, also in lists.
+
+        torch asks for no item of it, and finds none where each dict is an item.
+        """
+        for item in items:
+            if type(item) is list:
+                if id(item) not in self._hollow:
+                    return False
+                continue
+            view = look(item)
+            if view.kind != "mapping" or view.children:
+                return False
+        return bool(items)
 
     def _add_leaf(
         self, path: tuple[str | int, ...], node: Node, view: View | None = None

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 import zipfile
 from pathlib import Path
 
+import ggufs
 import opcodes as op
 import pytest
+import rewriting
 import torch
+from inside import inside
+from safetensors.torch import save_file
 
 from ckpt import formats
+from ckpt.formats.listing import open_listing
 from ckpt.model.errors import LimitError, UnreadableError
 from ckpt.model.limits import TENSOR_BYTES, TENSOR_MEMORY, Budget, Limits, parse_json
 
@@ -150,3 +156,62 @@ def test_a_nested_stream_counts_each_time_that_it_is_met(tmp_path: Path) -> None
 def test_what_is_no_json_says_where(text: str, problem: str) -> None:
     with pytest.raises(UnreadableError, match=re.escape(problem)):
         parse_json(text.encode(), "the index", Budget(Limits()))
+
+
+def nested(key: str, depth: int, inner: bytes) -> bytes:
+    """A file with dicts in each other under one long key, which it holds once."""
+    program = op.text(key) + op.put(250) + op.pop()
+    for _ in range(depth):
+        inner = op.empty_dict() + op.get(250) + inner + op.setitem()
+    return op.torch_zip(op.pickled(program + inner))
+
+
+LEAVES = op.mapping([(op.text(f"w{number}"), op.tensor()) for number in range(200)])
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [LEAVES, op.ordered_dict() + LEAVES + op.build()],
+    ids=["items", "attributes"],
+)
+def test_long_names_are_counted_before_they_are_made(
+    inner: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(nested("k" * 10_000, 100, inner))
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(LimitError, match="needs too much memory"):
+            formats.open(str(path))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 150_000_000
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("kind", ["zip", "safetensors", "gguf", "listing"])
+def test_a_name_of_many_steps_is_refused(kind: str, count: int, tmp_path: Path) -> None:
+    steps = "x.module." * 5_000
+    names = [f"{steps}{number}" for number in range(count)]
+    path = tmp_path / f"a.{kind}"
+    if kind == "zip":
+        rows = [(op.text(name), op.tensor()) for name in names]
+        path.write_bytes(op.torch_zip(op.pickled(op.mapping(rows))))
+    elif kind == "safetensors":
+        save_file({name: torch.zeros(1) for name in names}, path)
+    elif kind == "gguf":
+        tensors = [ggufs.Tensor(name, (1,), 0, bytes(4)) for name in names]
+        path.write_bytes(ggufs.gguf((), tensors))
+    else:
+        rewriting.saved({"w": torch.zeros(1)}, tmp_path / "w.pth")
+        text = inside("inspect", "w.pth", "--json", cwd=tmp_path).out
+        path.write_bytes(text.replace(b'"w"', json.dumps(names[0]).encode()))
+
+    with pytest.raises(LimitError, match="needs too much memory"):
+        if kind == "listing":
+            open_listing(str(path), Limits())
+        else:
+            formats.open(str(path))

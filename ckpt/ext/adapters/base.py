@@ -16,7 +16,7 @@ from ckpt.model.checkpoint import Entry, names_of
 from ckpt.model.errors import UsageError
 from ckpt.model.names import nearest_names
 from ckpt.model.rows import NamedTuple
-from ckpt.model.text import and_more, show
+from ckpt.model.text import and_more, is_number, show
 
 WEIGHTS = (".weight", "", ".in_proj_weight")
 """The ends that the weight of a module may have behind the name of the module. A
@@ -191,7 +191,7 @@ class Base:
         """
         above, _, leaf = module.rpartition(".")
         experts, _, number = above.rpartition(".")
-        if leaf not in EXPERT_PARTS or not number.isdigit():
+        if leaf not in EXPERT_PARTS or not is_number(number):
             return None
         parameter, place, count = EXPERT_PARTS[leaf]
         weight = self.weight_of(f"{experts}.{parameter}")

@@ -580,8 +580,10 @@ class _Plan:
                     [name],
                 )
             of.append(theirs)
-        # The mean takes the place of the storage: gaps would have no values.
-        if ref.neg or ref.conj or not lies_close(once):
+        # The mean takes the place of the storage: gaps would have no values. A tensor
+        # without elements has none, whatever its strides.
+        has_gaps = ref.numel > 0 and not lies_close(once)
+        if ref.neg or ref.conj or has_gaps:
             raise _MisfitError(
                 f"{show(name, 80)} is a view with gaps",
                 self._models[-1].path,

@@ -166,7 +166,9 @@ class Files(FileSet[Source]):
             # The memory of the tensors follows from the bytes: it is claimed before any
             # is made.
             budget.claim(len(data) // _ENTRY)
-            ranks.append(read_metadata(data, self.limits, budget))
+            rank = read_metadata(data, self.limits, budget)
+            budget.charge_names([*rank.tensors, *rank.objects], METADATA)
+            ranks.append(rank)
         return ranks
 
     def _open_source(self, file: str) -> Source:

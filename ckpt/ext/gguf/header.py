@@ -29,6 +29,10 @@ _LEAST_TENSOR, _LEAST_KEY = 24, 13
 """The fewest bytes of a tensor and of a pair of the metadata."""
 _ENTRY, _KEY = 1_000, 700
 """Bytes of memory of a tensor and of a pair of the metadata."""
+_LETTER = 4
+"""Bytes of memory of a byte of a text that is not ASCII alone."""
+_NUMBER, _TEXT_ITEM = 36, 60
+"""Bytes of memory of a number and of a text in a list."""
 FEW = 256
 """Items of an array that are made at once; longer arrays are made when they are asked
 for.
@@ -125,10 +129,13 @@ class Header(NamedTuple):
 class _Cursor:
     """The header while it is read from the source, as far as it is needed."""
 
-    def __init__(self, source: Source, head: bytes, order: str, limits: Limits) -> None:
+    def __init__(
+        self, source: Source, head: bytes, order: str, limits: Limits, budget: Budget
+    ) -> None:
         self.data = bytearray(head)
         self.position = 0
         self.order = order
+        self.budget = budget
         self._source = source
         self._most = limits.header_bytes
         self._formats: dict[str, Struct] = {}
@@ -220,7 +227,7 @@ def read_header(
     Raises UnreadableError, UnsupportedError, LimitError.
     """
     version, big = _version_of(head, source.size)
-    cursor = _Cursor(source, head, ">" if big else "<", limits)
+    cursor = _Cursor(source, head, ">" if big else "<", limits, budget)
     cursor.position = 8
     tensors = cursor.number("Q", "the number of tensors")
     keys = cursor.number("Q", "the number of pairs of the metadata")
@@ -249,6 +256,7 @@ def read_header(
     budget.charge(len(cursor.data) + tensors * _ENTRY, "the GGUF header")
     alignment = _alignment_of(values)
     rows = _read_rows(cursor, tensors)
+    budget.charge_names((row[0] for row in rows), "the GGUF header")
     begin = -(-cursor.position // alignment) * alignment
     # The header with no tensors yet: they are placed by where the data begins.
     header = Header(version, big, values, {}, begin, begin)
@@ -304,7 +312,10 @@ def _read_value(cursor: _Cursor, what: str) -> bool | int | float | str | Array:
     kind = cursor.number("I", what)
     if kind == _TEXT:
         # Texts need not be UTF-8: a vocabulary has pieces of characters.
-        return cursor.text(what).decode("utf-8", "backslashreplace")
+        text = cursor.text(what)
+        letter_bytes = 1 if text.isascii() else _LETTER
+        cursor.budget.charge(letter_bytes * len(text), "the GGUF header")
+        return text.decode("utf-8", "backslashreplace")
     if kind == _ARRAY:
         return _read_array(cursor, what)
     if kind not in _SCALARS:
@@ -334,6 +345,9 @@ def _read_array(cursor: _Cursor, what: str) -> Array:
         data = bytes(cursor.data[begin : cursor.position])
     else:
         data = cursor.take(count * Struct(f"={_SCALARS[kind][0]}").size, what)
+    # All items, as they are when somebody asks for them.
+    item_bytes = _TEXT_ITEM * count + len(data) if kind == _TEXT else _NUMBER * count
+    cursor.budget.charge(len(data) + item_bytes, "the GGUF header")
     return Array(kind, count, data, cursor.order)
 
 

@@ -16,7 +16,7 @@ from itertools import chain, groupby, islice
 from ckpt.evidence.dialects import dialect_translations
 from ckpt.model.rows import NamedTuple
 
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d{1,18}")
 _WORDS = re.compile(r"[A-Za-z]+")
 _RANK = re.compile(r"(?:mp_)?rank_\d+(?:_\d+)*\.")
 """The beginnings of the names in a set of the files of ranks."""

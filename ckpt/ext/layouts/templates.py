@@ -13,6 +13,8 @@ from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
 
 _DIGITS = re.compile(r"\d+")
+_LONGEST = 18
+"""The most digits of a number in a name."""
 _TERM = re.compile(r"([+-]?)(\d{1,18})?(\*?)([a-z][a-z0-9]{0,7})?")
 _HOLE = re.compile(r"<([^<>]{1,80})>")
 _PLAIN = re.compile(r"[^<]+")
@@ -50,6 +52,12 @@ def forms_of(names: Iterable[str]) -> dict[str, Form]:
                 padded[texts[name], place] = len(number)
     forms: dict[str, Form] = {}
     for name in given:
+        # A name has a form of its own where its numbers are more, or longer, than those
+        # of any model: their places are compared in pairs.
+        is_long = any(len(number) > _LONGEST for number in digits[name])
+        if is_long or len(digits[name]) > _MOST_NUMBERS:
+            forms[name] = _own_form(name)
+            continue
         text = texts[name]
         places = range(len(digits[name]))
         widths = tuple([padded.get((text, place), 0) for place in places])
@@ -64,8 +72,13 @@ def forms_of(names: Iterable[str]) -> dict[str, Form]:
         if is_plain:
             forms[name] = Form(text, numbers, widths)
         else:
-            forms[name] = Form(name.replace("#", "##"), (), ())
+            forms[name] = _own_form(name)
     return forms
+
+
+def _own_form(name: str) -> Form:
+    """The form of a name all of which is text."""
+    return Form(name.replace("#", "##"), (), ())
 
 
 class Affine(NamedTuple):

@@ -159,6 +159,7 @@ def read_header(
         usual = _parse_usual_header(data, budget)
         if usual is not None and len(usual[0].names) <= limits.entries:
             parsed, texts = usual
+            budget.charge_names(parsed.names, "the safetensors header")
             _check_cover(parsed, source, begin, is_cut=is_cut)
             return Header(begin, parsed, texts)
     header = parse_json(data, "safetensors header", budget, b'"data_offsets"')
@@ -172,6 +173,9 @@ def read_header(
             raise UnreadableError(
                 "damaged safetensors header: a text contains a lone surrogate"
             ) from None
+    # Python reads -0 as a whole number, and the library does not.
+    if b"-0" in data and _has_negative_zero(data):
+        raise UnreadableError("damaged safetensors header: -0 is no whole number")
     if not isinstance(header, dict) or head[8:9] != b"{":
         raise UnreadableError("the safetensors header does not begin with {")
     texts = _parse_metadata(header.pop(METADATA, {}))
@@ -183,8 +187,15 @@ def read_header(
         )
     budget.charge(len(header) * _ENTRY + len(texts) * _VALUE, "the safetensors header")
     parsed = _parse_table(header)
+    budget.charge_names(parsed.names, "the safetensors header")
     _check_cover(parsed, source, begin, is_cut=is_cut)
     return Header(begin, parsed, texts)
+
+
+def _has_negative_zero(data: bytes) -> bool:
+    """Tell whether JSON has the number -0 outside of its texts."""
+    numbers = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", data)
+    return re.search(rb"(?<![0-9eE])-0(?![0-9.eE])", numbers) is not None
 
 
 _ENTRY = 1_000

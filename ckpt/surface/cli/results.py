@@ -191,6 +191,7 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
         Job(item, place_of(item.path, places, _path_below_folder(item)))
         for item in items
     ]
+    _refuse_links(jobs, places)
     _refuse_collisions(jobs, places)
     return jobs
 
@@ -300,6 +301,45 @@ def _where_to_write(items: Sequence[Found], places: WriteOptions) -> UsageError:
         if places.command.in_place and can_stay(checkpoint):
             ways = "-o DIR, or --in-place"
     return UsageError("where to write?", path=path, hint=ways)
+
+
+def _refuse_links(jobs: Sequence[Job], places: WriteOptions) -> None:
+    """Raise UsageError where a result would go through a link that nobody typed: the
+    folder that is searched, and the one that is filled, may be a stranger's.
+    """
+    for job in jobs:
+        folder = job.item.folder
+        if places.in_place and folder is not None and _leads_out(job.path, folder):
+            raise UsageError(
+                "a link out of the folder, which -r does not change",
+                path=job.path,
+                hint="name the file to change it",
+            )
+        link = None if job.out is None else _link_below(job.out, places.out)
+        if link is not None:
+            raise UsageError(
+                "a link in OUT, through which no result is written",
+                path=link,
+                hint="remove the link, or -o another folder",
+            )
+
+
+def _leads_out(path: str, folder: str) -> bool:
+    """Tell whether a path below a folder is a place outside of it, by a link."""
+    return _relative_path(os.path.realpath(path), os.path.realpath(folder)) is None
+
+
+def _link_below(path: str, out: str | None) -> str | None:
+    """Return the first link on the way from OUT to a result below it, or None."""
+    if out is None or is_url(out):
+        return None
+    below = _relative_path(path, out)
+    place = out
+    for step in [] if below is None else below.split(os.sep):
+        place = os.path.join(place, step)
+        if os.path.islink(place):
+            return place
+    return None
 
 
 def _refuse_collisions(jobs: Sequence[Job], places: WriteOptions) -> None:

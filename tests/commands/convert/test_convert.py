@@ -1586,3 +1586,25 @@ def test_shards_of_another_ending_name_the_format_alone(tmp_path: Path) -> None:
     )
     assert done.code == 2
     assert done.complaints == ["ckpt: b.pth: this ending is not of safetensors"]
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_bytes_that_repeat_and_sets_as_keys_are_written(
+    protocol: int, tmp_path: Path
+) -> None:
+    data = b"s" * 100_000
+    state = {
+        "w": torch.ones(2),
+        "data": [data] * 20,
+        "sets": {frozenset([1]): 5, frozenset([2]): torch.zeros(2)},
+    }
+    torch.save(state, tmp_path / "a.pth", pickle_protocol=protocol)
+
+    done = inside(
+        "convert", "a.pth", "--format", "torch-legacy", "-o", "b.pth", cwd=tmp_path
+    )
+
+    assert done.code == 0, done.err
+    after = torch.load(tmp_path / "b.pth", weights_only=False)
+    assert difference(state, after) is None
+    assert all(each is after["data"][0] for each in after["data"])

@@ -606,3 +606,12 @@ def test_a_mean_can_be_averaged_again(tmp_path: Path) -> None:
     assert torch.equal(first["w"], torch.full((3,), 0.5)) and torch.equal(
         second["w"], torch.full((3,), 0.75)
     )
+
+
+def test_an_empty_tensor_of_any_size_is_averaged(tmp_path: Path) -> None:
+    empty = torch.empty(1).expand(2, 1)[:, :0].expand(2, 0)
+    state = {"a": torch.empty(0).as_strided((0, 4), (0, 0)), "b": empty}
+
+    averaged_state, _ = averaged(tmp_path, state, state)
+
+    assert averaged_state["a"].shape == (0, 4)

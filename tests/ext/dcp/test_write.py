@@ -5,6 +5,7 @@ there before.
 from __future__ import annotations
 
 import argparse
+import copy
 import io
 import os
 import pickle
@@ -816,6 +817,31 @@ def test_an_empty_dict_in_a_list_keeps_its_place(
         "odd": [*odd, torch.zeros(2)],
         "model": {"a": torch.zeros(3)},
         "args": {"lr": 0.0},
+    }
+    dcp.load(zeros, checkpoint_id=str(tmp_path / "out.dcp"), no_dist=True)
+    assert difference(state, zeros) is None
+
+
+@pytest.mark.parametrize("odd", ([{}], [{}, {}], [[{}], {}]))
+def test_a_list_of_empty_dicts_is_one_item(odd: list[Any], tmp_path: Path) -> None:
+    """torch looked in vain for what each of them was written as."""
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    state = {
+        "odd": odd,
+        "more": [copy.deepcopy(odd), torch.ones(2)],
+        "model": {"a": torch.ones(3)},
+    }
+    torch.save(state, tmp_path / "a.pth")
+    run("convert", "a.pth", "-o", "out.dcp", cwd=tmp_path)
+    run("convert", "out.dcp", "-o", "b.pth", cwd=tmp_path)
+    assert difference(state, torch.load(tmp_path / "b.pth")) is None
+    dcp_to_torch_save(str(tmp_path / "out.dcp"), str(tmp_path / "c.pth"))
+    assert difference(state, torch.load(tmp_path / "c.pth")) is None
+    zeros = {
+        "odd": odd,
+        "more": [copy.deepcopy(odd), torch.zeros(2)],
+        "model": {"a": torch.zeros(3)},
     }
     dcp.load(zeros, checkpoint_id=str(tmp_path / "out.dcp"), no_dist=True)
     assert difference(state, zeros) is None

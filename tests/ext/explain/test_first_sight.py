@@ -495,6 +495,10 @@ def test_an_adapter_of_the_end_of_its_run(tmp_path: Path) -> None:
     said = " ".join(done.out.decode().split())
     assert "So both files hold the same model." in said
     assert "the run saved what it had loaded" in said and "end of its run" in said
+    # A superscript is a digit for `str.isdigit`, and no number for `int`.
+    settings["ss_epoch"] = "\u00b2"
+    save_file(state, tmp_path / "odd.safetensors", metadata=settings)
+    assert "ss_epoch" not in Answered(text, tmp_path / "odd.safetensors").said
     settings["ss_epoch"] = "10"
     save_file(state, tmp_path / "early.safetensors", metadata=settings)
     early = Answered(text, tmp_path / "early.safetensors")

@@ -16,6 +16,9 @@ from gguf_packers import PACKERS
 from process import Run
 from safetensors.torch import load_file, save_file
 
+from ckpt import formats
+from ckpt.model.errors import LimitError
+
 ARCH = ("general.architecture", "str", "llama")
 Pair = tuple[str, str, object]
 
@@ -306,3 +309,26 @@ def test_a_tensor_that_is_larger_than_its_type_rounds_is_not_within(
         path.write_bytes(ggufs.gguf([ARCH], [row]))
         done = ckpt("diff", base, path)
         assert done.returncode == code, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("text", b"\xff" * 60_000_000),
+        ("numbers", bytes(20_000_000)),
+        ("texts", (struct.pack("<Q", 1) + b"a") * 4_000_000),
+    ],
+)
+def test_values_are_counted_before_they_are_made(
+    kind: str, content: bytes, tmp_path: Path
+) -> None:
+    if kind == "text":
+        body = struct.pack("<IQ", 8, len(content)) + content
+    else:
+        item, size = (3, 2) if kind == "numbers" else (8, 9)
+        body = struct.pack("<IIQ", 9, item, len(content) // size) + content
+    path = tmp_path / "a.gguf"
+    path.write_bytes(ggufs.gguf([ggufs.text("key") + body]))
+
+    with pytest.raises(LimitError, match="the GGUF header needs too much memory"):
+        formats.open(str(path))

@@ -5,6 +5,7 @@ another checkpoint is brought into it and back.
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -959,3 +960,24 @@ def test_a_recipe_of_another_pair_counts_the_tensors_of_this_one(
     document = ckpt.recipe(b, a, check=recipe).to_json()
     assert (document["tensors"], document["made"]) == (2, 0)
     assert [row["name"] for row in document["left"]] == ["x", "y", "u.x", "u.y"]
+
+
+def test_numbers_of_any_length_stand_in_names(tmp_path: Path) -> None:
+    name = f"layers.{'9' * 5_000}.weight"
+    torch.save({name: torch.ones(2), "b": torch.zeros(3)}, tmp_path / "a.pth")
+
+    assert run("recipe", "a.pth", "a.pth", cwd=tmp_path).code == 0
+
+
+def test_a_name_of_thousands_of_numbers_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.pth"
+    torch.save({"0." * 4_000 + "w": torch.ones(2), "b": torch.zeros(3)}, path)
+
+    tracemalloc.start()
+    try:
+        assert ckpt.recipe(path, path).is_whole
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 80_000_000

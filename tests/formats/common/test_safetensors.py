@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from process import SAMPLES
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from ckpt import formats
 from ckpt.formats.common import safetensors as reader
@@ -180,3 +181,23 @@ def test_the_tensors_fill_the_file(
     )
     less = both(with_header(header, bytes(63)), tmp_path, monkeypatch)
     assert "cut off: the tensors need 64 bytes of data, the file has 63" in str(less)
+
+
+@pytest.mark.parametrize(
+    ("header", "is_read"),
+    [
+        (f'{{"a":{row(0, 0, shape="[-0]")}}}', False),
+        ('{"a":{"data_offsets":[ -0 ,0],"dtype":"F32","shape":[0]}}', False),
+        (f'{{"__metadata__":{{"a":"[-0]"}},"b,-0]":{row(0, 0, shape="[0]")}}}', True),
+    ],
+)
+def test_minus_zero_is_no_whole_number(
+    header: str, is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = with_header(header, b"")
+    assert isinstance(both(data, tmp_path, monkeypatch), tuple) == is_read
+    if is_read:
+        load(data)
+        return
+    with pytest.raises(SafetensorError):
+        load(data)

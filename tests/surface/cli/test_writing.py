@@ -577,3 +577,47 @@ def test_the_size_of_shards_has_the_name_of_save_pretrained_too(
     done = inside("convert", "s.pth", "-o", "m.safetensors", name, "400", cwd=tmp_path)
 
     assert done.code == 0 and len(list(tmp_path.glob("m-*.safetensors"))) == 2
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+@pytest.mark.parametrize("link", ["out/sub", "out/sub/a.pth"])
+def test_no_result_goes_through_a_link_in_out(
+    link: str, force: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "src/sub").mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "outside").mkdir()
+    cuda(tmp_path / "src/sub/a.pth")
+    if link == "out/sub":
+        (tmp_path / link).symlink_to(tmp_path / "outside")
+    else:
+        (tmp_path / "outside/a.pth").write_bytes(b"precious")
+        (tmp_path / "out/sub").mkdir()
+        (tmp_path / link).symlink_to(tmp_path / "outside/a.pth")
+    before = [path.read_bytes() for path in (tmp_path / "outside").iterdir()]
+
+    done = ckpt("rehome", "-r", "src", "-o", "out", *force, cwd=tmp_path)
+
+    text = f"ckpt: {link}: a link in OUT, through which no result is written"
+    assert done.code == 2 and done.complaints[0].startswith(text)
+    assert [path.read_bytes() for path in (tmp_path / "outside").iterdir()] == before
+
+
+def test_in_place_changes_nothing_outside_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "outside").mkdir()
+    file = cuda(tmp_path / "outside/a.pth")
+    (tmp_path / "runs/link.pth").symlink_to(file)
+    cuda(tmp_path / "runs/b.pth")
+    before = file.read_bytes()
+
+    done = ckpt("rehome", "-r", "runs", "--in-place", cwd=tmp_path)
+
+    text = "ckpt: runs/link.pth: a link out of the folder, which -r does not change"
+    assert done.code == 2 and done.complaints[0].startswith(text)
+    assert file.read_bytes() == before
+    # A link that stays inside is a name of the file.
+    (tmp_path / "runs/link.pth").unlink()
+    (tmp_path / "runs/link.pth").symlink_to("b.pth")
+    assert ckpt("rehome", "-r", "runs", "--in-place", cwd=tmp_path).code == 0
+    assert tags(tmp_path / "runs/b.pth") == {"cpu"}

@@ -19,7 +19,7 @@ from ckpt.ext.explain.case import (
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.checkpoint import Value
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, counted_noun, is_number, show
 from ckpt.tree.view import look
 
 
@@ -150,7 +150,7 @@ def ended_statements(values: Iterable[Value]) -> Iterator[Statement]:
     }
     numbers = [held.get(key, "") for key in _OF_KOHYA[:2]]
     # Metadata are texts, and None stands there as a word.
-    if not all(number.isdigit() and len(number) < 10 for number in numbers):
+    if not all(map(is_number, numbers)):
         return
     epoch, epochs = map(int, numbers)
     if not 0 < epochs <= epoch:

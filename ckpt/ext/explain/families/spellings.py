@@ -274,19 +274,22 @@ def _parts_named(
     """
     modules: dict[str, dict[str, tuple[str, str]]] = {}
     whole: set[str] = set()
+    # Only parts as long as a wanted name are made: a name of many steps has many parts.
+    lengths = sorted({len(name) for name in wanted})
     for other in names:
-        stops = [place for place, letter in enumerate(other) if letter == "."]
-        # Look each part of a name up: the time grows with the names alone.
-        for start in (0, *(stop + 1 for stop in stops)):
-            if other[start:] in wanted:
-                whole.add(other[start:])
-            for stop in stops:
+        stops = {place for place, letter in enumerate(other) if letter == "."}
+        for start in (0, *(stop + 1 for stop in sorted(stops))):
+            for length in lengths:
+                stop = start + length
                 part = other[start:stop]
-                # A module with one word in its name may be any.
-                if "." not in part or part not in wanted:
+                if part not in wanted:
                     continue
-                place = (other[:start], other[stop + 1 :])
-                modules.setdefault(part, {}).setdefault(other, place)
+                if stop == len(other):
+                    whole.add(part)
+                # A module with one word in its name may be any.
+                elif stop in stops and "." in part:
+                    place = (other[:start], other[stop + 1 :])
+                    modules.setdefault(part, {}).setdefault(other, place)
     return modules, whole
 
 
