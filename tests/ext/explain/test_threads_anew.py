@@ -12,6 +12,7 @@ import oracle
 import pytest
 import torch
 from answered import Answered, listed, weights
+from inside import folder_of
 from process import ckpt
 from safetensors.torch import load_file, save_file
 
@@ -480,3 +481,72 @@ def test_lists_that_go_on_in_the_model_are_no_new_head(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "G.pth")
     assert "dec.ups has 4 layers in the file and 5 in the model" in found.said
     assert "expected for a new head" not in found.said
+
+
+# --- keys that lack -------------------------------------------------------------------
+
+
+def test_bare_weights_are_put_under_the_key_that_lacks(tmp_path: Path) -> None:
+    state = weights(embed__weight=(4, 4), encoder__weight=(4, 4), head__bias=(4,))
+    torch.save(state, tmp_path / "pretrain.pt")
+    found = Answered("KeyError: 'model'", tmp_path / "pretrain.pt")
+    (line,) = [row for row in found.commands if row.startswith("torch.save(")]
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch})
+    written = torch.load(tmp_path / "pretrain.model.pth")
+    assert written.keys() == {"model"} and written["model"].keys() == state.keys()
+
+
+def test_the_key_of_a_tensordict_is_read_out_of_its_sentence(tmp_path: Path) -> None:
+    state = {"_encoder.weight": torch.randn(2, 2), "_Qs.params.0": torch.randn(2, 2)}
+    torch.save({"model": state}, tmp_path / "a.pt")
+    text = (
+        "KeyError: \"You are trying to pop key `('__batch_size',)` which is not in "
+        'dict without providing default value."\nKeyError: \'key "__batch_size" not '
+        "found in TensorDict with keys [\\'0\\', \\'1\\']'"
+    )
+    found = Answered(text, tmp_path / "a.pt")
+    assert "__batch_size is no weight: a TensorDict writes it" in found.said
+
+
+def test_a_part_that_a_program_does_not_find(tmp_path: Path) -> None:
+    text = "Exception: Cannot find a backbone module in the checkpoint."
+    state = weights(conv1__weight=(4, 4), layer1__weight=(4, 4))
+    torch.save({"state_dict": state, "author": "x"}, tmp_path / "a.pth")
+    found = Answered(text, tmp_path / "a.pth")
+    assert found.code == 0 and "begins with backbone" in found.said
+    assert "taken out already" in found.said
+    inner = {f"model.backbone.{name}": value for name, value in state.items()}
+    torch.save({"state_dict": {**inner, "head.bias": torch.zeros(2)}}, tmp_path / "b")
+    found = Answered(text, tmp_path / "b")
+    assert "2 names of this file begin with model.backbone." in found.said
+    (line,) = [row for row in found.commands if row.startswith("state = ")]
+    model = torch.nn.Module()
+    for name in ("conv1", "layer1"):
+        model.add_module(name, torch.nn.Linear(4, 4, bias=False))
+    with folder_of(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    assert torch.equal(model.conv1.weight, state["conv1.weight"])
+
+
+class Patched(torch.nn.Module):
+    """A model whose methods a program binds to the object."""
+
+    def features(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs
+
+
+def test_a_method_that_was_bound_to_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Patched()
+    model.last = torch.nn.Linear(2, 2)
+    model.__dict__["features"] = model.features
+    torch.save(model, tmp_path / "a.pth")
+    monkeypatch.delattr(Patched, "features")
+    with pytest.raises(AttributeError) as caught:
+        torch.load(tmp_path / "a.pth", weights_only=False)
+    found = Answered(f"AttributeError: {caught.value}", tmp_path / "a.pth")
+    assert "is a method that a program had bound to the object" in found.said
+    written = torch.load(found.run("ckpt slim"))
+    assert written.keys() == {"last.weight", "last.bias"}
