@@ -550,3 +550,210 @@ def test_a_method_that_was_bound_to_a_model(
     assert "is a method that a program had bound to the object" in found.said
     written = torch.load(found.run("ckpt slim"))
     assert written.keys() == {"last.weight", "last.bias"}
+
+
+# --- questions ------------------------------------------------------------------------
+
+
+def test_parts_of_one_file_are_found_in_another(tmp_path: Path) -> None:
+    image = weights(proj__weight=(8, 4), norm__bias=(4,))
+    words = weights(**{"1.to_k_ip.weight": (4, 4), "3.to_k_ip.weight": (4, 4)})
+    large = {f"image_proj_model.{name}": value for name, value in image.items()}
+    large |= {f"adapter_modules.{name}": value for name, value in words.items()}
+    for number in range(4):
+        large[f"unet.blocks.{number}.weight"] = torch.randn(64, 64)
+    torch.save(large, tmp_path / "pytorch_model.bin")
+    torch.save({"image_proj": image, "ip_adapter": words}, tmp_path / "small.bin")
+    text = "why is the size of the model I trained much larger than the pretrained one?"
+    said = asked(text, tmp_path / "pytorch_model.bin", tmp_path / "small.bin")
+    assert "image_proj (2 tensors) is image_proj_model.*" in said
+    assert "What it has beside is unet 64.0 KiB" in said
+    line = said[said.index("state = torch.load(") :].partition('"parts.pth")')[0]
+    with folder_of(tmp_path):
+        exec(f'{line}"parts.pth")', {"torch": torch})
+    written = torch.load(tmp_path / "parts.pth")
+    assert written["image_proj"].keys() == image.keys()
+    assert written["ip_adapter"].keys() == words.keys()
+    # Without a part of the other file there is nothing to say of both.
+    torch.save({"a": weights(x__weight=(2, 2), y__weight=(2, 2))}, tmp_path / "b.bin")
+    done = ckpt("explain", "are both the same?", "b.bin", "small.bin", cwd=tmp_path)
+    assert done.code == 2 and b"nothing to compare" in done.err
+
+
+def test_averages_are_known_by_a_name_without_a_mark(tmp_path: Path) -> None:
+    state = weights(encoder__weight=(4, 4), decoder__weight=(4, 4))
+    torch.save({"model": state}, tmp_path / "checkpoint5.pt")
+    other = {name: value + 0.1 for name, value in state.items()}
+    torch.save({"model": other}, tmp_path / "checkpointema5.pt")
+    files = tmp_path / "checkpoint5.pt", tmp_path / "checkpointema5.pt"
+    said = asked("What is the difference between both files?", *files)
+    assert "checkpointema5.pt has the running averages (EMA)" in said
+    assert "a program that loads one loads the other in its place" in said
+    torch.save({"net": other}, tmp_path / "b.pt")
+    said = asked("What is the difference between both?", files[0], tmp_path / "b.pt")
+    assert "in its place" not in said
+
+
+def test_an_optimizer_inside_of_a_state_is_told(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 3)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(2, 3)).sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    state["state"]["__base_optimizer"] = inner
+    saved = {"model": model.state_dict(), "optimizer": state, "scaler_state_dict": {}}
+    torch.save({**saved, "epoch": 8}, tmp_path / "a.pth")
+    text = "Training loss does not converge after reloading to continue training"
+    found = Answered(text, tmp_path / "a.pth")
+    assert "__base_optimizer is no state but an optimizer itself" in found.said
+    # An empty state of a GradScaler is no normalizer of inputs.
+    assert "scaled what the model gets" not in found.said
+
+
+@pytest.mark.parametrize("state", [{}, {"scale": 65536.0, "growth_factor": 2.0}])
+def test_the_scaler_of_losses_is_no_normalizer(
+    state: dict[str, float], tmp_path: Path
+) -> None:
+    net = weights(fc__weight=(4, 4), fc__bias=(4,))
+    torch.save({"model": net, "scaler": state, "epoch": 3}, tmp_path / "a.pth")
+    text = "the accuracy is much worse after loading the model, why?"
+    assert "scaled what the model" not in Answered(text, tmp_path / "a.pth").said
+    torch.save({"model": net, "norm": {"mean": 0.5}}, tmp_path / "a.pth")
+    assert "scaled what the model" in Answered(text, tmp_path / "a.pth").said
+
+
+def test_the_network_that_is_meant_for_use_comes_first(tmp_path: Path) -> None:
+    state: State = {}
+    for part in ("student", "teacher"):
+        for layer in ("backbone.0", "backbone.1", "dino_head"):
+            state[f"ssl.{part}.{layer}.weight"] = torch.randn(2, 2)
+    torch.save({"state_dict": state, "epoch": 9}, tmp_path / "last.ckpt")
+    text = (
+        "The checkpoint has ssl.student and ssl.teacher. For downstream tasks, which "
+        "part should I use, the student or the teacher?"
+    )
+    found = Answered(text, tmp_path / "last.ckpt")
+    assert "below ssl.teacher, beside" in found.said or (
+        "below ssl.teacher. By their names" in found.said
+    )
+    assert "Its backbone alone, without dino_head" in found.said
+
+
+def test_names_that_a_question_asks_for_in_vain(tmp_path: Path) -> None:
+    state = weights(encoder__weight=(2, 2), decoder__weight=(2, 2))
+    args = {"upstream": "hubert", "upstream_trainable": False}
+    saved = {"Downstream": state, "Args": args, "boxes": torch.rand(5, 4)}
+    torch.save({**saved, "Step": 4}, tmp_path / "a.ckpt")
+    text = "the weights don't have the cls_decoder, is it important for my embedding?"
+    found = Answered(text, tmp_path / "a.ckpt")
+    assert "No key and no tensor of this file has cls_decoder" in found.said
+    assert "has 1 parameter" not in found.said
+    text = "how can we get the updated upstream model from this ckpt?"
+    found = Answered(text, tmp_path / "a.ckpt")
+    assert "Args.upstream = hubert, Args.upstream_trainable = False" in found.said
+    text = "the keys contain boxes. Should I also consider to load the boxes?"
+    found = Answered(text, tmp_path / "a.ckpt")
+    assert "boxes is a tensor of [5, 4] at the root" in found.said
+    # Words before `model` that say how it was made are no parts of it.
+    torch.save({**saved, "Args": {"pretrained": True}}, tmp_path / "a.ckpt")
+    text = "how do I load the pretrained model from this file?"
+    assert "not in this file" not in Answered(text, tmp_path / "a.ckpt").said
+    # A name that is there is no name that lacks.
+    text = "Why does it not have the decoder.weight of the model?"
+    assert "No key and no" not in Answered(text, tmp_path / "a.ckpt").said
+
+
+def test_a_run_goes_on_from_the_file_with_the_optimizer(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(2, 3)).sum().backward()
+    optimizer.step()
+    state = {f"module.{name}": value for name, value in model.state_dict().items()}
+    torch.save(model.state_dict(), tmp_path / "a_300.pth")
+    saved = {"network": state, "optimizer": optimizer.state_dict(), "it": 300}
+    torch.save(saved, tmp_path / "a_checkpoint.pth")
+    text = "Which model should we choose? What is a_checkpoint.pth used for?"
+    said = asked(text, tmp_path / "a_300.pth", tmp_path / "a_checkpoint.pth")
+    assert "a run that was stopped goes on from a_checkpoint.pth" in said
+    assert "with module. before the names" in said
+    done = ckpt("slim", "a_checkpoint.pth", "--strip", "-o", "plain.pth", cwd=tmp_path)
+    assert "ckpt slim a_checkpoint.pth --strip -o plain.pth" in said and not done.code
+    plain = torch.load(tmp_path / "plain.pth")
+    assert plain.keys() == model.state_dict().keys()
+
+
+def test_two_files_without_a_frozen_tensor(tmp_path: Path) -> None:
+    state = weights(embed__weight=(4, 4), head__weight=(9, 4))
+    torch.save(state, tmp_path / "old.pt")
+    tuned = {name: value + 0.1 for name, value in state.items()}
+    torch.save({**tuned, "head.weight": torch.randn(3, 4)}, tmp_path / "new.pt")
+    text = "Do you fix weights of embeddings, or are they further updated?"
+    said = asked(text, tmp_path / "old.pt", tmp_path / "new.pt")
+    assert "so none of these was frozen" in said
+    torch.save({**state, "head.weight": tuned["head.weight"]}, tmp_path / "new.pt")
+    said = asked(text, tmp_path / "old.pt", tmp_path / "new.pt")
+    assert "none of these was frozen" not in said
+
+
+def test_a_run_without_an_optimizer_is_told_how_to_go_on(tmp_path: Path) -> None:
+    torch.save(weights(a__weight=(2, 2), b__weight=(2, 2)), tmp_path / "a.pth")
+    text = (
+        "The file has no epochs, iterations and optimizer states. How can I continue "
+        "training from it?"
+    )
+    found = Answered(text, tmp_path / "a.pth")
+    assert "records no epoch" in found.said and "new moments" in found.said
+
+
+def test_the_weights_are_taken_out_of_a_checkpoint(tmp_path: Path) -> None:
+    state = weights(a__weight=(2, 2), b__weight=(2, 2))
+    torch.save({"state_dicts": [state], "ep": 3}, tmp_path / "ckpt.pth")
+    text = "I only see one ckpt.pth. How do I get the weights out of it?"
+    found = Answered(text, tmp_path / "ckpt.pth")
+    assert found.code == 0
+    assert torch.load(found.run("ckpt slim")).keys() == state.keys()
+
+
+def test_a_counter_by_another_name_is_told(tmp_path: Path) -> None:
+    saved = {
+        "state_dict": weights(a__weight=(2, 2), b__weight=(2, 2)),
+        "meta": {"epochs_trained": 69, "wer": 10.5},
+    }
+    torch.save(saved, tmp_path / "a.pth")
+    text = "Is it possible to know how many epochs the model was trained for?"
+    found = Answered(text, tmp_path / "a.pth")
+    assert "meta.epochs_trained = 69" in found.said
+    assert "records no epoch" not in found.said
+
+
+def test_models_in_one_file_are_compared(tmp_path: Path) -> None:
+    state = weights(encoder__weight=(4, 4), decoder__weight=(4, 4))
+    parts = {
+        name: {"state_dict": {key: value + at for key, value in state.items()}}
+        for at, name in enumerate(("gene", "cell"))
+    }
+    torch.save(parts, tmp_path / "models.ckpt")
+    text = "Why are the weights of 'gene' different from 'cell'? Are they the same?"
+    found = Answered(text, tmp_path / "models.ckpt")
+    assert "gene, cell are 2 models of this file" in found.said or (
+        "gene and cell are 2 models of this file" in found.said
+    )
+    for command in [row for row in found.commands if row.startswith("ckpt slim")]:
+        assert ckpt(*command.split()[1:], cwd=tmp_path).code == 0
+    (command,) = [row for row in found.commands if row.startswith("ckpt diff")]
+    assert ckpt(*command.split()[1:], cwd=tmp_path).code == 1
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_symbols_are_told_where_a_file_has_them(
+    is_listed: bool, tmp_path: Path
+) -> None:
+    state = weights(conv__weight=(4, 4), generator__weight=(38, 4))
+    listed = {"character": "abc xyz"} if is_listed else {}
+    torch.save({"model": state, **listed}, tmp_path / "ocr.pth")
+    found = Answered("does it include the space character?", tmp_path / "ocr.pth")
+    if is_listed:
+        assert "7 symbols, a space among them" in found.said
+    else:
+        assert "no list of symbols" in found.said and "38 outputs" in found.said
