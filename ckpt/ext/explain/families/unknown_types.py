@@ -72,11 +72,6 @@ def _answer_unknown_type(message: Message, case: Case) -> Iterator[Statement]:
     if scaled:
         yield from finding_statements(scaled)
         yield from built_by_quantizers(case)
-        yield from command_statements(
-            "For a program that takes plain floats alone. The precision that is lost "
-            "does not come back:",
-            case.plan(("dequantized",)),
-        )
     # Codes of quantizers are no numbers by themselves, so no cast is offered.
     elif name in _CAST:
         yield from command_statements(
