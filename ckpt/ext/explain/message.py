@@ -49,7 +49,7 @@ class Message(NamedTuple):
     `ForSequenceClassification`.
     """
     is_cut: bool = False
-    """True where a list of names ends in dots: somebody left out the rest of it."""
+    """True where a list of names has dots: somebody left names out."""
     owner: str | None = None
     """The variable from which a program takes a key that it lacks, where that is no
     state of an optimizer.

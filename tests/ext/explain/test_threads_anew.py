@@ -322,6 +322,21 @@ def test_other_channels_are_no_positional_encoding(tmp_path: Path) -> None:
     assert "positional encoding" not in found.said
 
 
+def test_a_part_that_is_wider_is_no_other_size_of_all(tmp_path: Path) -> None:
+    def built(width: int) -> State:
+        state = weights(encoder__conv__weight=(8, 4), encoder__fc__weight=(4, 8))
+        state.update(weights(refine__sa__in__weight=(3 * width, width)))
+        state.update(weights(refine__sa__out__weight=(width, width)))
+        state.update(weights(refine__fc__weight=(2 * width, width)))
+        state.update(weights(refine__fc__bias=(2 * width,)))
+        return state
+
+    found = told(built(8), built(32), tmp_path / "a.pth")
+    assert "tensors of refine, by the same factor" in found.said
+    assert "the message names nothing of encoder" in found.said
+    assert "size of the same architecture" not in found.said
+
+
 # --- names ----------------------------------------------------------------------------
 
 
@@ -420,7 +435,7 @@ def test_a_module_that_stands_twice_in_the_names(tmp_path: Path) -> None:
     text = f'{begin} in state_dict: "encoder.cbhg.extra.weight", ...'
     found = Answered(text, tmp_path / "a.tar")
     assert "have their place" not in found.said.replace("which layers have", "")
-    assert "The message ends in dots" in found.said
+    assert "The lists of the message have dots" in found.said
 
 
 def test_new_names_of_a_library_are_of_another_version(tmp_path: Path) -> None:
@@ -481,6 +496,34 @@ def test_lists_that_go_on_in_the_model_are_no_new_head(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "G.pth")
     assert "dec.ups has 4 layers in the file and 5 in the model" in found.said
     assert "expected for a new head" not in found.said
+
+
+def test_a_list_with_dots_inside_has_no_only_layer(tmp_path: Path) -> None:
+    state = weights(first__weight=(4, 4), first__bias=(4,))
+    state.update(
+        weights(decoder__compress__weight=(4, 4), decoder__compress__bias=(4,))
+    )
+    state.update(weights(decoder__fc__weight=(4, 4), decoder__fc__bias=(4,)))
+    torch.save({"generator": state, "epoch": 3}, tmp_path / "a.pth")
+    text = (
+        "RuntimeError: Error(s) in loading state_dict for Generator:\n"
+        '   Missing key(s) in state_dict: "up.conv.weight", "up.conv.bias",...... '
+        '"final.bias". \n   Unexpected key(s) in state_dict: '
+        '"decoder.compress.weight", "decoder.compress.bias", ..."decoder.fc.bias" '
+    )
+    found = Answered(text, tmp_path / "a.pth")
+    assert "the only layer" not in found.said and found.commands == []
+    assert "names are left out" in found.said
+
+
+def test_a_backbone_alone_has_not_all_that_lacks(tmp_path: Path) -> None:
+    state = weights(embed__weight=(4, 3), layers__0__weight=(4, 4))
+    torch.save({"model": state}, tmp_path / "latest.pth")
+    model = {f"backbone.{name}": value for name, value in state.items()}
+    model.update(weights(decoder__conv__weight=(4, 4)))
+    found = Answered(refused({"model": torch.zeros(1)}, model), tmp_path / "latest.pth")
+    assert "By other names 2 of them are there" in found.said
+    assert "The other 1 key (decoder) is not in it" in found.said
 
 
 # --- keys that lack -------------------------------------------------------------------

@@ -605,9 +605,12 @@ def scaled_rows(rows: Sequence[Mismatch]) -> list[Mismatch]:
     return wide if any(len(_differing_sizes(row)) > 1 for row in wide) else []
 
 
-def width_statement(wide: Sequence[Mismatch], *, is_same: bool = True) -> Statement:
+def width_statement(
+    wide: Sequence[Mismatch], beside: tuple[str, list[str]] | None, *, is_same: bool
+) -> Statement:
     """The sentence on a model that is wider than the other. `is_same` is false where
-    both have names of their own, so that they need not be one architecture.
+    both have names of their own, so that they need not be one architecture. `beside` is
+    the part that has all of them, and the other parts of the file.
     """
     # The smallest size is the width itself, and larger ones are multiples of it, as in
     # an MLP.
@@ -623,12 +626,46 @@ def width_statement(wide: Sequence[Mismatch], *, is_same: bool = True) -> Statem
                 f"{_VIT_WIDTHS[there]}."
             )
     which = "narrower" if there < here else "wider"
+    if beside is not None and not likely and is_same:
+        part, others = beside
+        return Statement(
+            f"The model is {which} than the checkpoint in {len(wide):,} tensors of "
+            f"{show(part, 80)}, by the same factor ({here:,} in the checkpoint and "
+            f"{there:,} in the model), and the message names nothing of "
+            f"{and_more([show(name, 60) for name in others], 4)}: a setting of this "
+            "part, or another version or variant of its code. Build the model as the "
+            "run that saved did."
+        )
     return Statement(
         f"The model is {which} than the checkpoint in {len(wide):,} of these tensors, "
         f"by the same factor ({here:,} in the checkpoint and {there:,} in the model): "
         f"another {'size of the same architecture' if is_same else 'width as well'}."
         f"{likely} Build the model in the size of the checkpoint."
     )
+
+
+def part_of_wide(
+    wide: Sequence[Mismatch], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[str, list[str]] | None:
+    """The part that has all tensors which are wider, and the parts with weights beside
+    it, or None where they are in no one part or in all of the file.
+    """
+    part: list[str] = []
+    for words in zip(*(row.name.split(".")[:-1] for row in wide), strict=False):
+        if len(set(words)) > 1:
+            break
+        part.append(words[0])
+    if not part:
+        return None
+    begin = ".".join(part) + "."
+    others = dict.fromkeys(
+        name.partition(".")[0]
+        for name, shape in shapes.items()
+        if len(shape) > 1 and not name.startswith(begin)
+    )
+    # Parts below one wrapper have its name alone.
+    others.pop(part[0], None)
+    return (begin[:-1], list(others)) if others else None
 
 
 def _differing_sizes(row: Mismatch) -> list[tuple[int, int]]:

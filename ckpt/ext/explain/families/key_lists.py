@@ -754,7 +754,8 @@ class KeyLists:
             ],
             self.shapes,
         )
-        if pair is not None and not self.present:
+        # A list that somebody cut names more layers than one.
+        if pair is not None and not self.present and not self.message.is_cut:
             # The message may list a part of the layer, and the command moves all of it.
             partners = {
                 f"{pair.new}.{name.rpartition('.')[2]}": name
@@ -1248,8 +1249,8 @@ class KeyLists:
             yield apart
         elif self.message.is_cut and (self.absent or self.rest):
             yield Statement(
-                "The message ends in dots, so names are left out of it. With all of "
-                "them this says which layers have their place: paste the whole "
+                "The lists of the message have dots, so names are left out. With all "
+                "of them this says which layers have their place: paste the whole "
                 "message, or give its log."
             )
         # Half of a list that was cut off would say the same, so most of the file must
@@ -1662,6 +1663,22 @@ def _unplaced_keys(here: Sequence[str], met: set[str]) -> list[str]:
 _COUNTER = "num_batches_tracked"
 
 
+def _lost_text(names: Sequence[str], *, is_whole: bool) -> str:
+    """Say of the names that no rule finds in a file that they are not in it. `is_whole`
+    means that all of the file is taken.
+    """
+    if not names:
+        return ""
+    words = dict.fromkeys(name.partition(".")[0] for name in names)
+    shown = and_more([show(word, 60) for word in words], 4)
+    part = ", so the file seems to be of a part of that model" if is_whole else ""
+    return (
+        f" The other {counted_noun(len(names), 'key')} ({shown}) "
+        f"{be_verb(names)} not in it{part}: after a load of what fits they are as the "
+        "model was built."
+    )
+
+
 def _loaded_whole(
     message: Message,
     survey: Survey,
@@ -1687,6 +1704,10 @@ def _loaded_whole(
         text += (
             f" By other names {len(rules.partners):,} of them are there ({labels}): "
             "this gives the weights, and ckpt.open(…).load_into(model) pairs the names."
+        )
+        text += _lost_text(
+            [name for name in absent if name not in rules.partners],
+            is_whole=not met,
         )
     elif absent and 2 * met < len(message.missing):
         words = dict.fromkeys(name.partition(".")[0] for name in shapes)

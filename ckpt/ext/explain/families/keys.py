@@ -113,8 +113,13 @@ def _take_keys(message: Message, text: str, start: int) -> Message:
 _DOTS = re.compile(r"['\"`]?\s*,?\s*(?:\.{2,}|…|\[\.{2,}|etc\b)")
 
 
+_DOTS_BETWEEN = re.compile(r"\w['\"],? ?(?:\.{3,12}|…) ?,? ?['\"]\w")
+
+
 def _is_cut(text: str, lists: tuple[tuple[str, ...], ...]) -> bool:
-    """Tell whether dots stand behind the last name of a list."""
+    """Tell whether dots stand between two names, or behind the last name of a list."""
+    if any(lists) and _DOTS_BETWEEN.search(text):
+        return True
     for names in lists:
         at = text.rfind(names[-1]) if names else -1
         if at >= 0 and _DOTS.match(text, at + len(names[-1])):

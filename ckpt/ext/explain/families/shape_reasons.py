@@ -14,6 +14,7 @@ from ckpt.ext.explain.families.architectures import (
     compare_depths,
     groups_statement,
     input_statements,
+    part_of_wide,
     scaled_rows,
     width_statement,
 )
@@ -186,7 +187,8 @@ def shape_reasons(
     wide = scaled_rows(rows)
     if wide:
         is_same = not (message.missing and message.unexpected)
-        yield width_statement(wide, is_same=is_same)
+        beside = part_of_wide(wide, shapes) if len(wide) == len(rows) else None
+        yield width_statement(wide, beside, is_same=is_same)
     rows = [row for row in rows if row not in wide]
     stages = _stages_statement(rows)
     whole = hidden_statement(rows, shapes)
