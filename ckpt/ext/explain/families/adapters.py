@@ -80,7 +80,7 @@ _SUFFIX = r"\.(?=lora_|alpha$|dora_|hada_|lokr_|oft_|diff)"
 
 def _of_mixed_names(names: Sequence[str], case: Case) -> Iterator[Statement]:
     """Say that the names of an adapter are a mixture of two forms, and print the
-    command that makes them those of kohya.
+    command that gives them the form of kohya.
     """
     depths = {row[1].count(".") for name in names if (row := _MIXED.match(name))}
     if not depths:

@@ -150,7 +150,7 @@ _NO_WORD = re.compile(r"[\W_]+")
 
 
 def _named_beside(first: str, second: str) -> list[str]:
-    """The file whose name is that of the other one with `ema` in it, also without a
+    """The file that is called as the other one is, with `ema` in it, also without a
     mark around: `checkpointema5.pt` beside `checkpoint5.pt`.
     """
     bases = {
