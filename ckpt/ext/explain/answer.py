@@ -68,6 +68,7 @@ from ckpt.ext.explain.families.merging import (
     of_model_with_adapter,
     of_no_metadata_file,
 )
+from ckpt.ext.explain.families.parts import LOST_PART, of_lost_part
 from ckpt.ext.explain.families.paths import (
     ABSENT_FILES,
     COUNTED,
@@ -225,6 +226,7 @@ _OF_ANY: tuple[
     (RESTORED, of_restored),
     (NO_SCALE, of_no_scale),
     (COPIED, of_copied),
+    (LOST_PART, of_lost_part),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 

@@ -38,6 +38,7 @@ from ckpt.ext.explain import (
 from ckpt.ext.explain.case import Answer, Older, Statement
 from ckpt.ext.explain.families.asking import is_asking
 from ckpt.ext.explain.families.compared import asks_to_compare, compared_statements
+from ckpt.ext.explain.families.contained import contained_statements
 from ckpt.ext.explain.families.gradients import OF_GRADIENTS
 from ckpt.ext.explain.families.paths import (
     NOT_FOUND,
@@ -631,14 +632,21 @@ def _explain_two(
     """
     if _are_one(first, second):
         raise UsageError("both are one file", path=second)
-    with output.progress_meter("comparing") as progress:
-        report = diff(
-            first,
-            second,
-            progress=progress,
-            limits=limits,
-            plugins=plugins_allowed(),
-        )
+    try:
+        with output.progress_meter("comparing") as progress:
+            report = diff(
+                first,
+                second,
+                progress=progress,
+                limits=limits,
+                plugins=plugins_allowed(),
+            )
+    except UsageError:
+        # Without one part in common there are no rows, and still two files.
+        apart = _explain_apart(found, first, second, limits)
+        if apart is None:
+            raise
+        return apart
     rows = list(compared_statements(report, first, second, found.text))
     about = second
     is_of_sizes = asks_of_sizes(found.text)
@@ -649,6 +657,32 @@ def _explain_two(
     told: tuple[Statement, ...] = ()
     is_of_end = _NO_EPOCH.search(found.text) is not None
     if is_of_sizes or is_of_end or not asks_to_compare(found.text):
+        request = _Request(None, None, None, limits)
+        answered = _explain_path(found, about, request).answer
+        told = () if answered is None else answered.statements
+    return found._replace(page=None, message=None, answer=Answer(about, (*rows, *told)))
+
+
+def _explain_apart(
+    found: Explanation, first: str, second: str, limits: Limits
+) -> Explanation | None:
+    """Answer a question about two files that have no part in common by its name, or
+    return None where neither says anything to it.
+    """
+    with (
+        opened(first, limits, tell=False) as one,
+        opened(second, limits, tell=False) as two,
+    ):
+        surveys = [one.survey, two.survey]
+        rows = list(contained_statements(surveys))
+        is_of_sizes = asks_of_sizes(found.text)
+        if is_of_sizes and all(survey.tensors for survey in surveys):
+            rows.insert(0, sizes_statement(surveys))
+        about = larger_of(surveys)
+    if not rows:
+        return None
+    told: tuple[Statement, ...] = ()
+    if is_of_sizes:
         request = _Request(None, None, None, limits)
         answered = _explain_path(found, about, request).answer
         told = () if answered is None else answered.statements

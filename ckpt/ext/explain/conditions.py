@@ -27,11 +27,24 @@ def _is_wrapped(message: Message) -> bool:
     return not names or any(wrapper_prefix(name) for name in names)
 
 
+def _has_wrapped_place(message: Message, case: Case) -> bool:
+    """Tell whether the model has a place for the first name with the prefix: a program
+    that names unexpected keys begins with the first of them.
+    """
+    if not message.unexpected:
+        return False
+    names = [name for part in case.survey.candidates for name in part.names()]
+    first = next((name for name in names if wrapper_prefix(name)), None)
+    is_wrapped = any(wrapper_prefix(name) for name in message.unexpected)
+    return is_wrapped and first is not None and first not in message.unexpected
+
+
 CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
     # A model that asks for names with the prefix has the wrapper, too.
     "wrapped": lambda message, case: (
         bool(case.found("prefix"))
         and not any(wrapper_prefix(name) for name in message.missing)
+        and not _has_wrapped_place(message, case)
     ),
     # A file that is one rank's part is whole, but it is no model by itself.
     "usable": lambda message, case: (

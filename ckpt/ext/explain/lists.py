@@ -231,8 +231,9 @@ _TABLE = re.compile(
 )
 """A row of the table that transformers 5 prints."""
 _SIZE = (
-    r"(?:torch\.[Ss]ize\s*\(\s*|tensor\([^()\n]{0,200}size=|\()?"
-    r"[\[(]([\d,\s]{0,400})[\])]\)?"
+    # A shape that was read off a picture may have a mark too many or too few.
+    r"(?:(?:torch\.\s{0,2}[Ss]ize\s*\(\s*|tensor\([^()\n]{0,200}size=)[\[(]?"
+    r"|\(?[\[(])([\d,\s]{0,400})[\])]\)?"
 )
 """A shape, as torch, numpy and Python write it, alone or in the text of a tensor on the
 device meta.
@@ -250,7 +251,8 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (
         _compile_pattern(
             r"size mismatch for "
-            rf"([^\s:]{{1,2000}}):\s+copying\s*a\s*param\s+(?:with\s+shape"
+            rf"((?:\w{{1,60}}\.\s){{0,4}}[^\s:]{{1,2000}}):\s+copying\s*a\s*param\s+"
+            r"(?:w\w{2,5}\s+shape"
             # mmcv writes the name a second time, as an item of a tuple
             rf"|of)\s+(?:\('[^'\n]{{1,2000}}',\s+)?{_SIZE}"
             # somebody has typed the line, or read it off a picture
@@ -453,7 +455,7 @@ def _parse_mismatch(groups: tuple[str, ...], is_first: bool) -> Mismatch:
     name = next(text for text in groups if not re.fullmatch(r"[\d,\s]*", text))
     shapes = [_parse_shape(text) for text in groups if text is not name]
     one, two = shapes if is_first else reversed(shapes)
-    return Mismatch(name.rstrip(".'\""), one, two)
+    return Mismatch(name.replace(". ", ".").rstrip(".'\""), one, two)
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:

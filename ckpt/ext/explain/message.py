@@ -48,6 +48,8 @@ class Message(NamedTuple):
     """The task of the class of transformers that was built:
     `ForSequenceClassification`.
     """
+    is_cut: bool = False
+    """True where a list of names has dots: somebody left names out."""
     owner: str | None = None
     """The variable from which a program takes a key that it lacks, where that is no
     state of an optimizer.

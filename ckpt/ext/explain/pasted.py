@@ -114,6 +114,9 @@ between words, even where several of them have one length.
 """
 
 
+_DIGIT = re.compile(r"\d")
+
+
 def _join_broken(lines: list[str]) -> list[str]:
     """Join the lines that a terminal has broken in the middle of words.
 
@@ -121,7 +124,13 @@ def _join_broken(lines: list[str]) -> list[str]:
     ends with a space, or the next begins with one, the break stays.
     """
     width = max(map(len, lines), default=0)
-    full = sum(len(line) == width for line in lines)
+    longest = [line for line in lines if len(line) == width]
+    full = len(longest)
+    # Lines that a program has written one by one are as long where they say the same
+    # with other numbers, or begin with the mark of a log.
+    is_listed = len({_DIGIT.sub("0", line) for line in longest}) == 1
+    if is_listed or all(map(_MARK.match, longest)):
+        return lines
     near = sum(width - _NEAR <= len(line) < width for line in lines)
     if not _NARROWEST <= width <= _WIDEST or full < 2 or 3 * near > full:
         return lines

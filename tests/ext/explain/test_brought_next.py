@@ -249,7 +249,10 @@ def test_the_backbone_that_a_question_names(tmp_path: Path) -> None:
     )
     found = Answered(text, tmp_path / "a.ckpt")
     assert found.page.count("A part of a pipeline") == 0
-    assert "2 of the 4 tensors of state_dict are below backbone." in found.said
+    assert (
+        "2 of the 4 tensors of state_dict are below backbone, beside head. (2)."
+        in found.said
+    )
     model = nn.ModuleDict({"conv": nn.Linear(3, 4, bias=False), "bn": nn.Module()})
     model["bn"].weight = nn.Parameter(torch.zeros(4))
     evaluate(found.commands[0], tmp_path, model=model)

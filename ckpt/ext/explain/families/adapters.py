@@ -17,6 +17,7 @@ from ckpt.ext.explain.case import (
     finding_statements,
     load_statements,
 )
+from ckpt.ext.explain.families.architectures import TEXT_WIDTHS
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import MOST_NAMES, Message
 from ckpt.ext.explain.origins import name_origin, origin_opening
@@ -69,8 +70,45 @@ def _numbered_layers(names: Sequence[str]) -> list[str]:
     return found if 2 * len(found) > len(names) else []
 
 
+_MIXED = re.compile(
+    r"^(?:lora_unet|lora_te\d?)_[^.]*"
+    r"((?:\.(?!lora_|alpha$|dora_|hada_|lokr_|oft_|diff)[\w-]{1,60}){1,8})\."
+)
+"""The names of kohya in front, and dots behind it, where kohya has underscores."""
+_SUFFIX = r"\.(?=lora_|alpha$|dora_|hada_|lokr_|oft_|diff)"
+
+
+def _of_mixed_names(names: Sequence[str], case: Case) -> Iterator[Statement]:
+    """Say that the names of an adapter are a mixture of two forms, and print the
+    command that gives them the form of kohya.
+    """
+    depths = {row[1].count(".") for name in names if (row := _MIXED.match(name))}
+    if not depths:
+        return
+    first = next(name for name in names if _MIXED.match(name))
+    words: list[str] = []
+    for depth in sorted(depths, reverse=True):
+        groups = r"\.([^.]+)" * depth
+        given = "".join(f"_\\g<{number}>" for number in range(2, depth + 2))
+        words += ["--sub", rf"s/^([^.]+){groups}{_SUFFIX}/\g<1>{given}./"]
+    yield Statement(
+        f"The names of this file are a mixture: {show(first, 100)} begins as those of "
+        "kohya (sd-scripts) do, which has underscores in place of all dots, and has "
+        "dots behind it. A loader that knows either form alone finds none of its "
+        "layers, in whatever model."
+    )
+    yield from command_statements(
+        "In the form of kohya:", case.plan(("rename", *words))
+    )
+
+
 def _answer_adapter(message: Message, case: Case) -> Iterator[Statement]:
     names = [entry.name for entry in case.survey.tensors]
+    mixed = list(_of_mixed_names(names, case))
+    if mixed:
+        yield from finding_statements(case.at_least("error"))
+        yield from mixed
+        return
     found = next(
         (
             (label, count)
@@ -264,8 +302,33 @@ def _of_another_base(
         listed = and_more([show(beginning, 60) for beginning in beginnings], 4)
         yield Statement(
             "The file does not say which model it was trained on. The layers that it "
-            f"changes begin with {listed}."
+            f"changes begin with {listed}.{_text_width(case)}"
         )
+
+
+_TAKES_TEXT = re.compile(
+    r"attn2[._]to_[kv]\.(?:lora_down|lora_A)(?:\.\w{1,40})?\.weight$"
+)
+
+
+def _text_width(case: Case) -> str:
+    """The sentence on the model that takes text of the width that an adapter has at its
+    cross-attention, or an empty text.
+    """
+    widths = {
+        entry.tensor.shape[1]
+        for entry in case.survey.tensors
+        if _TAKES_TEXT.search(entry.name) and len(entry.tensor.shape) == 2
+    }
+    if len(widths) != 1:
+        return ""
+    (width,) = widths
+    if width not in TEXT_WIDTHS:
+        return ""
+    return (
+        f" Its cross-attention takes text of width {width:,}, as {TEXT_WIDTHS[width]} "
+        "has it: load such a model."
+    )
 
 
 def _left_over(known: set[str], names: list[str], case: Case) -> Iterator[Statement]:

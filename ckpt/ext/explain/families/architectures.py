@@ -18,7 +18,7 @@ from ckpt.model.text import and_more, counted_noun, show
 
 # The key and the value of the cross-attention of a UNet, whose input is the text.
 _TEXT = re.compile(r"(?:^|\.)attn2\.to_[kv]\.weight$")
-_TEXT_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "SDXL"}
+TEXT_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "SDXL"}
 """The width of the text that the cross-attention of a UNet takes -> the models of that
 width.
 """
@@ -40,7 +40,7 @@ def name_architectures(
         here, there = (
             (
                 f"{width:,} in the "
-                f"{side}{f' ({_TEXT_WIDTHS[width]})' if width in _TEXT_WIDTHS else ''}"
+                f"{side}{f' ({TEXT_WIDTHS[width]})' if width in TEXT_WIDTHS else ''}"
             )
             for width, side in zip(*widths, ("checkpoint", "model"), strict=True)
         )
@@ -368,12 +368,58 @@ def compare_depths(
         )
         for place, (one, other) in list(differing.items())[:4]
     ]
+    beside = _beside_statement(message, differing)
+    if beside is not None:
+        yield beside
+        return
     what = _resnet_names(shapes, differing)
     yield Statement(
         f"The depth differs: {', '.join(counts)}.{what} Build the model with the depth "
         "of the checkpoint: the blocks that the checkpoint lacks would stay untrained, "
         "and those that the model lacks would be lost."
     )
+
+
+def _beside_statement(
+    message: Message, differing: Mapping[str, tuple[int, int]]
+) -> Statement | None:
+    """Say that the items of a list stand side by side, where a layer behind them takes
+    as many times more inputs as there are more items, or return None.
+    """
+    for place, (here, there) in differing.items():
+        # Items that give other outputs are wider, and what takes them is so too.
+        if any(
+            row.name.startswith(place)
+            and len(row.model) > 1
+            and row.checkpoint[:1] != row.model[:1]
+            for row in message.mismatched
+        ):
+            continue
+        for row in message.mismatched:
+            one, two = row.checkpoint, row.model
+            is_taken = len(one) == len(two) > 1 and one[0] == two[0]
+            if not is_taken or row.name.startswith(place) or one[1] == two[1]:
+                continue
+            if one[1] * there != two[1] * here:
+                continue
+            least = min(here, there)
+            return Statement(
+                f"{show(place[:-1], 80)} has {counted_noun(here, 'item')} in the "
+                f"checkpoint and {there:,} in the model, and {show(row.name, 100)} "
+                f"takes {one[1]:,} and {two[1]:,}, as many times: so they stand side "
+                "by side (branches, inputs, scales), and what they give is joined. "
+                f"The run that saved had {'one' if here == 1 else f'{here:,}'} of "
+                "them, by an option of the program: build the model with "
+                f"{'it' if here == 1 else 'these'}, or take the file of a run with "
+                f"{there:,}."
+                + (
+                    " A load of what fits would leave the others untrained, and the "
+                    "layer that joins them."
+                    if here == least
+                    else ""
+                )
+            )
+    return None
 
 
 def _are_of_a_kind(
@@ -559,8 +605,13 @@ def scaled_rows(rows: Sequence[Mismatch]) -> list[Mismatch]:
     return wide if any(len(_differing_sizes(row)) > 1 for row in wide) else []
 
 
-def width_statement(wide: Sequence[Mismatch]) -> Statement:
-    """The sentence on a model that is wider than the other."""
+def width_statement(
+    wide: Sequence[Mismatch], beside: tuple[str, list[str]] | None, *, is_same: bool
+) -> Statement:
+    """The sentence on a model that is wider than the other. `is_same` is false where
+    both have names of their own, so that they need not be one architecture. `beside` is
+    the part that has all of them, and the other parts of the file.
+    """
     # The smallest size is the width itself, and larger ones are multiples of it, as in
     # an MLP.
     here, there = min(pair for row in wide for pair in _differing_sizes(row))
@@ -575,12 +626,46 @@ def width_statement(wide: Sequence[Mismatch]) -> Statement:
                 f"{_VIT_WIDTHS[there]}."
             )
     which = "narrower" if there < here else "wider"
+    if beside is not None and not likely and is_same:
+        part, others = beside
+        return Statement(
+            f"The model is {which} than the checkpoint in {len(wide):,} tensors of "
+            f"{show(part, 80)}, by the same factor ({here:,} in the checkpoint and "
+            f"{there:,} in the model), and the message names nothing of "
+            f"{and_more([show(name, 60) for name in others], 4)}: a setting of this "
+            "part, or another version or variant of its code. Build the model as the "
+            "run that saved did."
+        )
     return Statement(
         f"The model is {which} than the checkpoint in {len(wide):,} of these tensors, "
         f"by the same factor ({here:,} in the checkpoint and {there:,} in the model): "
-        f"another size of the same architecture.{likely} Build the model in the size "
-        "of the checkpoint."
+        f"another {'size of the same architecture' if is_same else 'width as well'}."
+        f"{likely} Build the model in the size of the checkpoint."
     )
+
+
+def part_of_wide(
+    wide: Sequence[Mismatch], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[str, list[str]] | None:
+    """The part that has all tensors which are wider, and the parts with weights beside
+    it, or None where they are in no one part or in all of the file.
+    """
+    part: list[str] = []
+    for words in zip(*(row.name.split(".")[:-1] for row in wide), strict=False):
+        if len(set(words)) > 1:
+            break
+        part.append(words[0])
+    if not part:
+        return None
+    begin = ".".join(part) + "."
+    others = dict.fromkeys(
+        name.partition(".")[0]
+        for name, shape in shapes.items()
+        if len(shape) > 1 and not name.startswith(begin)
+    )
+    # Parts below one wrapper have its name alone.
+    others.pop(part[0], None)
+    return (begin[:-1], list(others)) if others else None
 
 
 def _differing_sizes(row: Mismatch) -> list[tuple[int, int]]:

@@ -4,9 +4,11 @@ it is, and which program writes it.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 
+from ckpt.evidence.loading import string_literal
 from ckpt.evidence.wrappers import wrapped_names
 from ckpt.ext.explain.case import (
     Case,
@@ -355,6 +357,7 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
         f"This file holds weights alone, by their names at its root: {what}."
         f"{begins}{'' if case.optimizers else rest}"
     )
+    yield from _put_under_key(name, case)
     if name in ("params", "params_ema", "params-ema"):
         yield Statement(
             "BasicSR and what was made with it take the weights from the key that "
@@ -367,6 +370,66 @@ def _of_weights_alone(name: str, case: Case) -> Iterator[Statement]:
             "writes. Weights without it are mostly those that a training begins with "
             "(a backbone: init_cfg), and no trained model: take the checkpoint of one."
         )
+
+
+_OF_TENSOR_DICTS = ("__batch_size", "__device")
+"""The keys that a TensorDict writes into its state dict, beside its tensors."""
+
+
+def of_tensor_dict(name: str, case: Case) -> Iterator[Statement]:
+    """Say that a program builds a TensorDict where the file has plain parameters."""
+    if name not in _OF_TENSOR_DICTS:
+        return
+    noted = [
+        str(key)
+        for row in case.survey.checkpoint.containers
+        for key in row.keys
+        if str(key).rpartition(".")[2] in _OF_TENSOR_DICTS
+    ]
+    if noted:
+        return
+    yield Statement(
+        f"{show(name, 40)} is no weight: a TensorDict writes it beside its tensors, "
+        "and this file has it nowhere. So the run that saved kept these parameters in "
+        "another form, as older versions of tensordict or of the program do (a plain "
+        "list, numbers for names), and the program that loads builds a TensorDict. "
+        "Take the versions of the run that saved. To give the file other names alone "
+        "would not be enough, for the program looks for this key too."
+    )
+    yield from load_statements(case)
+
+
+_OF_WHOLE_MODELS = frozenset(
+    (
+        "state_dict",
+        "model",
+        "model_state_dict",
+        "model_state",
+        "net",
+        "network",
+        "weights",
+        "params",
+        "params_ema",
+    )
+)
+"""Keys for the weights of a whole model, which no file of a part has."""
+
+
+def _put_under_key(name: str, case: Case) -> Iterator[Statement]:
+    """Print the line that writes a file with the weights under the key that a program
+    looks for.
+    """
+    load = case.survey.load.expression
+    if name not in _OF_WHOLE_MODELS or load is None or case.is_folder:
+        return
+    stem = os.path.basename(os.path.splitext(case.survey.path)[0])
+    target = string_literal(f"{stem}.{name}.pth")
+    yield Statement(
+        "Where they are, and the program is not to be changed, a copy with the "
+        f"weights under {show(name, 40)} is what it reads:",
+        (),
+        f'torch.save({{"{name}": {load}}}, {target})',
+    )
 
 
 _HOOKED = re.compile(r"\.\w{1,40}_(?:orig|u|v|g)$")

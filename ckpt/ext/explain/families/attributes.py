@@ -27,10 +27,10 @@ from ckpt.ext.explain.families.servers import SEEKS, of_object_for_path
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.origins import name_origin, origin_opening
-from ckpt.model.nodes import Node, Opaque, tensor_of
+from ckpt.model.nodes import Global, Node, Opaque, tensor_of
 from ckpt.model.text import and_more, be_verb, counted_noun, show
 from ckpt.tree.find import REGISTERED, children_of
-from ckpt.tree.view import attributes, look
+from ckpt.tree.view import attribute_nodes, attributes, look
 
 # Read `'collections.OrderedDict' object has no attribute 'eval'`: group 1 is the class,
 # group 2 the attribute.
@@ -205,6 +205,20 @@ def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
         yield _not_wrapped(cls, attribute, lacking[0])
         yield from load_statements(case)
         return
+    bound = [name for name, node in objects if _is_bound(node, attribute)]
+    if bound:
+        yield Statement(
+            f"{show(attribute, 80)} of {show(cls, 80)} in this file is a method that "
+            "a program had bound to the object. pickle writes it as "
+            f"getattr(object, {attribute!r}), and a load asks for that before the "
+            "object has its values: it works only where the class itself has such a "
+            "method, as in the versions of the run that saved. Such a whole model does "
+            "not survive a new version. Build the model with its program, and load the "
+            "weights alone:",
+            (),
+            case.plan(("slim",)).command,
+        )
+        return
     if not lacking:
         yield Statement(
             f"Each {show(cls, 80)} of this file has {show(attribute, 80)}. Is it the "
@@ -231,6 +245,18 @@ def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
             (),
             way.command,
         )
+
+
+def _is_bound(call: Opaque, attribute: str) -> bool:
+    """Tell whether a value of an object is one of its methods, which pickle writes as a
+    call of getattr.
+    """
+    node = dict(attribute_nodes(call)).get(attribute)
+    return (
+        isinstance(node, Opaque)
+        and isinstance(node.func, Global)
+        and node.func.name == "getattr"
+    )
 
 
 def _not_wrapped(cls: str, attribute: str, name: str) -> Statement:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import combinations
 from math import prod
 
 from ckpt.commands.inspect.inspect import tied_weights
@@ -38,6 +39,7 @@ from ckpt.model.text import (
     and_more,
     counted_noun,
     pasted_path,
+    shell_word,
     show,
     size_text,
 )
@@ -724,9 +726,74 @@ def of_wrapper(text: str, case: Case) -> Iterator[Statement]:
         )
 
 
+def _of_models_inside(text: str, case: Case) -> list[Statement]:
+    """Say that models which a question names are in one file, and print the commands
+    that compare them.
+    """
+    words = {word.casefold() for word in re.findall(r"\w{2,60}", text)}
+    asked = [
+        section
+        for section in case.survey.candidates
+        if section.path and str(section.path[0]).casefold() in words
+    ]
+    if len(asked) < 2:
+        return []
+    shapes = [
+        {
+            name: entry.tensor.shape
+            for name, entry in zip(section.names(), section.entries, strict=True)
+        }
+        for section in asked
+    ]
+    labels = [show(str(section.path[0]), 40) for section in asked]
+    told = (
+        "have the same names and shapes, so each loads into one class of model"
+        if all(row == shapes[0] for row in shapes)
+        else "have not the same names and shapes"
+    )
+    rows = [
+        Statement(
+            f"{and_more(labels, _SHOWN)} are {len(asked):,} models of this file, and "
+            f"they {told}. Their values are those of one state only if a comparison "
+            "says so. ckpt diff compares two files, so each goes into one of its own "
+            "first:"
+        )
+    ]
+    path = pasted_path(case.survey.path)
+    if path is None:
+        return rows
+    files = []
+    for section in asked[:_MOST_COMPARED]:
+        name, word = str(section.path[0]), shell_word(section.name)
+        if word is None or not name.isidentifier():
+            return rows
+        files.append(f"{name}.pth")
+        rows.append(
+            Statement(
+                f"{show(name, 40)} by itself:",
+                (),
+                f"ckpt slim {path} --section {word} -o {name}.pth",
+            )
+        )
+    pairs = combinations(files, 2)
+    rows += [
+        Statement(
+            f"How far {one} and {two} differ:", (), f"ckpt diff {one} {two} --stat"
+        )
+        for one, two in pairs
+    ]
+    return rows
+
+
+_MOST_COMPARED = 3
+
+
 def of_comparing(text: str, case: Case) -> Iterator[Statement]:
     """Print the command that compares a file with another one."""
-    del text
+    inside = _of_models_inside(text, case)
+    if inside:
+        yield from inside
+        return
     best = best_of_callbacks(case)
     if best is not None:
         yield best
@@ -787,3 +854,58 @@ def of_order(text: str, case: Case) -> Iterator[Statement]:
         "matter. The state of an optimizer numbers its parameters in the order in "
         f"which it got them, and {held}."
     )
+
+
+# --- symbols --------------------------------------------------------------------------
+
+_LISTS_OF_SYMBOLS = (
+    "labels",
+    "character",
+    "characters",
+    "charset",
+    "alphabet",
+    "symbols",
+    "vocab",
+    "vocabulary",
+    "tokens",
+    "chars",
+)
+"""The keys under which programs keep the symbols that a model reads or writes."""
+
+
+def of_symbols(text: str, case: Case) -> Iterator[Statement]:
+    """Say which symbols a file records, and how many its last layer has."""
+    told = [
+        f"{show(name, 60)} is {show(str(node), 200)} "
+        f"({counted_noun(len(node), 'symbol')}{_space_text(text, node)})"
+        for name, node in case.finds_value(_LISTS_OF_SYMBOLS)
+        if isinstance(node, (str, list, tuple)) and len(node) > 1
+    ]
+    for row in told[:2]:
+        yield Statement(f"This file records its symbols: {row}.")
+    if told or not case.survey.candidates:
+        return
+    section = case.survey.candidates[0]
+    last = [
+        (name, entry.tensor.shape)
+        for name, entry in zip(section.names(), section.entries, strict=True)
+        if name.endswith("weight") and len(entry.tensor.shape) > 1
+    ][-1:]
+    rows = "".join(
+        f" Its last weight is {show(name, 80)} {list(shape)}: {shape[0]:,} outputs, "
+        "which may count ones for no symbol, for a beginning or an end."
+        for name, shape in last
+    )
+    yield Statement(
+        "This file has no list of symbols: a model has numbers alone, and the list of "
+        f"the run that saved says which symbol each is.{rows} Take the list that was "
+        "published with it (an option of the program, a dictionary beside the file): "
+        "one more or fewer of them changes the number of outputs."
+    )
+
+
+def _space_text(text: str, node: str | list[object] | tuple[object, ...]) -> str:
+    """The words on a space among the symbols, where a question asks for it."""
+    if "space" not in text.lower():
+        return ""
+    return ", a space among them" if " " in node else ", and no space among them"

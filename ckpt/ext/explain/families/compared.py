@@ -4,12 +4,14 @@ one of them has.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
 
 from ckpt.commands.diff.diff import DiffReport
 from ckpt.evidence.loading import load_of
+from ckpt.evidence.wrappers import wrapped_names, wrapper_prefix
 from ckpt.ext.explain.case import Statement, finding_statements
 from ckpt.ext.explain.families.averages import has_name_of_averages
 from ckpt.ext.explain.families.content import ended_statements
@@ -33,6 +35,9 @@ _WORDS = {
 """The status of a tensor in a comparison -> what is said of so many."""
 
 
+_OF_FREEZING = re.compile(
+    r"(?i)\bfr[eo]e?z\w{0,3}\b|\bfix(?:e[ds]|ing)?\b|\bupdat\w{1,3}\b|冻结"
+)
 _OF_A_RUN = re.compile(
     r"(?i)\b(?:resum|continu)\w{0,4}\b|\btrain\w{0,4} further\b|续训"
 )
@@ -84,6 +89,22 @@ def compared_statements(
         if _OF_A_RUN.search(text):
             yield Statement(_NOTHING_TRAINED)
             yield from ended_statements(report.after.values)
+    if changed and not same and _OF_FREEZING.search(text):
+        yield Statement(
+            "No tensor that both have in one shape kept its values, so none of these "
+            "was frozen: the second went on from the first with all of them, or is of "
+            "another start."
+        )
+    is_alike = counts["same"] + counts["changed"] == len(report.rows)
+    roots = [
+        [str(key) for key, _ in children_of(checkpoint.root)]
+        for checkpoint in (report.before, report.after)
+    ]
+    if changed and is_alike and set(roots[0]) == set(roots[1]):
+        yield Statement(
+            "All names and shapes are the same in both: a program that loads one loads "
+            "the other in its place."
+        )
     for status, path in (("removed", first), ("added", second)):
         names_alone = [row.name for row in report.rows if row.status == status]
         if names_alone:
@@ -105,6 +126,8 @@ def compared_statements(
         yield Statement(f"Not compared: {show(part, 200)}.")
     yield from finding_statements(report.findings)
     named = [path for path in (first, second) if has_name_of_averages(path)]
+    if not named:
+        named = _named_beside(first, second)
     if len(named) == 1 and len(same) < len(report.rows):
         (path,) = named
         other = second if path == first else first
@@ -120,6 +143,26 @@ def compared_statements(
             (),
             f"ckpt diff {names[0]} {names[1]}",
         )
+
+
+_EMA = re.compile(r"(?i)ema")
+_NO_WORD = re.compile(r"[\W_]+")
+
+
+def _named_beside(first: str, second: str) -> list[str]:
+    """The file that is called as the other one is, with `ema` in it, also without a
+    mark around: `checkpointema5.pt` beside `checkpoint5.pt`.
+    """
+    bases = {
+        path: _NO_WORD.sub("", os.path.basename(path.rstrip("/")))
+        for path in (first, second)
+    }
+    return [
+        path
+        for path, other in ((first, second), (second, first))
+        if bases[path] != bases[other]
+        and _EMA.sub("", bases[path], count=1) == bases[other]
+    ]
 
 
 _OF_OPTIMIZER = re.compile(r"(?i)optim|(?:^|_)opt(?:_|$)")
@@ -176,10 +219,37 @@ def _at_other_places(
     (path, checkpoint, section) = inner[0]
     keys = [str(key) for key, _ in children_of(checkpoint.root)]
     shown = and_more([show(key, 40) for key in keys], 8)
+    states = [show(key, 40) for key in keys if _OF_OPTIMIZER.search(key)]
+    use = (
+        f" By its name {states[0]} is the state of an optimizer, so a run that was "
+        f"stopped goes on from {show(path, 80)}. To predict, or to begin another "
+        f"training with these weights, take {show(outer[0][0], 80)}."
+        if states
+        else ""
+    )
+    names = [set(part.names()) for part in (pair.before, pair.after)]
+    if names[0] != names[1]:
+        # The wrapper that a training had is the usual difference.
+        word = pasted_path(path)
+        wrapped = wrapped_names(section.names())
+        begin = wrapper_prefix(wrapped[0]) if wrapped else ""
+        told = f", with {show(begin, 40)} before the names" if wrapped else ""
+        yield Statement(
+            f"{show(path, 80)} has it in {show(section.name, 60)}{told}, one of its "
+            f"keys ({shown}), and {show(outer[0][0], 80)} is the weights alone, by "
+            f"other names at its root.{use}"
+        )
+        if wrapped and word is not None:
+            yield Statement(
+                "As weights alone, by names without that beginning:",
+                (),
+                f"ckpt slim {word} --strip -o plain.pth",
+            )
+        return
     yield Statement(
         f"{show(path, 80)} has it in {show(section.name, 60)}, one of its keys "
         f"({shown}), and {show(outer[0][0], 80)} is the weights alone, by their names "
-        "at its root. A program that takes weights alone takes the other so:",
+        f"at its root.{use} A program that takes weights alone takes the other so:",
         (),
         load_of(checkpoint, [section]).expression,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from ckpt.ext.explain.case import Statement
 from ckpt.ext.explain.families.divided import STATISTIC
@@ -35,28 +36,46 @@ def _left_out(message: Message, shapes: Mapping[str, Sequence[int]]) -> _LeftOut
     differing = {row.name: row for row in message.mismatched}
     without_place, absent = set(message.unexpected), set(message.missing)
     asked = set()
+    chains = set()
     for row in message.mismatched:
         found = _ITEM.match(row.name)
         if found is None or (found["list"], found["rest"]) in asked:
             continue
+        if found["list"] in chains:
+            continue
         asked.add((found["list"], found["rest"]))
         ours: list[int | None] = []
         theirs: list[int | None] = []
+        given: list[int] = []
         for number in range(_MOST_ITEMS):
             name = f"{found['list']}{number}.{found['rest']}"
             shape = shapes.get(name)
             if shape is not None and len(shape) > 1:
                 ours.append(shape[1])
+                given.append(shape[0])
             if name in differing and len(differing[name].model) > 1:
                 theirs.append(differing[name].model[1])
             elif name in absent:
                 theirs.append(None)
             elif shape is not None and len(shape) > 1 and name not in without_place:
                 theirs.append(shape[1])
+        # In a chain of layers each takes what the one before it gives.
+        if len(given) > 1 and given[:-1] == ours[1:]:
+            chains.add(found["list"])
+            continue
+        # The stages of a backbone have twice the channels of the one before.
+        if _are_doubled(ours) and _are_doubled(theirs):
+            continue
         lacking = _lacking_in(ours, theirs) or _lacking_in(theirs, ours)
         if lacking is not None:
             return _LeftOut(found["list"].rstrip("."), ours, theirs, lacking)
     return None
+
+
+def _are_doubled(sizes: Sequence[int | None]) -> bool:
+    """Tell whether each known size of a list is twice the one before."""
+    known = [size for size in sizes if size is not None]
+    return len(known) > 1 and all(two == 2 * one for one, two in pairwise(known))
 
 
 def _lacking_in(

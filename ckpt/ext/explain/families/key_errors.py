@@ -25,6 +25,7 @@ from ckpt.ext.explain.families.asked_names import (
     of_present_key,
     of_recoverables,
     of_taken_part,
+    of_tensor_dict,
     of_unsaved_buffer,
     of_zero,
 )
@@ -77,7 +78,13 @@ from ckpt.model.text import and_more, be_verb, counted_noun, show
 
 # Python quotes a key with either mark, and a program that quotes it itself adds a
 # second one: `KeyError: "'step'"`.
-_KEY = re.compile(r"KeyError: ['\"]{1,2}([^'\"\n]{1,2000})['\"]{1,2}")
+_KEY = re.compile(
+    r"KeyError: (?:['\"]key \\?['\"]{1,2}([^'\"\\\n]{1,2000})\\?['\"]{1,2} not found"
+    r"|['\"]{1,2}([^'\"\n]{1,2000})['\"]{1,2})"
+)
+"""The name of a KeyError. A TensorDict puts a sentence around it, with marks of its
+own: `KeyError: 'key "a" not found in TensorDict with keys [...]'`.
+"""
 
 
 def _answer_key(message: Message, case: Case) -> Answer:
@@ -96,7 +103,7 @@ def _answer_key(message: Message, case: Case) -> Answer:
         return Answer(case.survey.path, tuple(no_states(case)))
     if found is None:
         return looked_at(case)
-    name = asked_name(found[1])
+    name = asked_name(found[1] or found[2])
     # Lightning puts a sentence into its KeyError: `Trying to restore optimizer state
     # but checkpoint contains only the model.`
     if "contains only the model" in message.text:
@@ -115,7 +122,8 @@ def _take_frames(message: Message, text: str, start: int) -> Message:
     from which it takes the one that lacks.
     """
     found = _KEY.search(text, start)
-    owner = None if found is None else owner_of(found[1], text[:start])
+    key = None if found is None else found[1] or found[2]
+    owner = None if key is None else owner_of(key, text[:start])
     return message._replace(
         names=taken_keys(text, start),
         owner=None if owner is None or is_of_optimizer(owner) else owner,
@@ -352,6 +360,7 @@ _BEFORE_PLACES: tuple[_Step, ...] = (
 )
 """The steps before the places of a name are looked for. The first that answers ends."""
 _WITHOUT_PLACES: tuple[_Step, ...] = (
+    of_tensor_dict,
     of_cut_name,
     _then_load(of_graph_layer),
     of_older_names,

@@ -79,6 +79,7 @@ from ckpt.ext.explain.families.name_rules import (
     match_names,
     match_wrapped,
     one_module_deeper,
+    one_word_more,
     rename_statement,
     without_beginning,
     without_forms,
@@ -260,6 +261,7 @@ class KeyLists:
             None
             if self.unexpected
             else one_module_deeper(self.missing, self.shapes, self.case)
+            or one_word_more(self.missing, self.shapes, self.case)
         )
         if deeper is not None:
             yield deeper
@@ -356,6 +358,11 @@ class KeyLists:
             and not self.here
             and not any(name in self.shapes for name in self.missing)
         ):
+            renamed = _renamed_by_program(self.message, self.unexpected, self.shapes)
+            if renamed is not None:
+                yield renamed
+                self.is_told = True
+                return
             yield Statement(
                 f"{_none_of_text(self.unexpected)} in this file. Is it the file that "
                 "was loaded?"
@@ -620,6 +627,9 @@ class KeyLists:
             yield from each_beginning(beginnings, self.here, self.missing, self.case)
             self.is_told = True
             return
+        # Rules that give a few of many names are no way to load the others.
+        if self.met and self._is_other_version:
+            return
         if self.met:
             renamed = set(self.rules.partners.values())
             others = _unplaced_keys(self.here, renamed)
@@ -627,6 +637,16 @@ class KeyLists:
                 self.case, self.chosen, self.rules, self.total, others
             )
             yield from without_beginning(self.case, self.rules, self.here)
+
+    @property
+    def _is_other_version(self) -> bool:
+        """Tell whether rules give a few of many names of a known library, of which the
+        model has other names at their places.
+        """
+        few = _FEW * len(self.met) < len(self.missing)
+        placed = len(self.shapes) - len(self.here)
+        is_left = len(_unplaced_keys(self.here, set(self.met.values()))) > 0
+        return few and is_left and placed > 0 and name_origin(self.survey) is not None
 
     def told_present(self) -> Iterator[Statement]:
         """Say which missing keys are in this file, and what a profiler counted."""
@@ -734,7 +754,8 @@ class KeyLists:
             ],
             self.shapes,
         )
-        if pair is not None and not self.present:
+        # A list that somebody cut names more layers than one.
+        if pair is not None and not self.present and not self.message.is_cut:
             # The message may list a part of the layer, and the command moves all of it.
             partners = {
                 f"{pair.new}.{name.rpartition('.')[2]}": name
@@ -1129,6 +1150,12 @@ class KeyLists:
         few = _FEW * len(self.met) < len(self.missing)
         if self.met and few and self.rest and not self.present:
             named = name_origin(self.survey)
+            if named is not None and self._is_other_version:
+                yield _other_version(
+                    named, len(self.shapes) - len(self.here), self.case
+                )
+                self.is_told = True
+                return
             if named is not None:
                 yield Statement(
                     f"{origin_opening(named)} {named}, and most names of the model are "
@@ -1212,12 +1239,20 @@ class KeyLists:
             and not self.message.mismatched
             and not self.forms
             and not self.is_other_size
+            # What the message leaves out may have no place either.
+            and not self.message.is_cut
         ):
             apart = of_speakers(self.absent, self.shapes, self.case) or apart_statement(
                 self.absent, self.rest, self.shapes, self.met
             )
         if apart is not None:
             yield apart
+        elif self.message.is_cut and (self.absent or self.rest):
+            yield Statement(
+                "The lists of the message have dots, so names are left out. With all "
+                "of them this says which layers have their place: paste the whole "
+                "message, or give its log."
+            )
         # Half of a list that was cut off would say the same, so most of the file must
         # have a place.
         is_complete = (
@@ -1234,7 +1269,7 @@ class KeyLists:
             is_complete and load is not None and 2 * len(self.rest) < len(self.shapes)
         )
         # A model with fewer blocks loads so, and is another one.
-        is_complete = is_complete and not is_deeper
+        is_complete = is_complete and not is_deeper and not self.message.is_cut
         # Without a trained scale the model would load, and give other results.
         parts = None if self.absent else parts_of_adapter(self.rest)
         if parts is not None:
@@ -1329,6 +1364,63 @@ class KeyLists:
             )
 
 
+def _renamed_by_program(
+    message: Message, unexpected: Sequence[str], shapes: Mapping[str, object]
+) -> Statement | None:
+    """Say that a program gave the names of the file another beginning before it loaded
+    them, where the ends of all unexpected keys are in the file, or return None.
+    """
+    if message.missing or message.mismatched:
+        return None
+    ends = [name.partition(".")[2] for name in unexpected]
+    begins = {name.partition(".")[0] for name in unexpected}
+    held = [[name for name in shapes if name.endswith(f".{end}")] for end in ends]
+    if len(begins) != 1 or not all("." in end for end in ends) or not all(held):
+        return None
+    (begin,) = begins
+    ours = list(dict.fromkeys(row for rows in held for row in rows))
+    shown = and_more([show(name, 80) for name in ours], 4)
+    layers = dict.fromkeys(end.rpartition(".")[0] for end in ends)
+    named = and_more([show(layer, 60) for layer in layers], 3)
+    said = (
+        "The message names no missing key, so the model gets all that it asks for: "
+        f"it was built without {named}, as a newer version of the library or another "
+        "option builds it. In the program's own load, strict=False leaves these out, "
+        "and nothing else."
+        if "loading state_dict" in message.text
+        else f"The model that was built has no place for {named}."
+    )
+    return Statement(
+        f"The file has them by another beginning: {shown}. So the program gave the "
+        f"names {show(begin, 40)}. at their beginning itself, before it loaded them. "
+        f"{said}"
+    )
+
+
+_OF_VERSIONS = re.compile(r"(?i)(?:^|_)version$")
+
+
+def _other_version(origin: str, placed: int, case: Case) -> Statement:
+    """Say that a part of a file has its place, and that a library gives the others new
+    names in another version.
+    """
+    rows = [
+        f"{show(value.name, 60)} = {show(value.node, 40)}"
+        for value in case.survey.checkpoint.values
+        if value.path
+        and _OF_VERSIONS.search(str(value.path[-1]))
+        and isinstance(value.node, str)
+    ]
+    recorded = f" This file records {and_more(rows, 3)}." if rows else ""
+    return Statement(
+        f"{origin_opening(origin)} {origin}. {counted_noun(placed, 'tensor')} of it "
+        f"{'has its' if placed == 1 else 'have their'} place, and the others have "
+        "other names than the model asks for: most likely the program that loads is "
+        f"of another version than the one that saved.{recorded} Take that version, or "
+        "the file that was published for the newer one."
+    )
+
+
 def _pretraining_text(here: Sequence[str]) -> str:
     """The sentence on a file of a pretraining by masks, or an empty text."""
     masks = [name for name in here if name.rpartition(".")[2] == "mask_token"]
@@ -1395,10 +1487,12 @@ def _deeper_than_model(
         return None
     return Statement(
         f"{show(place, 80)} has {len(blocks)} blocks in this file, and block "
-        f"{number} is the first without a place: the model was built with {number}. "
-        "torch before 0.4 stops there, and names none of those behind it. Build the "
-        "model with the depth of the file: with strict=False the rest loads, and is a "
-        "model that was not trained so."
+        f"{number} is the first without a place. torch before 0.4 stops there, and "
+        "names none of those behind it. Either the model was built with "
+        f"{number}: build it with the depth of the file. Or its code names the layers "
+        "otherwise from there on: then the file and the code are of two versions, and "
+        "one goes with the other. With strict=False the rest loads, and is a model "
+        "that was not trained so."
     )
 
 
@@ -1569,6 +1663,22 @@ def _unplaced_keys(here: Sequence[str], met: set[str]) -> list[str]:
 _COUNTER = "num_batches_tracked"
 
 
+def _lost_text(names: Sequence[str], *, is_whole: bool) -> str:
+    """Say of the names that no rule finds in a file that they are not in it. `is_whole`
+    means that all of the file is taken.
+    """
+    if not names:
+        return ""
+    words = dict.fromkeys(name.partition(".")[0] for name in names)
+    shown = and_more([show(word, 60) for word in words], 4)
+    part = ", so the file seems to be of a part of that model" if is_whole else ""
+    return (
+        f" The other {counted_noun(len(names), 'key')} ({shown}) "
+        f"{be_verb(names)} not in it{part}: after a load of what fits they are as the "
+        "model was built."
+    )
+
+
 def _loaded_whole(
     message: Message,
     survey: Survey,
@@ -1594,6 +1704,10 @@ def _loaded_whole(
         text += (
             f" By other names {len(rules.partners):,} of them are there ({labels}): "
             "this gives the weights, and ckpt.open(…).load_into(model) pairs the names."
+        )
+        text += _lost_text(
+            [name for name in absent if name not in rules.partners],
+            is_whole=not met,
         )
     elif absent and 2 * met < len(message.missing):
         words = dict.fromkeys(name.partition(".")[0] for name in shapes)

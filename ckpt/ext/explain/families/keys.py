@@ -61,7 +61,7 @@ from ckpt.ext.explain.families.spellings import ADDED
 from ckpt.ext.explain.families.tracked import TRACKED, of_statistics, statistics_in
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.lists import keys_of
-from ckpt.ext.explain.message import LONGEST_LINE, MOST_NAMES, Message
+from ckpt.ext.explain.message import LONGEST_LINE, MOST_NAMES, Message, Mismatch
 from ckpt.model.text import and_more, show
 
 _HEAD = re.compile(r"Error\(s\) in loading state_dict for ")
@@ -106,7 +106,25 @@ def _take_keys(message: Message, text: str, start: int) -> Message:
         names=names,
         types=types[-1] if types else None,
         task=task_of(text),
+        is_cut=_is_cut(text, (found.missing, found.unexpected)),
     )
+
+
+_DOTS = re.compile(r"['\"`]?\s*,?\s*(?:\.{2,}|…|\[\.{2,}|etc\b)")
+
+
+_DOTS_BETWEEN = re.compile(r"\w['\"],? ?(?:\.{3,12}|…) ?,? ?['\"]\w")
+
+
+def _is_cut(text: str, lists: tuple[tuple[str, ...], ...]) -> bool:
+    """Tell whether dots stand between two names, or behind the last name of a list."""
+    if any(lists) and _DOTS_BETWEEN.search(text):
+        return True
+    for names in lists:
+        at = text.rfind(names[-1]) if names else -1
+        if at >= 0 and _DOTS.match(text, at + len(names[-1])):
+            return True
+    return False
 
 
 def answer_of_names(message: Message) -> Answer | None:
@@ -166,6 +184,7 @@ def _answer_keys(message: Message, case: Case) -> Answer:
         name: entry.tensor.shape
         for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
+    message = _with_names_of(message, shapes_in_file)
     # A program may strip the prefix of a wrapper, and name keys without it.
     as_stripped = _as_stripped(message, shapes_in_file)
     taken = _taken_beginning(message, shapes_in_file)
@@ -211,6 +230,32 @@ def _answer_keys(message: Message, case: Case) -> Answer:
     if taken:
         rows = [_without_beginning(row, taken, case) for row in rows]
     return Answer(path, (*serious, *rows), shapes=differing)
+
+
+_NO_LETTER = re.compile(r"[^A-Za-z0-9]")
+
+
+def _with_names_of(message: Message, shapes: dict[str, tuple[int, ...]]) -> Message:
+    """A message about shapes with the names of the file, where it was typed or read off
+    a picture: dots, dashes and underscores are taken for one another.
+    """
+    if all(row.name in shapes for row in message.mismatched):
+        return message
+    letters: dict[str, list[str]] = {}
+    for name in shapes:
+        letters.setdefault(_NO_LETTER.sub("", name), []).append(name)
+    rows: list[Mismatch] = []
+    is_retyped = False
+    for row in message.mismatched:
+        names = letters.get(_NO_LETTER.sub("", row.name), [])
+        if row.name in shapes or len(names) != 1:
+            rows.append(row)
+            continue
+        is_retyped = True
+        # A shape that the file does not have was read wrongly, too.
+        if shapes[names[0]] == row.checkpoint:
+            rows.append(row._replace(name=names[0]))
+    return message._replace(mismatched=tuple(rows)) if is_retyped else message
 
 
 def _without_beginning(row: Statement, begin: str, case: Case) -> Statement:

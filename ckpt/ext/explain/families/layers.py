@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from fractions import Fraction
 
 from ckpt.ext.explain.case import Case, Statement, load_statements
 from ckpt.ext.explain.families.recorded import settings_places
@@ -209,7 +210,10 @@ def one_size_statement(rows: Sequence[Mismatch]) -> Iterator[Statement]:
     sizes = differing_sizes(rows)
     # zip stops at the shorter shape, so another number of dimensions is refused.
     is_alike = all(len(row.checkpoint) == len(row.model) for row in rows)
-    if not is_alike or not 0 < len(sizes) <= _SHOWN:
+    if not is_alike or not sizes:
+        return
+    if len(sizes) > _SHOWN:
+        yield _many_sizes_statement(rows, sizes)
         return
     if len(sizes) == 1:
         ((here, there),) = sizes
@@ -222,16 +226,59 @@ def one_size_statement(rows: Sequence[Mismatch]) -> Iterator[Statement]:
         return
     listed = and_more(
         [
-            f"{here:,} in the checkpoint and {there:,} in the model"
+            f"{place_text(rows, here, there)} {here:,} in the checkpoint and "
+            f"{there:,} in the model"
             for here, there in sorted(sizes, reverse=True)
         ],
         _SHOWN,
     )
     grid = _grid_text(rows) or _times_text(sizes)
+    # A convolution takes channels, and a linear layer what encodes a point.
+    if not grid and all(len(row.model) < _AXES_OF_KERNELS for row in rows):
+        grid = _encoded_text(sizes)
     yield Statement(
         f"{len(sizes)} sizes differ: {listed}.{grid} Settings of the program give them "
         "(the size of its input, of its layers), or its version: build the model as "
         "the run that saved did."
+    )
+
+
+def place_text(rows: Sequence[Mismatch], here: int, there: int) -> str:
+    """The first layer with a size that differs, and what the size is to it: `fc.0
+    takes`.
+    """
+    verbs = {0: "gives", 1: "takes"}
+    for row in rows:
+        pairs = list(zip(row.checkpoint, row.model, strict=False))
+        if (here, there) not in pairs:
+            continue
+        layer, _, last = row.name.rpartition(".")
+        is_weight = last.startswith("weight") and len(pairs) > 1
+        verb = verbs.get(pairs.index((here, there)), "has") if is_weight else "has"
+        return f"{show(layer if layer and is_weight else row.name, 80)} {verb}"
+    return ""
+
+
+def _many_sizes_statement(
+    rows: Sequence[Mismatch], sizes: Collection[tuple[int, int]]
+) -> Statement:
+    """Say that many sizes differ, of which no one gives the others."""
+    modules = dict.fromkeys(row.name.partition(".")[0] for row in rows)
+    shown = and_more([show(module, 60) for module in modules], 4)
+    # The largest ones are the widths, by which people know the variants of a network.
+    listed = and_more(
+        [f"{here:,} and {there:,}" for here, there in sorted(sizes, reverse=True)], 4
+    )
+    factors = {Fraction(there, here) for here, there in sizes if here}
+    factor = "" if len(factors) == 1 else ", and no one factor gives them all"
+    return Statement(
+        f"{len(sizes)} sizes differ, in {counted_noun(len(rows), 'tensor')} of "
+        f"{shown} (in the checkpoint and in the model {listed}){factor}. So the model "
+        "was built by another config than the checkpoint: several settings differ, or "
+        "the variant of the network, or the version of its code. Give the program the "
+        "config that goes with this file (the one beside it where it was published), "
+        "or the file that goes with the config. A load of what fits would mix two "
+        "models."
     )
 
 
@@ -273,6 +320,51 @@ def _times_text(sizes: Collection[tuple[int, int]]) -> str:
                     f" {more:,} is {times:,} times {here:,}, as {others:,} is of "
                     f"{there:,}: one setting gives both."
                 )
+    return _products_text(sizes)
+
+
+def _products_text(sizes: Collection[tuple[int, int]]) -> str:
+    """Say that one of two sizes is a multiple of the other on each side, by another
+    factor, or return an empty text: a second setting gives the factor.
+    """
+    if len(sizes) != _PAIR:
+        return ""
+    (here, there), (most, others) = sorted(sizes)
+    if min(here, there) < _LEAST_SIZE or most % here or others % there:
+        return ""
+    return (
+        f" {most:,} is {most // here:,} times {here:,}, and {others:,} is "
+        f"{others // there:,} times {there:,}: so perhaps two settings differ, the "
+        f"size itself ({here:,} and {there:,}) and how many of it stand side by side "
+        f"({most // here:,} and {others // there:,}: frames, steps, heads or groups)."
+    )
+
+
+_PAIR = 2
+_POINTS = (3, 2)
+"""The numbers of a place or of a direction that a network of a scene takes."""
+_LEAST_BANDS, _MOST_BANDS = 4, 16
+_AXES_OF_KERNELS = 3
+
+
+def _encoded_text(sizes: Collection[tuple[int, int]]) -> str:
+    """Say that one side takes points as they are, and the other one sines and cosines
+    of them as well, or return an empty text.
+    """
+    for here, there in sorted(sizes):
+        less, more = min(here, there), max(here, there)
+        bands, rest = divmod(more - less, 2 * less)
+        # 63 is 3 with sines and cosines at 10 frequencies.
+        if less not in _POINTS or rest or not _LEAST_BANDS <= bands <= _MOST_BANDS:
+            continue
+        side, other = (
+            ("checkpoint", "model") if here > there else ("model", "checkpoint")
+        )
+        return (
+            f" {more:,} is {less:,} and the sines and cosines of {less:,} at {bands:,} "
+            f"frequencies: so, most likely, the {side} has a positional encoding of "
+            f"its points and the {other} has none, by an option."
+        )
     return ""
 
 

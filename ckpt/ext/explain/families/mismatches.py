@@ -27,6 +27,7 @@ from ckpt.ext.explain.families.layers import (
     differing_sizes,
     heads_statement,
     one_size_statement,
+    place_text,
 )
 from ckpt.ext.explain.families.places import find_in_order
 from ckpt.ext.explain.families.positions import (
@@ -35,7 +36,11 @@ from ckpt.ext.explain.families.positions import (
     is_other_attention,
 )
 from ckpt.ext.explain.families.quantized import SCALE
-from ckpt.ext.explain.families.recorded import settings_of, settings_places
+from ckpt.ext.explain.families.recorded import (
+    settings_command,
+    settings_of,
+    settings_places,
+)
 from ckpt.ext.explain.families.recurrent import (
     axes_statements,
     dimensions_statement,
@@ -361,21 +366,63 @@ def _step_of_settings(left: Sequence[Mismatch], asked: _Asked) -> _Told:
         *settings_of(left, case),
     ]
     named = _recorded_class(message, case)
+    recorded = list(_recorded_settings(message, case))
     statements = [
         *(row for row in (named, kernels, variant, inputs, words) if row is not None),
         *([] if is_whole else shape_reasons(left, shapes, message, case)),
         *by_settings,
-        *_recorded_settings(message, case),
+        *recorded,
     ]
-    if not statements and not is_longer and not are_reshaped:
+    # Layers that one side has alone do not say which sizes differ.
+    is_told = statements != ([variant] if variant is not None else [])
+    if not is_told and not is_longer and not are_reshaped:
         statements += one_size_statement(left)
+    if is_told and not are_reshaped:
+        statements += _beside_tables(left, shapes, statements)
     if are_reshaped:
         statements += _reshape_statements(left, case)
+    if not by_settings and not recorded and not are_reshaped:
+        statements += _compared_settings(case)
     # A model that is built by other settings takes the file as a whole.
     is_built_otherwise = bool(by_settings) and not message.missing
     return _Told(statements, left, is_last=are_reshaped or is_built_otherwise)
 
 
+def _beside_tables(
+    left: Sequence[Mismatch],
+    shapes: dict[str, tuple[int, ...]],
+    statements: Sequence[Statement],
+) -> Iterator[Statement]:
+    """Say which sizes differ beside tables of rows, where no sentence has named their
+    layers.
+    """
+    if not any(is_own_table(row) for row in left):
+        return
+    said = " ".join(row.text for row in statements)
+    rest = [
+        row
+        for row in left
+        if not is_own_table(row)
+        and not is_fed_table(row, shapes)
+        and not VOCABULARY.search(row.name)
+        and show(row.name.rpartition(".")[0] or row.name, 80) not in said
+    ]
+    sizes = sorted(differing_sizes(rest), reverse=True)
+    if not 0 < len(sizes) <= _MOST_BESIDE:
+        return
+    listed = [
+        f"{place_text(rest, here, there)} {here:,} in the checkpoint and {there:,} in "
+        "the model"
+        for here, there in sizes
+    ]
+    yield Statement(
+        f"Beside that {and_more(listed, _MOST_BESIDE)}. So more than a list differs: "
+        "the model was built by other settings, or by another version of the program, "
+        "and the list goes with it."
+    )
+
+
+_MOST_BESIDE = 3
 _STEPS_OF_NAMES: tuple[_Step, ...] = (_step_of_bitsandbytes, _step_of_other_places)
 """The steps that the names of the file or of the message decide, in this order."""
 _STEPS_OF_SHAPES: tuple[_Step, ...] = (
@@ -526,6 +573,22 @@ def _recorded_settings(message: Message, case: Case) -> Iterator[Statement]:
             "or config of it. The settings of the run that saved are in this "
             f"checkpoint, at {and_more(places, 3)}: build the model from them, with a "
             "version of its code that knows them."
+        )
+
+
+def _compared_settings(case: Case) -> Iterator[Statement]:
+    """Print the command that shows the settings of the run, where none of them has the
+    value of a size that differs.
+    """
+    found = settings_command(case)
+    if found is not None:
+        place, command = found
+        yield Statement(
+            "The settings of the run that saved are in this file, at "
+            f"{show(place, 80)}. Compare them with those that the model was built "
+            "with:",
+            (),
+            command,
         )
 
 

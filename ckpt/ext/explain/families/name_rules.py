@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ckpt.evidence.mapping import Match, match
@@ -189,6 +190,53 @@ def one_module_deeper(
         "names the new form:",
         (),
         rename_line(module_rules(modules), case),
+    )
+
+
+def one_word_more(
+    missing: Sequence[str], names: Collection[str], case: Case
+) -> Statement | None:
+    """Say that each missing name is in the file without one of its words, the same one
+    at one place, or return None.
+
+    This is for a message that lists the missing keys alone, perhaps not all of them.
+    """
+    places: set[tuple[str, str]] | None = None
+    for name in missing:
+        words = name.split(".")
+        found = {
+            (".".join(words[:at]), words[at])
+            for at in range(1, len(words) - 1)
+            if ".".join(words[:at] + words[at + 1 :]) in names
+        }
+        places = found if places is None else places & found
+    # A word that stands twice gives two places with the same names.
+    free = [
+        (begin, word)
+        for begin, word in sorted(places or ())
+        if not any(name.startswith(f"{begin}.{word}.") for name in names)
+    ]
+    if not free:
+        return None
+    (begin, word) = free[0]
+    old, new = f"{begin}.", f"{begin}.{word}."
+    held = [name for name in names if name.startswith(old)]
+    example = next(name for name in held if f"{new}{name[len(old) :]}" in missing)
+    listed = (
+        ""
+        if len(held) == len(missing)
+        else f", and so are perhaps the other names "
+        f"below {show(begin, 60)}, of which the message may list a part alone"
+    )
+    return Statement(
+        f"{_all_missing(missing)} in this file without one word, {show(word, 40)}"
+        f"{listed}: {show(example, 120)} of the file is "
+        f"{show(new + example[len(old) :], 120)} in the model. So the code that loads "
+        "has these layers in one module more than the code that saved: it is of "
+        "another version. Take the version that goes with the file, or give the "
+        "names the new form, and load with strict=True, which says what else differs:",
+        (),
+        rename_line([f"s/^{re.escape(old)}/{new}/"], case),
     )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement, root_keys
 from ckpt.model.text import and_more, show
+from ckpt.tree.find import children_of
+from ckpt.tree.view import look
 
 _OF_NORMALIZER = re.compile(
     r"(?i)(?:^|[._])(?:\w*norm\w*|\w*rms|running_mean_std|\w*scaler|standardi[sz]er)"
@@ -65,8 +67,21 @@ def _loose_at_root(case: Case) -> list[str]:
     return [
         key
         for key in root_keys(case)
-        if _LOOSE.search(key) and (key not in taken or not _is_network(key, case))
+        if _LOOSE.search(key)
+        and (key not in taken or not _is_network(key, case))
+        and not _is_of_losses(key, case)
     ]
+
+
+def _is_of_losses(key: str, case: Case) -> bool:
+    """Tell whether a key has the state of a GradScaler, which scales losses and no
+    inputs, or an empty state, as one that is turned off saves it.
+    """
+    for name, node in children_of(case.survey.checkpoint.root):
+        if str(name) == key and look(node).kind == "mapping":
+            words = {str(word) for word, _ in children_of(node)}
+            return not words or "growth_factor" in words
+    return False
 
 
 def _is_network(key: str, case: Case) -> bool:

@@ -52,6 +52,7 @@ def settle_rules(rules: Match, here: Sequence[str], missing: Sequence[str]) -> S
     if shifted is not None:
         return Settled(shifted)
     rules = _without_numbers(rules, here, missing)
+    rules = _without_other_blocks(rules, here, missing)
     return _without_heads(_sharpen_start(rules), here)
 
 
@@ -131,6 +132,39 @@ def _without_numbers(
     }
     renames = tuple(rule for rule in rules.renames if rule not in bare)
     return rules._replace(partners=kept, renames=renames)
+
+
+def _without_other_blocks(
+    rules: Match, here: Sequence[str], missing: Sequence[str]
+) -> Match:
+    """Take off the only rule of a mapping where it names one layer in modules that have
+    more layers without a partner than with one: a block of other layers has another
+    one by a word that both share, as `qkv_conv` and `conv`.
+    """
+    if len(rules.renames) != 1 or len(rules.partners) >= len(missing):
+        return rules
+    (rule,) = rules.renames
+    met = set(rules.partners.values())
+    if rule.kind != "words" or not _is_part(rule.one, rule.two):
+        return rules
+    parents = {_parent_of(_parent_of(name)) for name in met}
+    left = [
+        name
+        for name in _without_counters(here)
+        if name not in met and any(name.startswith(f"{row}.") for row in parents)
+    ]
+    if "" in parents or len(left) <= len(met):
+        return rules
+    return Match({})
+
+
+def _is_part(one: str, two: str) -> bool:
+    """Tell whether one of two words has the other one at its end, behind more."""
+    return one != two and (one.endswith(f"_{two}") or two.endswith(f"_{one}"))
+
+
+def _parent_of(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _is_bare_number(rule: Rename) -> bool:

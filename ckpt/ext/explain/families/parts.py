@@ -76,11 +76,48 @@ def of_asked_part(text: str, case: Case) -> Iterator[Statement]:
         yield from _of_sections(sections[:_SHOWN], words, case)
         return
     for section in case.survey.candidates[:1]:
+        words = _by_role(text, words, section)
         for word in words:
             rows = list(_below_word(word, section, case))
             if rows:
                 yield from rows
                 return
+
+
+_ASKS_WHICH = re.compile(r"(?i)\bwhich\b|\bshould i\b|\bor (?:the )?\w{1,30}\?|哪")
+_ROLES = (("student", "teacher"),)
+"""Pairs of networks of a self-supervised training: the one that the optimizer trains,
+and the one that follows it by averages and that programs publish.
+"""
+
+
+def _by_role(text: str, words: list[str], section: Section) -> list[str]:
+    """The words of a question with the network first that is meant for use, where it
+    asks which of two to take.
+    """
+    if _ASKS_WHICH.search(text) is None:
+        return words
+    for trained, used in _ROLES:
+        both = [_beginning_with(word, section) for word in (trained, used)]
+        if trained in words and None not in both:
+            return [used, *(word for word in words if word != used)]
+    return words
+
+
+def _roles_text(word: str, section: Section) -> str:
+    """The sentence on the network beside the one that is asked for, or an empty
+    text.
+    """
+    for trained, used in _ROLES:
+        begins = [_beginning_with(row, section) for row in (trained, used)]
+        if word != used or None in begins:
+            continue
+        one, two = (show(str(begin).rstrip("."), 60) for begin in begins)
+        return (
+            f" By their names the optimizer trained {one}, and {two} followed it by "
+            "averages: DINO, iBOT and their kin publish that one, and use it."
+        )
+    return ""
 
 
 def _asked_words(text: str) -> list[str]:
@@ -149,7 +186,7 @@ def _below_word(word: str, section: Section, case: Case) -> Iterator[Statement]:
     label = show(section.name, 60) or "this file"
     text = (
         f"{count:,} of the {len(names):,} tensors of {label} are below "
-        f"{show(begin, 80)}{beside}."
+        f"{show(begin.rstrip('.'), 80)}{beside}.{_roles_text(word, section)}"
     )
     load = case.survey.load
     if load.expression is None or len(case.survey.candidates) > 1:
@@ -161,6 +198,29 @@ def _below_word(word: str, section: Section, case: Case) -> Iterator[Statement]:
         (),
         taken_part(load.expression, begin),
     )
+    inner = [
+        f"{begin}{part}."
+        for part in ("backbone", "encoder")
+        if any(name.startswith(f"{begin}{part}.") for name in names)
+        and not all(
+            name.startswith(f"{begin}{part}.")
+            for name in names
+            if name.startswith(begin)
+        )
+    ]
+    if len(inner) == 1:
+        around = dict.fromkeys(
+            name[len(begin) :].partition(".")[0]
+            for name in names
+            if name.startswith(begin) and not name.startswith(inner[0])
+        )
+        heads = and_more([show(word, 40) for word in around], _SHOWN)
+        yield Statement(
+            f"Its {show(inner[0].rstrip('.').rpartition('.')[2], 40)} alone, without "
+            f"{heads}:",
+            (),
+            taken_part(load.expression, inner[0]),
+        )
 
 
 def _beginning_with(word: str, section: Section) -> str | None:
@@ -243,3 +303,50 @@ _SHORTEST = 3
 def _variable(word: str) -> str:
     """A name of Python for a part."""
     return word if word.isidentifier() else "part"
+
+
+# --- a part that a program does not find ----------------------------------------------
+
+LOST_PART = re.compile(
+    r"(?i)\b(?:can ?not|can't|could not|couldn't|did not|unable to|failed to) find "
+    r"(?:an? |the |any )?['\"`]?(\w{3,60})['\"`]? (?:modules?|parts?|weights?"
+    r"|parameters?|layers?|prefix) in (?:the |this )?(?:checkpoint|state[ _]?dict"
+    r"|weights|file)"
+)
+"""The words of programs that take a part out of a file, and do not find it."""
+
+
+def of_lost_part(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Say whether any name of a file has the word of a part, and what its names begin
+    with.
+    """
+    word = found[1]
+    if len(case.survey.candidates) != 1:
+        return
+    section = case.survey.candidates[0]
+    names = section.names()
+    begin = _beginning_with(word.lower(), section)
+    load = case.survey.load.expression
+    if begin is not None:
+        line = None if load is None else taken_part(load, begin)
+        count = sum(name.startswith(begin) for name in names)
+        yield Statement(
+            f"{count:,} names of this file begin with {show(begin, 60)}, and the "
+            f"program looks for {show(word, 40)} at another place. That part loads "
+            "so, into the module that is this part (model here):",
+            (),
+            line,
+        )
+        return
+    begins = list(beginnings_of(section)) or list(names)
+    label = show(section.name, 60) or "this file"
+    yield Statement(
+        f"None of the {len(names):,} names in {label} begins with {show(word, 40)}.: "
+        f"they begin with {and_more([show(row, 40) for row in begins], _SHOWN)}. Where "
+        f"these are the layers of the {show(word, 40)} itself, the part was taken out "
+        "already, as published files often are, and no extraction is needed: give the "
+        "program that uses it this file. Else the file is of another program, which "
+        "calls the part otherwise."
+    )
+    if load is not None:
+        yield Statement("It loads so:", (), load)

@@ -247,7 +247,7 @@ def positions_statement(
     extra = _tokens_statement(row, message)
     if extra is not None:
         return extra
-    few = _few_statement(row)
+    few = _padded_statement(row) or _few_statement(row)
     if few is not None:
         return few
     counts = " and ".join(
@@ -265,6 +265,34 @@ _FEW = 8
 """Positions more that are tokens of their own, and no longer text or larger picture."""
 _A_LENGTH = 16
 """A greatest length is a multiple of it, as a rule, or one or two more than one."""
+
+
+_PADDED = 2
+"""The places that RoBERTa and its kin leave out before the first position."""
+
+
+_OF_TEXT = re.compile(r"(?:embeddings\.position_embeddings|embed_positions)\.weight$")
+"""Positions of a language model, in the names of transformers and of fairseq."""
+
+
+def _padded_statement(row: Mismatch) -> Statement | None:
+    """Say that one side has two positions more for the same length of a text, or return
+    None.
+    """
+    here, there = _count_positions(row.checkpoint), _count_positions(row.model)
+    length = min(here, there)
+    if not _OF_TEXT.search(row.name):
+        return None
+    if abs(here - there) != _PADDED or len(row.model) != 2 or length % (4 * _A_LENGTH):
+        return None
+    more = "checkpoint" if here > there else "model"
+    return Statement(
+        f"{show(row.name, 100)} has {here:,} rows in the checkpoint and {there:,} in "
+        f"the model, for texts of {length:,} tokens in both: RoBERTa, BART and their "
+        f"kin have two rows more, for they count from 2, and so does the {more}. So it "
+        "is another language model and not another length: interpolate nothing, and "
+        "build the model of the checkpoint."
+    )
 
 
 def _few_statement(row: Mismatch) -> Statement | None:

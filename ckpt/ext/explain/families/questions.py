@@ -27,6 +27,7 @@ from ckpt.ext.explain.families.asked_adapters import (
 from ckpt.ext.explain.families.asking import separate_scripts
 from ckpt.ext.explain.families.averages import asks_of_averages, of_averages
 from ckpt.ext.explain.families.beginnings import load_into_statement
+from ckpt.ext.explain.families.cards import of_state
 from ckpt.ext.explain.families.content import of_finished
 from ckpt.ext.explain.families.curves import complains_of_course, of_course
 from ckpt.ext.explain.families.labels import asks_of_classes, of_classes
@@ -168,7 +169,7 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     rows = rows or list(of_means(text, case)) or list(of_tied_head(text, case))
     rows = rows or list(of_new_starts(text, case)) or list(_of_rates(text, case))
     rows = rows or list(of_worse_averages(text, case)) or list(of_frozen(text, case))
-    rows = rows or list(of_averages(text, case)) or list(of_counts(text, case))
+    rows = rows or list(of_averages(text, case)) or list(_of_counted(text, case))
     if not rows and _complains_of_nan(text) and _GOES_ON.search(text):
         rows = list(not_finite_statements(case))
     if not rows and _OF_OPTIMIZER.search(text) is not None:
@@ -191,6 +192,20 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
     rows = rows or list(_of_settings(text, case)) or list(of_sizes(text, case))
     rows = rows or list(of_use(text, case))
     yield from rows or of_topics(text, case)
+
+
+_OF_GOING_ON = re.compile(
+    r"(?i)\b(?:continu\w{1,4}|resum\w{1,4}|fine-?tun\w{1,4}|train\w{0,4} (?:from|on"
+    r"|further))\b"
+)
+
+
+def _of_counted(text: str, case: Case) -> Iterator[Statement]:
+    """Say what a file counts, and how a run goes on from one without an optimizer."""
+    rows = list(of_counts(text, case))
+    yield from rows
+    if rows and not case.optimizers and _OF_GOING_ON.search(text):
+        yield from of_state(text, case)
 
 
 _SETTING = re.compile(r"\b[a-z]{1,40}(?:_[a-z0-9]{1,40}){1,8}\b")
@@ -459,6 +474,7 @@ _RESULTS = re.compile(
     r"\b(?:drop\w{0,5}|differ\w{0,8}|worse|bad|poor|random|lower|initial|untrained"
     r"|degrad\w{0,6}|decreas\w{0,4}|inconsisten\w{0,5}|changed?|(?:not |un)changed"
     r"|(?:not )?(?:the )?same|not work\w{0,4}|not match\w{0,4}|jump\w{0,3}"
+    r"|not converg\w{0,4}|n'?t converg\w{0,4}|diverg\w{0,4}|stuck|plateau\w{0,2}"
     r"|increas\w{1,4}|greater|larger|rises?|rising|higher|spik\w{1,4}|explod\w{1,4}|nan"
     r"|went (?:from|up|down|back)|goes (?:from|up|back)"
     r"|(?:not |un)(?:human[- ])?readable|gibberish|garbled?|nonsense|meaningless)\b"
@@ -579,6 +595,32 @@ def _of_going_on(case: Case) -> Iterator[Statement]:
         )
 
 
+_OPTIMIZER_CLASS = re.compile(r"(?i)optim")
+
+
+def _inside_optimizer(case: Case) -> Statement | None:
+    """Say that the state of an optimizer has an optimizer itself inside of it, which a
+    load puts in the place of the new one, or return None.
+    """
+    begins = [f"{section.name}." for section in case.optimizers if section.name]
+    for row in case.survey.checkpoint.weights_only or ():
+        inside = [name for name in row.where if name.startswith(tuple(begins))]
+        if not inside or not _OPTIMIZER_CLASS.search(row.reason):
+            continue
+        (name, *_) = inside
+        return Statement(
+            f"{show(name, 80)} is no state but an optimizer itself "
+            f"({show(row.reason, 60)}), pickled with the parameters of the run that "
+            "saved. A load of this state puts it in the place of the one that the "
+            "program has made, and each step then moves those old parameters: the ones "
+            "of the model stay as they were loaded, without an error. Keep the inner "
+            "optimizer out of state, as an attribute of its own. Save its state_dict() "
+            "beside, and load both by themselves. From this file take the weights, "
+            "and begin the optimizer anew."
+        )
+    return None
+
+
 def _line_of_optimizer(case: Case) -> str | None:
     """The line that loads the state of the only optimizer, or None."""
     if len(case.optimizers) != 1:
@@ -608,6 +650,10 @@ def _of_results(text: str, case: Case) -> Iterator[Statement]:
     yield from scaled
     if _RESUMES.search(text) is not None:
         yield from of_place(case)
+        inner = _inside_optimizer(case)
+        if inner is not None:
+            yield inner
+            return
         yield of_resumed_state(case)
         # The loss of a training is computed in train(), so eval() is no matter of it.
         if _OF_TRAINING.search(text) and not _MEASURED.search(text) and not scaled:

@@ -226,6 +226,14 @@ def counts_statements(case: Case) -> Iterator[Statement]:
     ]
     if steps:
         told.append(f"the optimizer took {counted_noun(int(steps[-1]), 'step')}")
+    alike = _named_like_counters(case)
+    if not told and alike:
+        yield Statement(
+            "No counter of a run by a usual name is in this file. These values have "
+            f"the word in theirs: {and_more(alike, 4)}. Those of settings say what "
+            "the run was asked for, and not how far it came."
+        )
+        return
     if not told:
         yield Statement(
             "This file records no epoch, iteration or step, and holds no optimizer "
@@ -236,6 +244,24 @@ def counts_statements(case: Case) -> Iterator[Statement]:
         f"This file records where its run stood: {and_more(told, 6)}."
         f"{_of_parts(case)}{_of_program(case)}"
     )
+
+
+_LIKE_COUNTERS = re.compile(r"(?i)(?:^|_)(?:epochs?|steps?|iters?|iterations?)(?:_|$)")
+
+
+def _named_like_counters(case: Case) -> list[str]:
+    """The numbers of a file with the word of a counter among others in their names, as
+    `meta.epochs_trained`.
+    """
+    return [
+        f"{show(value.name, 80)} = {int(value.node):,}"
+        for value in case.survey.checkpoint.values
+        if value.path
+        and _LIKE_COUNTERS.search(str(value.path[-1]))
+        and type(value.node) is int
+        and abs(value.node) < 2**53
+        and not any(_OTHER_PART.search(str(key)) for key in value.path[:-1])
+    ]
 
 
 def counted_schedules(case: Case) -> list[tuple[str, int]]:

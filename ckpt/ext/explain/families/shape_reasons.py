@@ -14,6 +14,7 @@ from ckpt.ext.explain.families.architectures import (
     compare_depths,
     groups_statement,
     input_statements,
+    part_of_wide,
     scaled_rows,
     width_statement,
 )
@@ -27,6 +28,8 @@ from ckpt.ext.explain.families.divided import (
 from ckpt.ext.explain.families.heads import HEAD_WORDS, is_head
 from ckpt.ext.explain.families.items import hidden_statement, multiples_statement
 from ckpt.ext.explain.families.layers import (
+    differing_sizes,
+    one_size_statement,
     renumbered_blocks,
 )
 from ckpt.ext.explain.families.positions import (
@@ -183,7 +186,9 @@ def shape_reasons(
         return
     wide = scaled_rows(rows)
     if wide:
-        yield width_statement(wide)
+        is_same = not (message.missing and message.unexpected)
+        beside = part_of_wide(wide, shapes) if len(wide) == len(rows) else None
+        yield width_statement(wide, beside, is_same=is_same)
     rows = [row for row in rows if row not in wide]
     stages = _stages_statement(rows)
     whole = hidden_statement(rows, shapes)
@@ -338,6 +343,9 @@ def _reasons_of_rows(
         yield _words_statement(words, shapes, case)
         yield from finding_statements(case.found("config-differs"))
     tabled = [row for row in rows if is_own_table(row) or is_fed_table(row, shapes)]
+    # Positions have a sentence of their own, and kinds of tokens go with the words.
+    if words:
+        tabled = [row for row in tabled if not _OF_TOKENS.search(row.name)]
     tables = set(map(_row_counts, tabled))
     # Outputs with as many rows as the vocabulary, and positions, are no head.
     vocabularies = set(map(_row_counts, words))
@@ -524,11 +532,56 @@ def _words_statement(
     if alphabet is not None:
         return alphabet
     row = words[0]
+    here, there = (_known_words(shape[0]) for shape in (row.checkpoint, row.model))
+    if here and there and here[1] != there[1]:
+        return Statement(
+            f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint "
+            f"({here[0]}) and {row.model[0]:,} in the model ({there[0]}): by these "
+            "numbers they are most likely of two different language models, and "
+            "positions and kinds of tokens differ with them. Give the program the name "
+            "of the one that the checkpoint was made with (its option for the base or "
+            "the tokenizer); its default may be the other one."
+        )
     return Statement(
         f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and "
         f"{row.model[0]:,} in the model: another tokenizer, dictionary or config.json, "
         f"or tokens that were added.{_room_text(row, case)}"
     )
+
+
+_OF_TOKENS = re.compile(r"(?:^|[._])(?:position|token_type)_embeddings\.weight$")
+_VOCABULARIES = {
+    28996: "bert-base-cased",
+    30522: "bert-base-uncased",
+    21128: "bert-base-chinese",
+    119547: "multilingual BERT",
+    105879: "multilingual BERT, uncased",
+    50265: "RoBERTa or BART",
+    250002: "XLM-RoBERTa",
+    50257: "GPT-2",
+    128256: "Llama 3",
+    128100: "DeBERTa-v3",
+    49408: "CLIP",
+    31090: "SciBERT",
+    28895: "BioBERT or SpanBERT",
+    51865: "multilingual Whisper",
+    51864: "English Whisper",
+}
+"""The rows of the tables of well-known language models."""
+_MOST_ADDED = 2
+"""Tokens that a program adds to a vocabulary."""
+
+
+def _known_words(count: int) -> tuple[str, str] | None:
+    """The language model that has a vocabulary of a number of rows, or of a few rows
+    fewer: the words that say so, and its name.
+    """
+    for more in range(_MOST_ADDED + 1):
+        name = _VOCABULARIES.get(count - more)
+        if name is not None:
+            added = f" with {more} more" if more else ""
+            return f"as {name}{added}", name
+    return None
 
 
 def _inner_sizes(rows: Sequence[Mismatch]) -> set[tuple[int, int]]:
@@ -597,6 +650,16 @@ def _head_statements(
         )
     elif is_deeper or replaced:
         end = ": another number of classes, too."
+    else:
+        others = differing_sizes(rest) - differing_sizes(heads)
+        if len(others) > 1:
+            yield from one_size_statement([*rest, *heads])
+            return
+        end += (
+            " A setting of the program gives it (how many classes, coefficients or "
+            "channels come out), or its version: build the model as the run that saved "
+            "did."
+        )
     # Outputs of a model of sound may be the bins of a spectrum, and no classes.
     yield Statement(
         _bins_text(row)

@@ -61,6 +61,7 @@ from ckpt.ext.explain.families.cards import (
     of_plain_weights,
     of_safety,
     of_state,
+    of_symbols,
     of_ties,
     of_types,
     of_versions,
@@ -85,6 +86,13 @@ from ckpt.ext.explain.families.measures import (
     ASKS_OF_SETTINGS,
     of_best,
     of_settings_asked,
+)
+from ckpt.ext.explain.families.named_absent import (
+    ASKS_OF_USE,
+    LACKS,
+    of_absent_names,
+    of_other_keys,
+    of_recorded_parts,
 )
 from ckpt.ext.explain.families.named_parts import (
     ASKS_OF_TRAINING,
@@ -172,6 +180,22 @@ _TOPICS = (
     _topic(ASKS_WHY_ENDED, of_end, is_first=True),
     _topic(ASKS_OF_REST, of_remaining, is_first=True),
     _topic(ASKS_OF_COURSE, of_course, is_first=True),
+    _topic(LACKS, of_absent_names, is_first=True),
+    _topic(ASKS_OF_USE, of_other_keys, is_first=True),
+    _topic(
+        r"\b(?:space )?(?:characters?|symbols?|letters?|alphabet|charset|phonemes?)\b"
+        r"[^\n]{0,80}\b(?:includ\w{1,4}|contain\w{0,3}|support\w{0,3}|has|have|know\w?"
+        r"|recogni[sz]e\w?|list)\b|\b(?:includ\w{1,4}|contain\w{0,3}|support\w{0,3}|has"
+        r"|have|know\w?|recogni[sz]e\w?|which|what|how many)\b[^\n]{0,40}\b(?:space )?"
+        r"(?:characters?|symbols?|letters?|alphabet|charset|phonemes?)\b",
+        of_symbols,
+        is_first=True,
+    ),
+    _topic(
+        r"\b(?:get|extract|separate|take|find|load|use|where|which|updated)\b",
+        of_recorded_parts,
+        is_first=True,
+    ),
     _topic(ASKS_OF_TRAINING, of_trained_part, is_first=True),
     _topic(
         rf"{BEGINS_AT}[1-9]",
@@ -282,7 +306,9 @@ _TOPICS = (
         r"\b(?:which|what) (?:layers?|parts?|weights|param\w{0,7}"
         r"|modules?)\b[^\n]{0,40}"
         r"\b(?:train|updat|tun|chang|learn)ed\b"
-        r"|\b(?:frozen|froze|freez\w{1,3}|trainable|requires_grad)\b|\b(?:train|updat"
+        r"|\b(?:frozen|froze|freez\w{1,3}|trainable|requires_grad)\b"
+        r"|\bfix(?:ed|es|ing)?\b[^\n]{0,30}\b(?:weights?|layers?|embeddings?"
+        r"|param\w{0,7}|backbone|encoder|blocks?)\b|\b(?:train|updat"
         r"|chang|tun)(?:ed|e)\b[^\n]{0,60}\b(?:or|vs\.?|versus)\b[^\n]{0,30}\b(?:fixed"
         r"|frozen|kept|unchanged|not)\b|\b(?:backbone|encoder|layers?|embeddings?|head"
         r"|weights?)\b[^\n]{0,40}\b(?:updat|chang|mov|learn"

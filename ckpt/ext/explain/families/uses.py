@@ -26,6 +26,8 @@ _ASKS_OF_USE = re.compile(
     rf"|\b{_FILE}\b[^\n]{{0,60}}?\bthe final (?:result|model|weights?)\b"
     rf"|\b(?:inference|predict\w{{0,4}}|deploy\w{{0,4}})\b[^\n]{{0,120}}?\b{_FILE}\b"
     rf"|\b{_FILE} (?:in)?to (?:the )?weights?\b"
+    r"|\b(?:extract|get|take|pull|obtain)\b[^\n]{0,40}?\b(?:weights?|model|state_?dict)"
+    r"\b (?:out of|from) (?:it|this|that|there)\b"
 )
 _ASKS = re.compile(
     r"(?i)\bhow\b|\bcan (?:i|you|we)\b|\b(?:is|are|do|does|should|would) (?:i|it|this"

@@ -188,8 +188,32 @@ def other_kinds(
             f"In {shown} the file has {here.text}, and the model {there.text}: the "
             f"same numbers are other layers.{what} It is another network, so no "
             "renaming makes one of the other: build the one of the file, or take the "
-            "file of this one (of a GAN perhaps the other half)."
+            f"file of this one{_half_text(places)}.{_alone_text(absent, rest, names)}"
         )
+
+
+def _half_text(places: Collection[str | None]) -> str:
+    """The words on the two networks of a GAN, whose layers stand in one list."""
+    is_list = len(places) == 1 and not any("." in (place or "") for place in places)
+    return " (of a GAN perhaps the other half)" if is_list else ""
+
+
+def _alone_text(
+    absent: Sequence[str], rest: Sequence[str], names: Collection[str]
+) -> str:
+    """The sentence on the outermost modules that one side alone has."""
+    left = set(rest)
+    shared = {_first_word(name) for name in names if name not in left}
+    ours = {_first_word(name): None for name in rest}
+    theirs = {_first_word(name): None for name in absent}
+    here = [word for word in ours if word not in shared and word not in theirs]
+    there = [word for word in theirs if word not in shared and word not in ours]
+    if not here or not there:
+        return ""
+    return (
+        f" The file alone has {and_more(here, 4)}, and the model alone "
+        f"{and_more(there, 4)}: give the program the config that goes with the file."
+    )
 
 
 def names_with_weights(names: Collection[str]) -> list[str]:
@@ -248,6 +272,10 @@ def another_model(
     )
     # The same layers under other words may be the same model, but names alone do not
     # pair them.
+    of_diffusers = _diffusers_text(absent, rest)
+    if of_diffusers:
+        yield Statement(f"{begin} {of_diffusers}")
+        return
     if _kinds_of_layers(rest) == _kinds_of_layers(absent):
         yield Statement(
             f"{begin} Both have {here.text}, so it may be the same model in other "
@@ -260,6 +288,40 @@ def another_model(
         f"{begin} The file has {here.text}; the model {there.text}. So this file is of "
         f"another model, and no renaming makes it one of this: build the class that "
         f"saved it, or take the file of the model that was built.{said}"
+    )
+
+
+_DIALECTS = (
+    (re.compile(r"(?:^|\.)(?:down|up|mid)_blocks?\."), "diffusers"),
+    (re.compile(r"(?:^|\.)(?:input|output|middle)_blocks?\."), "the authors (ldm)"),
+)
+"""The two namings of a UNet of diffusion and of its ControlNet."""
+
+
+def _diffusers_text(absent: Sequence[str], rest: Sequence[str]) -> str:
+    """The sentence on a network of diffusion that is named by diffusers on one side and
+    by its authors on the other, or an empty text.
+    """
+    sides = []
+    for names in (rest, absent):
+        sides += [
+            word
+            for pattern, word in _DIALECTS
+            if any(pattern.search(name) for name in names)
+        ]
+    if len(sides) != len(_DIALECTS) or sides[0] == sides[1]:
+        return ""
+    control = (
+        " (a ControlNet)"
+        if any(name.startswith("controlnet_") for name in rest)
+        else ""
+    )
+    return (
+        f"The names of the file are those of {sides[0]}{control}, and the program asks "
+        f"for those of {sides[1]}: one network in two namings, where it is of the same "
+        "version. Take a newer version of the program, which may read both, or convert "
+        "the file (diffusers keeps its converters in the folder scripts of its "
+        "repository)."
     )
 
 
@@ -313,11 +375,58 @@ def apart_statement(
             "built its blocks by another option: take that, for untrained layers "
             "change what the trained ones around them get."
         )
+    longer = _longer_text(absent, names) if not old else ""
+    if longer:
+        return Statement(
+            f"{text} {longer}: the model was built by another config, with more "
+            "layers. Build it by the config of the run that saved. A load of what "
+            "fits would leave the others untrained, and what comes before them was "
+            "not trained for them."
+        )
     return Statement(
         f"{text} What lacks stays as it was built: expected for a new head, for an "
         "adapter, or for a part with weights of its own. Else build the model as the "
         "run that saved did."
     )
+
+
+_IN_LIST = re.compile(r"^(.{0,300}?[A-Za-z_]\w{0,100})\.(\d{1,3})\.")
+
+
+def _longer_text(absent: Sequence[str], names: Collection[str]) -> str:
+    """The words on lists of layers that go on in the model behind the last one of the
+    file, or an empty text.
+    """
+    here, there = _items_of(names), _items_of(absent)
+    longer = []
+    for place, numbers in there.items():
+        held = here.get(place, set())
+        # The numbers that lack must follow those of the file without a gap.
+        if held == set(range(len(held))) and numbers == set(
+            range(len(held), max(numbers) + 1)
+        ):
+            if held:
+                longer.append((place, len(held), max(numbers) + 1))
+    if len(longer) < _LEAST_LONGER:
+        return ""
+    listed = [
+        f"{show(place, 60)} has {one:,} layers in the file and {two:,} in the model"
+        for place, one, two in longer
+    ]
+    return and_more(listed, 3)
+
+
+_LEAST_LONGER = 2
+"""Lists that are longer: one alone may be a head of more layers."""
+
+
+def _items_of(names: Collection[str]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for name in names:
+        row = _IN_LIST.match(name)
+        if row is not None:
+            found.setdefault(row[1], set()).add(int(row[2]))
+    return found
 
 
 def _without_beginning(names: Sequence[str], others: Sequence[str]) -> list[str]:
@@ -528,7 +637,10 @@ def inputs_statement(message: Message) -> Statement | None:
     steps: set[int] = set()
     inner: list[Mismatch] = []
     outer: list[Mismatch] = []
+    scaled = _of_normalizers(message.mismatched)
     for row in message.mismatched:
+        if row in scaled:
+            continue
         sizes = [
             (one, two)
             for one, two in zip(row.checkpoint, row.model, strict=False)
@@ -562,12 +674,23 @@ def inputs_statement(message: Message) -> Statement | None:
     if outer:
         weights = [row for row in outer if len(row.model) == 2] or outer
         gives = and_more([_sizes_text(row, 0, "gives") for row in weights], 2)
+        widths = {(row.checkpoint[0], row.model[0]) for row in outer}
+        taken = {(row.checkpoint[1], row.model[1]) for row in inner}
+        if widths == taken and _are_before(message.mismatched, outer):
+            return Statement(
+                f"{gives}, and {shown}: what the first gives the next one takes, so "
+                "the width between these layers differs. A setting of the program "
+                "gives it, or its version: build the model as the run that saved did."
+            )
         return Statement(
             f"{gives}, and {shown}: the same {abs(step):,} more or fewer on both "
             "sides. So these are outputs that go into the model again (characters, "
             "words, classes, actions): their list or number differs. Build the model "
             "with that of the run that saved."
         )
+    if scaled:
+        place = show(scaled[0].name.rpartition(".")[0], 60)
+        shown += f", and {place} has the statistics of as many"
     more = "fewer" if step > 0 else "more"
     each = " each" if len(inner) > 1 else ""
     alone = _branches(message, is_saved=step > 0)
@@ -622,6 +745,45 @@ def _branches(message: Message, *, is_saved: bool) -> list[str]:
             return []
         items[show(found[1], 80)] = None
     return list(items)
+
+
+_OF_NORMALIZER = re.compile(
+    r"(?i)(?:^|[._])\w*(?:norm|rms|scaler|standardi)\w*\.(?:.*\.)?_?(?:running_)?"
+    r"(?:mean|var|std|variance)$|(?:^|[._])running_mean_std\."
+)
+"""The mean and the spread of inputs, which a program keeps to scale them by."""
+
+
+def _of_normalizers(rows: Sequence[Mismatch]) -> list[Mismatch]:
+    """The statistics of inputs among tensors of other shapes, where a layer takes as
+    many inputs.
+    """
+    taken = {
+        (row.checkpoint[1], row.model[1])
+        for row in rows
+        if len(row.checkpoint) == len(row.model) == 2 and row.name.endswith("weight")
+    }
+    return [
+        row
+        for row in rows
+        if _OF_NORMALIZER.search(row.name)
+        and row.checkpoint
+        and row.model
+        and (row.checkpoint[-1], row.model[-1]) in taken
+        and all(size == 1 for size in (*row.checkpoint[:-1], *row.model[:-1]))
+    ]
+
+
+def _are_before(rows: Sequence[Mismatch], outer: Sequence[Mismatch]) -> bool:
+    """Tell whether the layers that give other outputs stand before all that take other
+    inputs, in one module: a width between two layers. Outputs that go into a model
+    again leave its last layer, and enter its first one.
+    """
+    places = {row.name: number for number, row in enumerate(rows)}
+    given = max(places[row.name] for row in outer)
+    taken = min(places[row.name] for row in rows if row not in outer)
+    modules = {row.name.partition(".")[0] for row in rows}
+    return given < taken and len(modules) == 1
 
 
 def _is_inner(rows: Sequence[Mismatch], outer: Sequence[Mismatch]) -> bool:
