@@ -94,20 +94,31 @@ def of_meaning(text: str, case: Case) -> Iterator[Statement]:
     # A question that names two parts asks for their difference.
     if sum(part.name in words for part in case.survey.sections) > 1:
         return
+    found = _ASKED.search(text)
+    asked = None if found is None else found[1]
     for word in words:
-        row = _meaning_of(word, case)
+        row = _meaning_of(word, case, is_asked=word == asked)
         if row is not None and told < _MOST:
             told += 1
             yield row
 
 
-def _meaning_of(word: str, case: Case) -> Statement | None:
-    """The sentence on one name, or None where neither the file nor the table has it."""
+_ASKED = re.compile(
+    r"(?i)\bwhat (?:is|are|does) (?:the )?[`'\"]?(\w+)[`'\"]?(?: for| mean)?\s*\??$"
+)
+"""A question for one word: `what is z`."""
+
+
+def _meaning_of(word: str, case: Case, *, is_asked: bool) -> Statement | None:
+    """The sentence on one name, or None where neither the file nor the table has it.
+    `is_asked` is true where the question asks for this word and nothing else.
+    """
     last = word.rpartition(".")[2]
     meaning = _MEANINGS.get(last)
     root = dict(children_of(case.survey.checkpoint.root))
-    # A plain word of the language is no name, but where a key of the file is the word.
-    if "." not in word and "_" not in word and meaning is None and word not in root:
+    # A plain word of the language is no name: `model`, `beta`.
+    is_plain = "." not in word and "_" not in word and meaning is None
+    if is_plain and not (is_asked and word in root):
         return None
     found = [
         (index, entry)
