@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from ckpt.ext.explain.asking import asks_plainly
 from ckpt.ext.explain.case import (
     NOTHING,
     Answer,
@@ -19,10 +20,7 @@ from ckpt.ext.explain.case import (
 )
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.asked import LACKED, of_lacked
-from ckpt.ext.explain.families.asking import asks_plainly
 from ckpt.ext.explain.families.attributes import ATTRIBUTE, of_attribute
-from ckpt.ext.explain.families.by_words import of_words
-from ckpt.ext.explain.families.cards import of_contents
 from ckpt.ext.explain.families.consolidated import (
     NOT_CONSOLIDATED,
     of_not_consolidated,
@@ -80,7 +78,6 @@ from ckpt.ext.explain.families.paths import (
     of_pointer,
     written_by,
 )
-from ckpt.ext.explain.families.questions import is_question, of_questions
 from ckpt.ext.explain.families.quoted import (
     of_lacking,
     of_names,
@@ -121,6 +118,9 @@ from ckpt.ext.explain.families.unpacking import (
 )
 from ckpt.ext.explain.families.whole_layers import UNSUPPORTED, of_unsupported
 from ckpt.ext.explain.message import Message
+from ckpt.ext.explain.questions.by_words import of_words
+from ckpt.ext.explain.questions.cards import of_contents
+from ckpt.ext.explain.questions.questions import is_question, of_questions
 from ckpt.model.errors import UNFINISHED, CkptError, StandInError, UnsupportedError
 from ckpt.model.findings import Code
 from ckpt.model.text import pasted_path

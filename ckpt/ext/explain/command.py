@@ -35,9 +35,8 @@ from ckpt.ext.explain import (
     pages,
     search,
 )
+from ckpt.ext.explain.asking import is_asking
 from ckpt.ext.explain.case import Answer, Older, Statement
-from ckpt.ext.explain.families.asking import is_asking
-from ckpt.ext.explain.families.compared import asks_to_compare, compared_statements
 from ckpt.ext.explain.families.contained import contained_statements
 from ckpt.ext.explain.families.gradients import OF_GRADIENTS
 from ckpt.ext.explain.families.paths import (
@@ -63,6 +62,7 @@ from ckpt.ext.explain.parted import (
     parts_statements,
 )
 from ckpt.ext.explain.pasted import LONGEST
+from ckpt.ext.explain.questions.compared import asks_to_compare, compared_statements
 from ckpt.ext.explain.saves import asks_of_saves, describe_save, saves_statements
 from ckpt.ext.explain.text import answer_lines, list_lines, page_lines
 from ckpt.model.errors import (

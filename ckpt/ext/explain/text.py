@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.commands.inspect.numbering import numbering_lines
 from ckpt.ext.explain import Explanation, Page, has_error, has_warning
+from ckpt.ext.explain.asking import is_asking
 from ckpt.ext.explain.case import Answer, Shapes, Statement
-from ckpt.ext.explain.families.asking import is_asking
 from ckpt.model.text import and_more, show
 from ckpt.surface.text.lines import (
     Line,

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.evidence.loading import load_of, string_literal
 from ckpt.evidence.sections import Section
+from ckpt.ext.explain.asking import is_asking
 from ckpt.ext.explain.case import Case, Statement, trust_text
-from ckpt.ext.explain.families.asking import is_asking
 from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.model.text import and_more, counted_noun, show
 

@@ -7,8 +7,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from ckpt.ext.explain.asking import is_asking
 from ckpt.ext.explain.case import Case, Statement
-from ckpt.ext.explain.families.asked_adapters import (
+from ckpt.ext.explain.families.averages import (
+    ASKS_OF_DISTANCE,
+    of_distance,
+    of_no_averages,
+    of_own_averages,
+)
+from ckpt.ext.explain.families.runs import (
+    ASKS_OF_MIXED_PRECISION,
+    BEGINS_AT,
+    counts_statements,
+    frozen_statements,
+    of_later_starts,
+    of_mixed_precision,
+)
+from ckpt.ext.explain.questions.adapters import (
     ASKS_OF_ADAPTER,
     ASKS_OF_STRENGTH,
     ASKS_WHETHER_LEARNT,
@@ -16,34 +31,7 @@ from ckpt.ext.explain.families.asked_adapters import (
     of_learnt_adapter,
     of_strength,
 )
-from ckpt.ext.explain.families.asked_files import (
-    ASKS_OF_FILES,
-    ASKS_OF_PRIVACY,
-    ASKS_WHEN,
-    of_files,
-    of_privacy,
-    of_time,
-)
-from ckpt.ext.explain.families.asked_layers import (
-    ASKS_OF_EXPERTS,
-    ASKS_OF_LAYERS,
-    of_experts,
-    of_layers,
-)
-from ckpt.ext.explain.families.asked_ranks import (
-    ASKS_FOR_ONE_FILE,
-    ASKS_OF_RANKS,
-    of_one_file,
-    of_ranks,
-)
-from ckpt.ext.explain.families.asking import is_asking
-from ckpt.ext.explain.families.averages import (
-    ASKS_OF_DISTANCE,
-    of_distance,
-    of_no_averages,
-    of_own_averages,
-)
-from ckpt.ext.explain.families.cards import (
+from ckpt.ext.explain.questions.cards import (
     ASKS_FOR_PLAIN,
     ASKS_OF_ORDER,
     of_base,
@@ -67,34 +55,48 @@ from ckpt.ext.explain.families.cards import (
     of_versions,
     of_wrapper,
 )
-from ckpt.ext.explain.families.curves import (
+from ckpt.ext.explain.questions.curves import (
     ASKS_OF_COURSE,
     ASKS_OF_GRADIENTS,
     of_course,
     of_gradients,
 )
-from ckpt.ext.explain.families.decays import ASKS_OF_GROUPS, of_groups
-from ckpt.ext.explain.families.inputs import (
+from ckpt.ext.explain.questions.files import (
+    ASKS_OF_FILES,
+    ASKS_OF_PRIVACY,
+    ASKS_WHEN,
+    of_files,
+    of_privacy,
+    of_time,
+)
+from ckpt.ext.explain.questions.groups import ASKS_OF_GROUPS, of_groups
+from ckpt.ext.explain.questions.inputs import (
     of_exports,
     of_head,
     of_inputs,
     of_memory,
     of_values,
 )
-from ckpt.ext.explain.families.meanings import of_meaning
-from ckpt.ext.explain.families.measures import (
+from ckpt.ext.explain.questions.layers import (
+    ASKS_OF_EXPERTS,
+    ASKS_OF_LAYERS,
+    of_experts,
+    of_layers,
+)
+from ckpt.ext.explain.questions.meanings import of_meaning
+from ckpt.ext.explain.questions.measures import (
     ASKS_OF_SETTINGS,
     of_best,
     of_settings_asked,
 )
-from ckpt.ext.explain.families.named_absent import (
+from ckpt.ext.explain.questions.named_absent import (
     ASKS_OF_USE,
     LACKS,
     of_absent_names,
     of_other_keys,
     of_recorded_parts,
 )
-from ckpt.ext.explain.families.named_parts import (
+from ckpt.ext.explain.questions.named_parts import (
     ASKS_OF_TRAINING,
     ASKS_TO_RENAME,
     ASKS_WHETHER_THERE,
@@ -102,19 +104,17 @@ from ckpt.ext.explain.families.named_parts import (
     of_renaming,
     of_trained_part,
 )
-from ckpt.ext.explain.families.plans import (
+from ckpt.ext.explain.questions.plans import (
     ASKS_OF_REST,
     ASKS_WHY_ENDED,
     of_end,
     of_remaining,
 )
-from ckpt.ext.explain.families.runs import (
-    ASKS_OF_MIXED_PRECISION,
-    BEGINS_AT,
-    counts_statements,
-    frozen_statements,
-    of_later_starts,
-    of_mixed_precision,
+from ckpt.ext.explain.questions.ranks import (
+    ASKS_FOR_ONE_FILE,
+    ASKS_OF_RANKS,
+    of_one_file,
+    of_ranks,
 )
 from ckpt.model.rows import NamedTuple
 

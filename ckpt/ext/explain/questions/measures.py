@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement
-from ckpt.ext.explain.families.by_words import of_words
 from ckpt.ext.explain.families.content import of_finished
 from ckpt.ext.explain.families.recorded import settings_command
 from ckpt.ext.explain.families.runs import recorded_counters
+from ckpt.ext.explain.questions.by_words import of_words
 from ckpt.model.text import and_more, show
 from ckpt.tree.find import children_of, counter
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.families.content import of_finished
-from ckpt.ext.explain.families.measures import of_best
 from ckpt.ext.explain.families.runs import counts_statements, recorded_counters
+from ckpt.ext.explain.questions.measures import of_best
 from ckpt.model.text import and_more, counted_noun, show
 
 # --- what is left ---------------------------------------------------------------------

@@ -26,7 +26,6 @@ from ckpt.ext.explain.case import (
 from ckpt.ext.explain.families.beginnings import load_into_statement
 from ckpt.ext.explain.families.heads import HEAD_WORDS
 from ckpt.ext.explain.families.labels import classes_statements
-from ckpt.ext.explain.families.measures import best_of_callbacks
 from ckpt.ext.explain.families.merging import (
     of_adapter_alone,
     of_model_with_adapter,
@@ -34,6 +33,7 @@ from ckpt.ext.explain.families.merging import (
 from ckpt.ext.explain.families.recorded import settings_command, settings_places
 from ckpt.ext.explain.families.runs import counted_schedules, recorded_counters
 from ckpt.ext.explain.origins import config_of, name_origin, origin_opening
+from ckpt.ext.explain.questions.measures import best_of_callbacks
 from ckpt.model.checkpoint import looks_of
 from ckpt.model.text import (
     and_more,

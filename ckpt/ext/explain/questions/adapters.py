@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from ckpt.evidence.adapters import adapter_of, piece_of, scales_of
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.case import Case, Statement
-from ckpt.ext.explain.families.cards import of_adapter
 from ckpt.ext.explain.families.merging import of_adapter_alone
+from ckpt.ext.explain.questions.cards import of_adapter
 from ckpt.model.checkpoint import looks_of
 from ckpt.model.text import and_more, be_verb, counted_noun
 

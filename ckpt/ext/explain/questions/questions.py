@@ -13,6 +13,7 @@ from ckpt.evidence.loading import path_subscripts, string_literal
 from ckpt.evidence.optimizers import optimizer_facts
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import wrapped_names
+from ckpt.ext.explain.asking import separate_scripts
 from ckpt.ext.explain.case import (
     Case,
     Statement,
@@ -20,16 +21,9 @@ from ckpt.ext.explain.case import (
     keys_text,
     trust_text,
 )
-from ckpt.ext.explain.families.asked_adapters import (
-    complains_of_adapter,
-    of_learnt_adapter,
-)
-from ckpt.ext.explain.families.asking import separate_scripts
 from ckpt.ext.explain.families.averages import asks_of_averages, of_averages
 from ckpt.ext.explain.families.beginnings import load_into_statement
-from ckpt.ext.explain.families.cards import of_state
 from ckpt.ext.explain.families.content import of_finished
-from ckpt.ext.explain.families.curves import complains_of_course, of_course
 from ckpt.ext.explain.families.labels import asks_of_classes, of_classes
 from ckpt.ext.explain.families.merging import (
     asks_of_adapter,
@@ -55,9 +49,15 @@ from ckpt.ext.explain.families.runs import (
 )
 from ckpt.ext.explain.families.sizes import of_sizes
 from ckpt.ext.explain.families.tied import of_tied_head
-from ckpt.ext.explain.families.topics import asks_of_topic, of_topics
 from ckpt.ext.explain.families.types import not_finite_statements
 from ckpt.ext.explain.families.uses import asks_of_use, of_use
+from ckpt.ext.explain.questions.adapters import (
+    complains_of_adapter,
+    of_learnt_adapter,
+)
+from ckpt.ext.explain.questions.cards import of_state
+from ckpt.ext.explain.questions.curves import complains_of_course, of_course
+from ckpt.ext.explain.questions.topics import asks_of_topic, of_topics
 from ckpt.model.text import and_more, counted_noun, pasted_path, shell_word, show
 
 _RATE = re.compile(r"(?i)\blearning[ _-]?rates?\b|\blrs?\b")

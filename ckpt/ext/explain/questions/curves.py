@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt.ext.explain.case import Case, Statement
-from ckpt.ext.explain.families.inputs import of_values
-from ckpt.ext.explain.families.measures import of_best
+from ckpt.ext.explain.questions.inputs import of_values
+from ckpt.ext.explain.questions.measures import of_best
 from ckpt.model.nodes import Node
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, show
