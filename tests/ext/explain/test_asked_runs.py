@@ -571,6 +571,17 @@ def test_nan_of_a_file_is_named_for_any_words_of_it(text: str, tmp_path: Path) -
     assert "1 element is NaN in bn.running_var" in answer.said
 
 
+def test_a_model_that_no_name_has_is_said_to_be_absent(tmp_path: Path) -> None:
+    path = saved({"model": MODEL, "netD": {"w": torch.ones(2, 2)}}, tmp_path)
+
+    absent = Answered("does this checkpoint include the decoder weights?", path)
+    short = Answered("is there a discriminator in it", path)
+
+    assert absent.code == 0
+    assert "No key and no name of this file has the word decoder" in absent.said
+    assert "no name of this file" not in short.said
+
+
 def test_a_question_about_two_parts_asks_for_their_difference(tmp_path: Path) -> None:
     ema = {name: tensor + 1 for name, tensor in MODEL.items()}
     path = saved({"model": MODEL, "ema": ema, "G": {"w": torch.ones(2, 2)}}, tmp_path)

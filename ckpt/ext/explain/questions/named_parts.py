@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt.evidence.matching import by_order
 from ckpt.evidence.sections import Section
-from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.case import Case, Statement, root_keys
 from ckpt.ext.explain.families.renaming import SAFE_NAME, give_names, rename_line
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
@@ -397,6 +397,44 @@ def of_presence(text: str, case: Case) -> Iterator[Statement]:
             for section in case.survey.candidates[:_MOST_PLACES]:
                 yield _presence_statement(parts, what, section)
             return
+    yield from _absent_models(text, case)
+
+
+_MODELS = (
+    "discriminator",
+    "generator",
+    "critic",
+    "actor",
+    "encoder",
+    "decoder",
+    "teacher",
+    "student",
+    "projector",
+    "vocoder",
+)
+"""Words for models, or for large parts of one, that programs write into names."""
+
+
+def _absent_models(text: str, case: Case) -> Iterator[Statement]:
+    """Say that no name of a file has the word of a model that a question asks for, nor
+    a short form of it.
+    """
+    asked = {word.casefold() for word in _WORD.findall(text)}
+    held = {str(key).casefold() for key in root_keys(case)}
+    for section in case.survey.candidates:
+        for name in section.names():
+            held.update(name.casefold().split("."))
+    for word in _MODELS:
+        if word not in asked and f"{word}s" not in asked:
+            continue
+        short = _SHORT_NAMES.get(word, ())
+        # Three letters are a short form too: `enc`, `dis_A`.
+        if not any(word[:3] in part or part in short for part in held):
+            yield Statement(
+                f"No key and no name of this file has the word {word}, or a short form "
+                "of it. So it is not in this file, or by a name that says nothing of "
+                "it: programs often save it in a file of its own beside this one."
+            )
 
 
 def _presence_statement(parts: Sequence[str], what: str, section: Section) -> Statement:

@@ -137,6 +137,8 @@ def _one_file(case: Case) -> Iterator[Statement]:
             continue
         has_more = any(section.kind != "model" for section in case.survey.sections)
         verb = "slim" if has_more and ending == ".safetensors" else "convert"
-        yield from command_statements(
-            f"As one file, {ending}:", case.written((verb,), "", ending)
-        )
+        way = case.written((verb,), "", ending)
+        # Blocks of GGUF need the type that they become.
+        if way.command is None:
+            way = case.written(("convert", "--dtype", "bfloat16"), "", ending)
+        yield from command_statements(f"As one file, {ending}:", way)
