@@ -385,7 +385,7 @@ def test_a_folder_sorts_its_files(tmp_path: Path) -> None:
     (path / "tokenizer.json").write_text("{}")
     again = Answered("does it have a tokenizer?", path)
 
-    assert "For the model: config.json, model.safetensors." in answer.said
+    assert "For the model, or about it: config.json, model.safetensors." in answer.said
     assert "No tokenizer and no processor is in this folder" in answer.said
     assert "Only a run that goes on needs scheduler.pt, trainer_state.json." in (
         answer.said
@@ -485,6 +485,14 @@ def test_a_plain_file_is_whole_for_any_number_of_ranks(tmp_path: Path) -> None:
 
     assert "All 4 names begin with module." in answer.said
     assert "It is whole: no rank has a part of it alone." in answer.said
+
+
+@pytest.mark.parametrize("name", ["mp_rank_00.pt", "model-00001-of-00002.pt"])
+def test_a_part_is_not_called_whole(name: str, tmp_path: Path) -> None:
+    answer = Answered("can I load it on one GPU?", saved(MODEL, tmp_path, name))
+
+    assert "By its name it is one part of several" in answer.said
+    assert "It is whole" not in answer.said
 
 
 def test_a_format_that_sorts_names_says_nothing_of_a_first_layer(

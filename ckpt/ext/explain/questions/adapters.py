@@ -89,9 +89,9 @@ def of_learnt_adapter(text: str, case: Case) -> Iterator[Statement]:
         )
         return
     yield Statement(
-        f"B of none of its {whole} {why} is zeros, as it is before training: each of "
-        "them was trained, and adds something. Its size says nothing about how good "
-        "the result is."
+        f"B of none of its {whole} {why} is zeros. It begins as zeros, but where a "
+        "training starts from parts of the base model (PiSSA, OLoRA, LoftQ), so each "
+        "of them was trained. How good the result is, no size says."
     )
 
 

@@ -58,7 +58,7 @@ def of_files(text: str, case: Case) -> Iterator[Statement]:
     of_inputs = [name for name in names if _TOKENIZER.search(name)]
     others = [name for name in names if name not in {*of_run, *of_inputs}]
     if others:
-        yield Statement(f"For the model: {_list_text(others)}.")
+        yield Statement(f"For the model, or about it: {_list_text(others)}.")
     if of_inputs:
         yield Statement(
             f"For its inputs (a tokenizer, a processor): {_list_text(of_inputs)}."

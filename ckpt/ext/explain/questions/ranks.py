@@ -37,6 +37,8 @@ _RANK = re.compile(
     r"|_rank_(\d{1,6})\.pt$|^rng_state_(\d{1,6})\.pth$|^consolidated\.(\d{1,3})\.pth$"
 )
 """The number of a rank in the name of a file."""
+_OF_A_PART = re.compile(r"(?i)rank|shard|\d-of-\d|^consolidated\.\d|\.distcp$")
+"""Words in the name of a file that is a part of a checkpoint."""
 _SIZES = (
     "dp_world_size",
     "mp_world_size",
@@ -94,6 +96,11 @@ def of_ranks(text: str, case: Case) -> Iterator[Statement]:
             "as many; with others it takes the weights alone "
             "(load_optimizer_states=False), or a universal checkpoint, which "
             "ds_to_universal.py of DeepSpeed makes. No file of a rank can be left out."
+        )
+    elif _OF_A_PART.search(os.path.basename(path.rstrip("/"))):
+        yield Statement(
+            "By its name it is one part of several, as one rank or one shard writes "
+            "it: what the others hold is not in it. Give the folder that has them all."
         )
     elif not ranks:
         # A prefix or a device stops such a load more often than the ranks do.
