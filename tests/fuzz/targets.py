@@ -810,7 +810,10 @@ LANGUAGES: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "--to": (_to, ("cpu", "cuda", "cuda:0", "meta", "mps:0", "")),
     "--shard-size": (_shard_size, ("5GB", "1", "0", "2MiB", "KB", "9" * 30)),
     "--format": (_format, ("torch-zip", "safetensors", "x", "")),
-    "--table": (inputs.check_table, ("github", "plain", "", "x")),
+    "--table": (
+        lambda text: inputs.check_table(text, tsv=False, header=True),
+        ("github", "plain", "", "x"),
+    ),
     "settings": (_settings, (_TOML, "[tool]\nckpt = 1\n", 'tool.ckpt.lint.select = "x"', "[tool.ckpt.lint]\nx = 1\n", "a = [", "a.b.c = 1\n[a.b]\n", "x = 0x" + "f" * 99)),
     "card": (_card, ((
         "---\nlicense: mit\ntags: [a, 'b']\n"
