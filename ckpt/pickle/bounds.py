@@ -57,6 +57,9 @@ def _odd_coordinates(
 ) -> str | None:
     if indices.dtype.name != "int64" or len(indices.shape) != 2:
         return "its indices are no matrix of int64"
+    # The check of bounds reads the stored numbers, and torch their negatives.
+    if indices.neg:
+        return "its indices are stored as their negatives"
     sparse, count = indices.shape
     if values.shape[:1] != (count,):
         return "it has not one value for each index"
@@ -80,6 +83,8 @@ def _odd_compressed(
     is_index = compressed.dtype.name in ("int32", "int64")
     if not is_index or compressed.dtype != plain.dtype:
         return "its indices are not of int32 or int64, or not of one type"
+    if compressed.neg or plain.neg:
+        return "its indices are stored as their negatives"
     batch = len(compressed.shape) - 1
     inner = 2 if layout in _BLOCKED else 0
     if batch < 0 or len(plain.shape) != batch + 1:

@@ -509,3 +509,26 @@ def test_rows_without_numbers_are_not_walked(tmp_path: Path) -> None:
     torch.save({"x": tensor}, tmp_path / "x.pth")
     with open(str(tmp_path / "x.pth")) as checkpoint:
         assert not checkpoint.account.has_noticed("out-of-bounds")
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_indices_that_are_stored_as_their_negatives_are_refused(
+    layout: torch.layout, tmp_path: Path
+) -> None:
+    """The stored numbers lie within the size, and those that torch reads do not."""
+    values = torch.ones(1)
+    if layout is torch.sparse_coo:
+        good = sparse(layout, longs([[3]]), values, (5,), True)
+        odd = sparse(layout, torch._neg_view(longs([[3]])), values, (5,), True)
+    else:
+        rows = longs([0, 1])
+        good = sparse(layout, rows, longs([3]), values, (1, 5))
+        odd = sparse(layout, rows, torch._neg_view(longs([3])), values, (1, 5))
+    torch.save({"x": good}, tmp_path / "good.pth")
+    torch.save({"x": odd}, tmp_path / "odd.pth")
+
+    assert inside("inspect", "good.pth", cwd=tmp_path).code == 0
+    done = inside("inspect", "odd.pth", cwd=tmp_path)
+
+    assert done.code == 2
+    assert b"its indices are stored as their negatives" in done.err
