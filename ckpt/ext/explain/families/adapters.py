@@ -18,6 +18,7 @@ from ckpt.ext.explain.case import (
     load_statements,
 )
 from ckpt.ext.explain.families.architectures import TEXT_WIDTHS
+from ckpt.ext.explain.families.loras import ranks_and_widths
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import MOST_NAMES, Message
 from ckpt.ext.explain.origins import name_origin, origin_opening
@@ -306,20 +307,11 @@ def _of_another_base(
         )
 
 
-_TAKES_TEXT = re.compile(
-    r"attn2[._]to_[kv]\.(?:lora_down|lora_A)(?:\.\w{1,40})?\.weight$"
-)
-
-
 def _text_width(case: Case) -> str:
     """The sentence on the model that takes text of the width that an adapter has at its
     cross-attention, or an empty text.
     """
-    widths = {
-        entry.tensor.shape[1]
-        for entry in case.survey.tensors
-        if _TAKES_TEXT.search(entry.name) and len(entry.tensor.shape) == 2
-    }
+    _, widths = ranks_and_widths(case)
     if len(widths) != 1:
         return ""
     (width,) = widths

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.families.architectures import TEXT_WIDTHS
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.ext.explain.origins import name_origin, origin_opening
@@ -17,13 +18,11 @@ _DOWN = re.compile(r"\.(?:lora_down|lora_A)(?:\.\w{1,100})?\.weight$")
 """The matrix of a layer of LoRA whose rows are the rank."""
 _OF_TEXT = re.compile(r"attn2[._]to_[kv]\.lora")
 """The layers of a diffusion model that take the text."""
-_BASES = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "SDXL"}
-"""The width of the text -> the models of Stability."""
 # hada is a LoHa of LyCORIS, lokr a LoKr, and oft a rotation.
 _LORA = re.compile(r"[._]lora[._]|^lora_|\.(?:hada_w|lokr_w|oft_|boft_)")
 
 
-def _ranks_and_widths(case: Case) -> tuple[list[int], list[int]]:
+def ranks_and_widths(case: Case) -> tuple[list[int], list[int]]:
     """The ranks of an adapter, and the widths of text that its layers take."""
     ranks: set[int] = set()
     widths: set[int] = set()
@@ -44,7 +43,7 @@ def _answer_merge(message: Message, case: Case) -> Iterator[Statement]:
     differ.
     """
     del message
-    ranks, widths = _ranks_and_widths(case)
+    ranks, widths = ranks_and_widths(case)
     if not ranks:
         origin = name_origin(case.survey)
         said = "" if origin is None else f" {origin_opening(origin)} {origin}."
@@ -55,7 +54,9 @@ def _answer_merge(message: Message, case: Case) -> Iterator[Statement]:
         return
     shown = and_more([f"{rank:,}" for rank in ranks], 4)
     text = f"This adapter has rank {shown} (the rows of its lora_down or lora_A)"
-    bases = [f"{width:,} ({_BASES[width]})" for width in widths if width in _BASES]
+    bases = [
+        f"{width:,} ({TEXT_WIDTHS[width]})" for width in widths if width in TEXT_WIDTHS
+    ]
     if bases:
         text += f", and its cross-attention takes text of width {and_more(bases, 2)}"
     yield Statement(
