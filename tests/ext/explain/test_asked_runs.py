@@ -158,6 +158,13 @@ def test_the_last_word_of_a_name_says_which_numbers_are_better(
     assert said in answer.said
 
 
+def test_a_history_behind_many_tensors_is_found(tmp_path: Path) -> None:
+    many = {f"w{number}": torch.zeros(1) for number in range(25_000)}
+    path = saved({"model": many, "history": {"loss": [3.0, 2.0, 1.0]}}, tmp_path)
+
+    assert "history.loss has 3 numbers" in Answered("did it converge?", path).said
+
+
 def test_the_best_value_of_a_callback_is_told(tmp_path: Path) -> None:
     callback = {
         "monitor": "val_loss",
@@ -261,6 +268,19 @@ def test_the_groups_of_an_optimizer_say_what_decays(tmp_path: Path) -> None:
     ) in answer.said
     assert "Group 1 has lr 0.5, weight_decay 0, for " in answer.said
     assert "weight_decay 0, for 2 biases, 2 vectors." in answer.said
+
+
+def test_groups_that_are_not_listed_are_counted(tmp_path: Path) -> None:
+    net = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(9)))
+    optimizer = torch.optim.AdamW([{"params": [row]} for row in net.parameters()])
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    state = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+
+    answer = Answered("which param groups are there?", saved(state, tmp_path))
+
+    assert "optimizer has 9 groups of parameters." in answer.said
+    assert "1 further group is not listed here." in answer.said
 
 
 def test_a_scaler_shows_mixed_precision(tmp_path: Path) -> None:

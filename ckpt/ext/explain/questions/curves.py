@@ -19,7 +19,6 @@ from ckpt.tree.view import View, look
 _LEAST = 3
 """Numbers that make a course: two of them may be a range, or betas."""
 _MOST_NUMBERS = 1_000_000
-_MOST_VISITS = 20_000
 _DEEPEST = 6
 _SHOWN = 5
 _FALLS = re.compile(
@@ -98,16 +97,18 @@ def find_curves(case: Case) -> list[Curve]:
     """Find the lists of numbers of a file, of which some are the course of its run."""
     found: list[Curve] = []
     todo: list[tuple[str, Node, int]] = [("", case.survey.checkpoint.root, 0)]
-    visits = 0
+    # A part that stands at several places is read once, as a pickle writes it once.
+    seen: set[int] = set()
     while todo:
         name, node, depth = todo.pop()
-        visits += 1
-        if visits > _MOST_VISITS or depth > _DEEPEST:
+        if depth > _DEEPEST or id(node) in seen:
             continue
         view = look(node)
-        if view.kind == "sequence" and name:
-            found += _curves_of(name, view)
-        if view.kind != "mapping":
+        if view.kind not in ("sequence", "mapping"):
+            continue
+        seen.add(id(node))
+        if view.kind == "sequence":
+            found += _curves_of(name, view) if name else ()
             continue
         for key, child in reversed(children_of(node)):
             if not isinstance(key, str) or _OTHER_PARTS.search(key):

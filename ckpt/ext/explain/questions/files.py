@@ -34,7 +34,6 @@ _TOKENIZER = re.compile(
     r"|chat_template|preprocessor_config|processor_config)|\.(?:model|spm|tiktoken)$"
 )
 """Names of files that turn texts or pictures into what a model takes."""
-_MOST_FILES = 10_000
 _SHOWN = 8
 
 
@@ -53,7 +52,7 @@ def of_files(text: str, case: Case) -> Iterator[Statement]:
             "lies where its author keeps it."
         )
         return
-    names = sorted(os.listdir(path)[:_MOST_FILES])
+    names = sorted(os.listdir(path))
     of_run = [name for name in names if _OF_RUN.search(name)]
     of_inputs = [name for name in names if _TOKENIZER.search(name)]
     others = [name for name in names if name not in {*of_run, *of_inputs}]

@@ -11,7 +11,7 @@ from ckpt.evidence.matching import Match, groups_of
 from ckpt.evidence.optimizers import parts_of
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.model.nodes import Node
-from ckpt.model.text import and_more, counted_noun, show
+from ckpt.model.text import and_more, be_verb, counted_noun, show
 from ckpt.tree.find import children_of
 from ckpt.tree.view import look
 
@@ -72,6 +72,9 @@ def _groups_statements(match: Match, case: Case) -> Iterator[Statement]:
         which = f"Group {number}" if len(groups) > 1 else "It"
         said = and_more(settings, 4) or "no rate and no decay"
         yield Statement(f"{which} has {said}, for {held}.")
+    if len(counts) > _SHOWN:
+        rest = counted_noun(len(counts) - _SHOWN, "further group")
+        yield Statement(f"{rest} {be_verb(len(counts) - _SHOWN)} not listed here.")
 
 
 def _scalar_text(node: Node) -> str | None:

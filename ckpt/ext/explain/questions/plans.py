@@ -30,7 +30,6 @@ _IN_ALL = re.compile(r"^(?:max|total|num|n|train|training)_?|^(?:epochs|steps|it
 """The beginning of a key for the whole length of a run."""
 _OTHER = re.compile(r"warm|save|log|eval|accum|val|decay|interval|freq|every|start|cur")
 """Words of keys that count something else in steps or epochs."""
-_SHOWN = 4
 
 
 def of_remaining(text: str, case: Case) -> Iterator[Statement]:
@@ -89,7 +88,7 @@ def _planned_lengths(case: Case) -> list[tuple[str, int]]:
         is_length = _STEPS.search(key) or _EPOCHS.search(key)
         if is_length and _IN_ALL.search(key) and not _OTHER.search(key):
             found.append((value.name, value.node))
-    return found[:_SHOWN]
+    return found
 
 
 def _has_last(name: str, kind: re.Pattern[str]) -> bool:

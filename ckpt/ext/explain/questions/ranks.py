@@ -49,21 +49,16 @@ _SIZES = (
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
 )
-_MOST_FILES = 10_000
 
 
 def _ranks_of_folder(path: str) -> list[int]:
     """The numbers of the ranks in the names of the files of a folder."""
     found: set[int] = set()
-    seen = 0
     for _, _, files in os.walk(path):
         for name in files:
-            seen += 1
             match = _RANK.search(name)
             if match is not None:
                 found.add(int(next(row for row in match.groups() if row is not None)))
-        if seen > _MOST_FILES:
-            break
     return sorted(found)
 
 
