@@ -285,7 +285,7 @@ def _plan_with_advice(
                 hints = [f"--exclude {word}" for word in words if word is not None]
                 error.hint = " ".join(hints)
                 break
-        # Who calls from Python meets the class that docs/python.md names.
+        # A caller in Python meets the class that docs/python.md names.
         raise UsageError(error.problem, path=error.path, hint=error.hint) from None
 
 

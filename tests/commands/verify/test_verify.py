@@ -101,7 +101,7 @@ def test_the_words_of_each_verdict() -> None:
 
 
 def test_stored_sums_check_the_values_that_have_no_checksum(tmp_path: Path) -> None:
-    """What the sums compared is not called unchecked, and the rest still is."""
+    """Call unchecked what the sums did not compare, and nothing else."""
     weights = {"a.weight": torch.ones(4, 2), "a.bias": torch.ones(4)}
     state = {0: {"momentum_buffer": torch.ones(4, 2)}}
     whole = {"model": weights, "optimizer": {"state": state, "param_groups": []}}

@@ -1002,7 +1002,7 @@ def test_a_folder_is_not_written_as_a_file_without_an_ending(tmp_path: Path) -> 
 def test_long_names_that_are_listed_are_folded_before_they_are_cut(
     tmp_path: Path,
 ) -> None:
-    """What differs in the middle of long names would else be many equal siblings."""
+    """Names that differ in their middle would else be many equal siblings."""
     begin = "student_network." + "a_really_long_name_" * 5 + "blocks"
     layers = range(6)
     mine = {f"{begin}.{i}.norm.weight": torch.ones(2) for i in layers}

@@ -1239,7 +1239,7 @@ class KeyLists:
             and not self.message.mismatched
             and not self.forms
             and not self.is_other_size
-            # What the message leaves out may have no place either.
+            # The names that the message leaves out may have no place either.
             and not self.message.is_cut
         ):
             apart = of_speakers(self.absent, self.shapes, self.case) or apart_statement(
