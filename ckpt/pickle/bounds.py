@@ -60,6 +60,8 @@ def _odd_coordinates(
     # The check of bounds reads the stored numbers, and torch their negatives.
     if indices.neg:
         return "its indices are stored as their negatives"
+    if values.neg:
+        return "its values are stored as their negatives"
     sparse, count = indices.shape
     if values.shape[:1] != (count,):
         return "it has not one value for each index"
@@ -85,6 +87,8 @@ def _odd_compressed(
         return "its indices are not of int32 or int64, or not of one type"
     if compressed.neg or plain.neg:
         return "its indices are stored as their negatives"
+    if values.neg:
+        return "its values are stored as their negatives"
     batch = len(compressed.shape) - 1
     inner = 2 if layout in _BLOCKED else 0
     if batch < 0 or len(plain.shape) != batch + 1:
@@ -209,6 +213,8 @@ def odd_scheme(
     for label, node in zip(("scales", "zero_points"), scheme[1:3], strict=True):
         if _shape_of_numbers(node, parts.get(label)) != (shape[axis],):
             return "it has not one scale and zero point for each channel"
+    if any(parts[label].neg for label in ("scales", "zero_points") if label in parts):
+        return "its scales or zero points are stored as their negatives"
     zeros = parts.get("zero_points")
     has_float_zeros = zeros is not None and zeros.dtype.kind == "float"
     is_float = name.name.endswith("float_qparams") or has_float_zeros

@@ -504,6 +504,10 @@ class Rebuilder:
         data = tensor_of(args[0])
         if isinstance(data, TensorRef):
             _refuse_expanded(data, dtype)  # torch makes all elements of a view
+            # Where nothing changes it is no copy, and its flag is set on the data.
+            is_there = (device or "").startswith("cpu") or data.device != "cpu"
+            if is_there and dtype == data.dtype and call.class_name.endswith(_FROM_CPU):
+                raise BadCallError("its data has its device and its dtype already")
             return Composite(
                 "strided", dtype, data.shape, (("data", data),), device, requires_grad
             )
@@ -716,6 +720,7 @@ _DICTS = (
     "collections.defaultdict",
 )
 _OF_ITEMS = (".list", ".tuple", ".deque")
+_OF_KEYS = (*_OF_ITEMS, ".set", ".frozenset")
 _REPLACED = (
     *(
         f"{module}.{name}"
@@ -766,7 +771,7 @@ def refuse_odd_containers(pickle: Pickle) -> None:
         name, problem = func.qualified, None
         if is_new and name.endswith(_FILLED_BY_INIT):
             problem = "it is made without the call that fills it"
-        elif name.endswith(_OF_ITEMS) and (
+        elif name.endswith(_OF_KEYS) and (
             type(args[0]) is Dict
             or (type(args[0]) is Opaque and args[0].class_name in _DICTS)
         ):
@@ -802,6 +807,9 @@ def _is_set_of_some(node: Node) -> bool:
     return (
         not (type(given) is list or is_tuple(given)) or len(given) + len(node.items) > 1
     )
+
+
+_FROM_CPU = "._rebuild_device_tensor_from_cpu_tensor"
 
 
 class BadCallError(Exception):

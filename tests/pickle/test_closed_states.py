@@ -132,6 +132,18 @@ CALLED: dict[str, bytes] = {
     "what the text of a Namespace calls": NAMED,
     "endless maps": CHAIN,
     "a count that stands still": COUNT,
+    "a dict that is filled behind its back": call(
+        glob("copyreg", "_reconstructor"),
+        glob("collections", "OrderedDict"),
+        glob("builtins", "dict"),
+        {"a": 1},
+    ),
+    "a list of the keys of a dict": call(
+        glob("copyreg", "_reconstructor"),
+        glob("easydict", "List"),
+        glob("builtins", "list"),
+        {"a": 1},
+    ),
     # --- torch.distributed ---
     "a module as the mesh of a DTensor": spec(mesh=MODULE),
     "a module as a placement": spec(placements=(MODULE,)),
@@ -188,6 +200,30 @@ CALLED: dict[str, bytes] = {
     "a bias that is asked": lstm(bias=MODULE),
     "a size of projections that is compared": lstm(proj_size=1.5),
     "names of weights that are not there": lstm(_all_weights=...),
+    "rows in the place of weights": lstm(_flat_weights=op.tensor((10**7,), (0,))),
+    "a weight by the name of an attribute": lstm(
+        _flat_weights_names=["proj_size"], _flat_weights=[op.tensor()]
+    ),
+    "a name of weights that is set": lstm(_all_weights=[["_all_weights"]]),
+    "weights in a dict": lstm(_flat_weights={0: op.tensor()}),
+    "a weight that becomes None": layer(
+        _parameters={"_is_full_backward_hook": op.tensor()}
+    ),
+    "a layer that becomes None": layer(_modules={"_is_full_backward_hook": MODULE}),
+    "a function behind state_dict": layer(
+        _state_dict_hooks={
+            0: call(
+                glob("builtins", "getattr"),
+                glob("torch.nn.modules.module", "Module"),
+                "load_state_dict",
+            )
+        }
+    ),
+    "data behind state_dict": layer(_state_dict_pre_hooks={0: 1}),
+    "a layer behind state_dict": layer(_state_dict_hooks={0: MODULE}),
+    "a function of torch behind state_dict": layer(
+        _state_dict_hooks={0: glob("torch.nn.functional", "relu")}
+    ),
     "a hook that is asked for its module": made(
         "torch.nn.modules.module",
         "_WrappedHook",

@@ -70,6 +70,7 @@ from ckpt.model.text import (
     show_names,
     size_text,
 )
+from ckpt.pickle.judge.imports import SHARED_CHANGE
 from ckpt.pickle.judge.names import is_own, passes_module
 from ckpt.surface.reports import reduce_report
 from ckpt.tree.view import RECONSTRUCT, SOURCE, persistent_parts
@@ -764,6 +765,11 @@ def _call_text(row: Import) -> str:
     more = ""
     if row.times > 1:
         more = f" and makes {counted_noun(row.times - 1, 'more such call')}"
+    if row.attributes == (SHARED_CHANGE,):
+        return (
+            f"DANGER: loading {_file_text(row.file)} makes {row.module}.{row.name}"
+            f"{where}, which changes a value that another place holds{more}."
+        )
     if row.attributes:
         names = and_more([show(name, 60) for name in row.attributes], 3)
         return (

@@ -14,6 +14,7 @@ from ckpt.pickle.judge.grammar import (
     is_no_odd_optimizer,
     made_by,
 )
+from ckpt.pickle.judge.imports import SHARED_CHANGE
 from ckpt.pickle.judge.names import METHODS, is_known, is_own, makes_plain_objects
 from ckpt.pickle.keys import objects_in
 from ckpt.pickle.machine import Fillings
@@ -38,6 +39,8 @@ class Uses:
 def blame_calls(
     names: Collection[Global],
     calls: Sequence[Opaque],
+    unusual: Sequence[Opaque],
+    roots: Sequence[Node],
     late: Sequence[Opaque],
     hashed: Sequence[Node],
     fillings: Fillings | None,
@@ -45,13 +48,14 @@ def blame_calls(
     """Return the names that the calls run. The second dict has the attributes that a
     class does not write.
 
-    All arguments mean the same in `judge_imports`.
+    `unusual` are the calls that are judged here. All other arguments mean the same in
+    `judge_imports`.
     """
     grammar = grammar_of(fillings)
     called: dict[Global, Uses] = {}
     odd: dict[Global, dict[str, None]] = {}
     unguarded = {name for name in names if name.name in _UNGUARDED}
-    for call in calls:
+    for call in unusual:
         is_allowed = grammar.allows(call)
         if not is_allowed:
             _blame_names(called, _find_culprits(grammar, call), call, grammar.called)
@@ -63,6 +67,8 @@ def blame_calls(
             _blame_names(called, _method_items(call), call)
         if call.func in unguarded and not grammar.may_be_freed(call):
             _blame_names(called, (call.func,), call)
+    for call in grammar.shared_changes(calls, roots):
+        _blame_names(called, (_class_behind(call),), call, (SHARED_CHANGE,))
     for call in late:
         _blame_names(called, (call.func,), call)
     for call in objects_in(hashed):

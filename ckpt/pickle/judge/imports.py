@@ -35,6 +35,9 @@ from ckpt.pickle.machine import Fillings
 if TYPE_CHECKING:
     from ckpt.pickle.judge.culprits import Uses
 
+SHARED_CHANGE = "(a value that another place of the file holds)"
+"""Stands among attributes for a value of the file that loading an object changes."""
+
 Group = Literal["known", "odd", "unknown", "called"]
 
 
@@ -112,7 +115,7 @@ def judge_imports(
     if unusual or late or hashed:
         from ckpt.pickle.judge.culprits import blame_calls
 
-        called, odd = blame_calls(names, unusual, late, hashed, fillings)
+        called, odd = blame_calls(names, calls, unusual, roots, late, hashed, fillings)
     careful = {
         name for name in names if python3_name(name.module, name.name) in _CAREFUL
     }

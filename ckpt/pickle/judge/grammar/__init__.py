@@ -50,6 +50,8 @@ from ckpt.pickle.judge.grammar.torch_rules import (
     RECURRENT_LAYERS,
     TABLES,
     TORCH,
+    changed_by_layer,
+    changed_by_optimizer,
 )
 from ckpt.pickle.judge.known import CLASSES, ENUMS, MODULES, OPTIMIZERS
 from ckpt.pickle.machine import Fillings
@@ -83,18 +85,31 @@ def _steps_of_optimizer(grammar: Grammar, call: Opaque) -> int:
 
 
 def _steps_of_layers(grammar: Grammar, call: Opaque) -> int:
-    """`__setstate__` of a recurrent layer makes names for each of its layers, and looks
-    each up.
+    """`__setstate__` of a recurrent layer makes names for each of its layers, looks
+    each up, searches its names for each attribute that it sets, and refers to each of
+    its weights.
     """
-    return sum(
-        _LAYER * value
-        for state in call.states
-        if type(state) is Dict
-        for key, value in zip(state.keys, state.values, strict=True)
-        if key == "num_layers" and type(value) is int
-    )
+    work = 0
+    for state in call.states:
+        pairs = (
+            zip(state.keys, state.values, strict=True) if type(state) is Dict else ()
+        )
+        for key, value in pairs:
+            if key == "num_layers" and type(value) is int:
+                work += _LAYER * value
+            # The bytes of a list pay for the first layer that has it.
+            elif type(value) is list and key in _LISTS_OF_WEIGHTS:
+                work += _SEARCHES * len(value) if grammar.is_again(value) else 0
+    return work
 
 
+_LISTS_OF_WEIGHTS = (
+    "all_weights",
+    "_all_weights",
+    "_flat_weights_names",
+    "_flat_weights",
+)
+_SEARCHES = 10
 # torch makes up to ten names for a layer: five weights in each direction.
 _LAYER = 100
 _OPTIMIZER_RULE = Rule(
@@ -102,6 +117,7 @@ _OPTIMIZER_RULE = Rule(
     "instance",
     State(GROUPS, stands_closed),
     work=_steps_of_optimizer,
+    changes=changed_by_optimizer,
 )
 
 
@@ -316,7 +332,10 @@ def _module_rule(name: str) -> Rule:
             work=_steps_of_layers,
         )
     return Rule(
-        is_made_without_call, "instance", State({**listed, **TABLES}, stands_decorated)
+        is_made_without_call,
+        "instance",
+        State({**listed, **TABLES}, stands_decorated),
+        changes=changed_by_layer(name),
     )
 
 

@@ -8,7 +8,7 @@ asked for it once (`Grammar.once`), however many calls share the node.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from ckpt.model.dtypes import BY_NAME
@@ -251,6 +251,8 @@ class Grammar:
         ] = {}
         self._plain = _Search(self._is_plain, _HEAVY, cycles=True)
         self._numbers = _Search(_is_numbers, _HEAVY, cycles=False, scalars=_NUMBERS)
+        self._changed: dict[int, tuple[Node, Opaque]] = {}
+        """Nodes that loading changes, and the first call that does."""
         self._types = _Search(self._is_type, 1_000, cycles=False)
         self._held = _Search(self._is_held, 10_000, cycles=False)
         self._handed = _Search(self._is_handed, _HEAVY, cycles=True)
@@ -282,9 +284,42 @@ class Grammar:
             return False
         if call.keys and rule.keys is not None and not rule.keys(self, call):
             return False
-        return not (call.items and not rule.has_items) and not (
-            call.keys and not rule.has_keys
-        )
+        if (call.items and not rule.has_items) or (call.keys and not rule.has_keys):
+            return False
+        if rule.changes is not None:
+            for node in rule.changes(self, call):
+                self._changed.setdefault(id(node), (node, call))
+        return True
+
+    def shared_changes(
+        self, calls: Sequence[Opaque], roots: Sequence[Node]
+    ) -> Iterator[Opaque]:
+        """Yield the allowed calls that change a node of the file when they are loaded,
+        where another place of the file holds it too: that place shows what it was.
+
+        `calls` are all calls of the pickle, `roots` its values outside of calls.
+        """
+        if not self._changed:
+            return
+        holders = dict.fromkeys(self._changed, 0)
+        seen: set[int] = set()
+        todo: list[Iterable[Node]] = [roots]
+        for call in calls:
+            named = () if call.kwargs is None else (call.kwargs,)
+            todo.append((call.func, *call.args, *named, *call.states, *call.items))
+            todo += [call.keys, call.values]
+        while todo:
+            for node in todo.pop():
+                if id(node) in holders:
+                    holders[id(node)] += 1
+                # Objects are not followed, for all calls are here.
+                is_inner = type(node) in (list, tuple, Dict, Set)
+                if is_inner and id(node) not in seen:
+                    seen.add(id(node))
+                    todo.append(_node_parts(node))
+        for key, (_, call) in self._changed.items():
+            if holders[key] > 1:
+                yield call
 
     def rule(self, name: Global) -> Rule | None:
         """Return the rule of a function or class, or None when it is not listed."""
@@ -460,16 +495,7 @@ class Grammar:
         copy a million.
         """
         for node in args:
-            # A copy takes the direct items only: what they hold is shared.
-            if type(node) is list or is_tuple(node):
-                size = len(node)
-            elif type(node) is Dict:
-                size = len(node.keys)
-            elif type(node) is Set:
-                size = len(node.items)
-            else:
-                length = _length_of_text(node)
-                size = length if length >= _LONG_TEXT else 0
+            size = _count_copied(node)
             if size >= _LARGE and self.is_again(node):
                 self._work += size
         return self._work <= _WORK
@@ -666,6 +692,37 @@ def _length_of_text(node: Node) -> int:
             else 0
         )
     return len(node) if type(node) in (str, bytes, bytearray, ByteStr) else 0  # type: ignore[arg-type]
+
+
+def _count_copied(node: Node) -> int:
+    """The items of a container, or the characters of a long text, that a copy takes:
+    the direct ones only, for what they hold is shared.
+    """
+    made = 0
+    # An OrderedDict or a torch.Size has the items that its call is given, and those
+    # that are set later.
+    for _ in range(_MADE):
+        if type(node) is not Opaque or _makes_text(node):
+            break
+        made += len(node.items) + len(node.keys)
+        made += sum(map(_count_items, node.args))
+        inner = [arg for arg in node.args if type(arg) is Opaque]
+        if len(inner) != 1:
+            return made
+        node = inner[0]
+    else:
+        return _LONG_MADE
+    length = _length_of_text(node)
+    return made + _count_items(node) + (length if length >= _LONG_TEXT else 0)
+
+
+def _count_items(node: Node) -> int:
+    """The direct items of a container of the pickle itself, 0 for any other node."""
+    if type(node) is list or is_tuple(node):
+        return len(node)
+    if type(node) is Dict:
+        return len(node.keys)
+    return len(node.items) if type(node) is Set else 0
 
 
 def _letters_given(call: Opaque) -> int:
@@ -926,7 +983,30 @@ def made_by(call: Opaque) -> tuple[Global, tuple[Node, ...]] | None:
     of = base and python3_name(base.module, base.name)
     if of == "builtins.object" and args[2] is None:
         return cls, ()
-    return (cls, (args[2],)) if of in _BASES and _is_literal(args[2]) else (func, args)
+    is_filled = of in _BASES and _is_content(of, args[2])
+    # It would fill the dict or the list inside of such a class behind its back.
+    if of in _CONTENTS and python3_name(cls.module, cls.name).startswith(_OF_PYTHON):
+        is_filled = False
+    return (cls, (args[2],)) if is_filled else (func, args)
+
+
+_OF_PYTHON = ("builtins.", "collections.")
+_CONTENTS: dict[str | None, type] = {
+    "builtins.list": list,
+    "builtins.tuple": tuple,
+    "builtins.dict": Dict,
+    "builtins.set": Set,
+    "builtins.frozenset": Set,
+}
+"""Bases of Python -> the only node of which they are filled as it shows."""
+
+
+def _is_content(of: str | None, node: Node) -> bool:
+    """Tell whether a base of an object is filled with a node as it stands: a list with
+    a list, and not with the keys of a dict.
+    """
+    kind = _CONTENTS.get(of)
+    return type(node) in _SCALARS if kind is None else type(node) is kind
 
 
 _BASES = frozenset(
@@ -991,6 +1071,10 @@ class Rule(NamedTuple):
     """Judges keys that become attributes, with their values."""
     work: Callable[[Grammar, Opaque], int] | None = None
     """Counts the work that a call and its state do beyond what their bytes pay for."""
+    changes: Callable[[Grammar, Opaque], list[Node]] | None = None
+    """Lists the nodes of the file that loading the call changes, so that another place
+    which holds one of them loads to other values than it shows.
+    """
 
 
 def result_of(*names: str) -> Form:
@@ -1087,10 +1171,6 @@ def is_none(grammar: Grammar, node: Node) -> bool:
 
 def is_tensor(grammar: Grammar, node: Node) -> bool:
     return tensor_of(node) is not None
-
-
-def _is_literal(node: Node) -> bool:
-    return type(node) in (list, tuple, Dict, Set) or type(node) in _SCALARS
 
 
 def is_series(grammar: Grammar, node: Node) -> bool:

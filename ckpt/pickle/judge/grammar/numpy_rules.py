@@ -4,9 +4,10 @@ and generators.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
-from ckpt.model.nodes import Dict, Node, Opaque, is_tuple
+from ckpt.model.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickle.judge.grammar.forms import (
     Grammar,
     Manner,
@@ -344,8 +345,10 @@ def _steps_of_mask(grammar: Grammar, call: Opaque) -> int:
     """
     work = 0
     for state in call.states:
-        size = _size_of(state[2]) if is_tuple(state) and len(state) == 7 else 0
-        work += size * _elements_of(state[6]) if size else 0  # type: ignore[index]
+        if is_tuple(state) and len(state) == 7:
+            count = _elements_of(state[6])
+            # A scalar is no work beyond its call.
+            work += max(_size_of(state[2]), _NUMBER) * count if count > 1 else 0
     # The dtype is an argument, or stands in the state of the array.
     dtypes = [part for state in call.states if is_tuple(state) for part in state]
     for dtype in (*call.args, *dtypes):
@@ -381,7 +384,8 @@ def _elements_of(fill: Node) -> int:
     return count
 
 
-_FIELD = 16
+_FIELD, _NUMBER = 16, 32
+"""The work for a byte of the fields of a mask, and the bytes of the longest number."""
 
 
 def _is_shallow(items: list[Node]) -> bool:
@@ -518,6 +522,74 @@ _BITS_STATE = one_of_forms(
     _is_state_of_bits,
     tuple_of(_is_state_of_bits, one_of_forms(is_none, is_plain, _SEEDS)),
 )
+
+
+def _changed_bits(grammar: Grammar, call: Opaque) -> list[Node]:
+    """The bit generator whose state becomes another one, that of the generator around
+    it.
+    """
+    bits = [arg for arg in call.args if type(arg) is Opaque]
+    return [
+        each
+        for each in bits
+        if not all(_has_state(grammar, each, state) for state in call.states)
+    ]
+
+
+def _has_state(grammar: Grammar, bits: Opaque, state: Node) -> bool:
+    """Tell whether a bit generator has a state already. That of a RandomState has
+    further numbers beside it.
+    """
+    if state is None:
+        return True
+    # Nodes inside each other many times would be compared as often.
+    if grammar.weight(state) > _MOST_NUMBERS:
+        return False
+    given = state[0] if is_tuple(state) else state
+    for own in bits.states:
+        stored = own[0] if is_tuple(own) else own
+        if type(stored) is Dict and type(given) is Dict:
+            if not set(map(str, stored.keys)).issubset(map(str, given.keys)):
+                return False
+            numbers = dict(zip(map(str, given.keys), given.values, strict=True))
+            pairs = zip(stored.keys, stored.values, strict=True)
+            return all(_is_equal(value, numbers[str(key)], 8) for key, value in pairs)
+    return False
+
+
+_MOST_NUMBERS = 10_000
+"""The most entries of a state that are compared: 624 numbers, some as objects."""
+
+
+def _is_equal(one: Node, other: Node, levels: int) -> bool:
+    """Tell whether two nodes are written alike. `levels` are the parts inside of each
+    other that are compared.
+    """
+    if one is other:
+        return True
+    if type(one) is not type(other) or not levels:
+        return False
+    if type(one) is Opaque and type(other) is Opaque:
+        return (
+            type(one.func) is Global
+            and one.func == other.func
+            and _are_equal(one.args, other.args, levels)
+            and _are_equal(one.states, other.states, levels)
+        )
+    if type(one) is Dict and type(other) is Dict:
+        return one.keys == other.keys and _are_equal(one.values, other.values, levels)
+    if is_tuple(one) and is_tuple(other):
+        return _are_equal(one, other, levels)
+    return type(one) in (int, str, bytes, bytearray, bool) and one == other
+
+
+def _are_equal(ones: Sequence[Node], others: Sequence[Node], levels: int) -> bool:
+    return len(ones) == len(others) and all(
+        _is_equal(one, other, levels - 1)
+        for one, other in zip(ones, others, strict=True)
+    )
+
+
 _FROM_BITS = Rule(
     takes(
         one_of_forms(_BITS, result_of(_BIT_GENERATOR)), named(_BIT_GENERATOR), least=0
@@ -525,6 +597,7 @@ _FROM_BITS = Rule(
     "instance",
     _BITS_STATE,
     work=much_work,
+    changes=_changed_bits,
 )
 
 

@@ -4,6 +4,7 @@ of torch.distributed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from ckpt.model.dtypes import BY_STORAGE
@@ -52,6 +53,7 @@ from ckpt.pickle.judge.grammar.forms import (
     stands_decorated,
     takes,
     takes_nothing,
+    text_matching,
     tuple_of,
 )
 from ckpt.pickle.judge.known import MODULES
@@ -194,6 +196,32 @@ _TABLE = one_of_forms(lambda grammar, node: type(node) is Dict, _IS_TABLE)
 """A dict without code of its own, whatever its values are."""
 
 
+_KINDS_OF_HOOKS = (
+    "state_dict",
+    "state_dict_pre",
+    "load_state_dict_pre",
+    "load_state_dict_post",
+    "forward",
+    "forward_pre",
+    "backward",
+    "backward_pre",
+)
+_HOOKS = [f"_{kind}_hooks" for kind in _KINDS_OF_HOOKS]
+_OF_EVERY_LAYER = frozenset(
+    (
+        *_HOOKS,
+        "_is_full_backward_hook",
+        "_non_persistent_buffers_set",
+        *(f"_{kind}_hooks_with_kwargs" for kind in ("forward", "forward_pre")),
+        "_forward_hooks_always_called",
+        *("_all_weights", "_flat_weights", "_flat_weights_names", "_flat_weight_refs"),
+    )
+)
+"""Attributes that `Module.__setstate__`, or that of a recurrent layer, sets where a
+state lacks them. A weight or a layer by such a name would become None.
+"""
+
+
 def _table_of(form: Form) -> Form:
     """A dict of a layer, in which it looks up its attributes: each value has the form,
     and no name is one of Python's.
@@ -203,7 +231,10 @@ def _table_of(form: Form) -> Form:
         pairs = _pairs_of(grammar, node)
         return pairs is not None and all(
             # Module.__getattr__ finds a name such as `__setstate__` in these dicts.
-            holds_text(key) and not str(key).startswith("__") and form(grammar, value)
+            holds_text(key)
+            and not str(key).startswith("__")
+            and str(key) not in _OF_EVERY_LAYER
+            and form(grammar, value)
             for key, value in pairs
         )
 
@@ -246,20 +277,36 @@ def _is_weight(grammar: Grammar, node: Node) -> bool:
     return type(node) is Opaque and (origin is None or grammar.rule(origin[0]) is None)
 
 
-_HOOKS = [
-    f"_{name}_hooks"
-    for name in (
-        "state_dict",
-        "state_dict_pre",
-        "load_state_dict_pre",
-        "load_state_dict_post",
-        "forward",
-        "forward_pre",
-        "backward",
-        "backward_pre",
-    )
-]
 _WEIGHTS = _table_of(_is_weight)
+
+
+_SPECTRAL_NORM = result_of("torch.nn.utils.spectral_norm.SpectralNormStateDictHook")
+
+
+def _is_saving_hook(grammar: Grammar, node: Node) -> bool:
+    """A hook that `state_dict()` calls: the one of spectral norm, a function of
+    torch.distributed, or one that nobody knows here, whose import is told of by itself.
+    """
+    name = class_of(node)
+    if name is not None:
+        return not is_own(name.module) or name.module.startswith("torch.distributed.")
+    if type(node) is not Opaque or tensor_of(node) is not None:
+        return False
+    if _SPECTRAL_NORM(grammar, node):
+        return True
+    origin = made_by(node)
+    return origin is None or grammar.rule(origin[0]) is None
+
+
+def _are_saving_hooks(grammar: Grammar, node: Node) -> bool:
+    pairs = _pairs_of(grammar, node)
+    return pairs is not None and all(
+        _is_saving_hook(grammar, value) for _, value in pairs
+    )
+
+
+def _has_saving_hooks(grammar: Grammar, node: Node) -> bool:
+    return _TABLE(grammar, node) and grammar.once(_are_saving_hooks, node)
 
 
 def _is_empty_dict(grammar: Grammar, node: Node) -> bool:
@@ -271,12 +318,26 @@ TABLES: dict[str, Form] = {
     "_buffers": _WEIGHTS,
     "_modules": _table_of(_is_layer),
     **dict.fromkeys(_HOOKS, _TABLE),
+    **dict.fromkeys(("_state_dict_hooks", "_state_dict_pre_hooks"), _has_saving_hooks),
     # `torch.jit.script` leaves it on the layers that it went through.
     "__overloads__": _is_empty_dict,
 }
-"""The dicts of a layer. Loading looks names up in the first three, and calls no
-hook.
+"""The dicts of a layer. Loading looks names up in the first three, and calls no hook;
+`state_dict()` calls the last two kinds.
 """
+
+
+def _list_of(form: Form) -> Form:
+    def judge(grammar: Grammar, node: Node) -> bool:
+        assert type(node) is list
+        return all(form(grammar, part) for part in node)
+
+    return lambda grammar, node: type(node) is list and grammar.once(judge, node)
+
+
+_WEIGHT_NAME = text_matching(
+    r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l[0-9]{1,5}(_reverse)?"
+)
 RECURRENT_LAYERS = frozenset(
     f"torch.nn.modules.rnn.{name}" for name in ("RNNBase", "RNN", "LSTM", "GRU")
 )
@@ -287,12 +348,16 @@ RECURRENT: dict[str, Form] = {
     "bidirectional": lambda grammar, node: type(node) is bool,
     "bias": lambda grammar, node: type(node) is bool,
     "proj_size": is_count,
+    "_flat_weights": _list_of(_is_weight),
+    "_flat_weights_names": _list_of(_WEIGHT_NAME),
     **dict.fromkeys(
-        ("all_weights", "_all_weights", "_flat_weights_names", "_flat_weights"),
-        is_plain,
+        ("all_weights", "_all_weights"),
+        _list_of(_list_of(one_of_forms(_WEIGHT_NAME, _is_weight))),
     ),
 }
-"""`__setstate__` of RNN, LSTM and GRU makes names for all layers, and looks each up."""
+"""`__setstate__` of RNN, LSTM and GRU makes names for all layers, and looks each up.
+Setting an attribute whose name is in the list of names writes into the list of weights.
+"""
 
 
 def _are_groups(grammar: Grammar, node: Node) -> bool:
@@ -389,6 +454,68 @@ _TURNED = ("step", "eta", "mu", "mu_product")
 """Entries in the state of a parameter that `__setstate__` of one optimizer or another
 makes a tensor of.
 """
+
+
+def changed_by_optimizer(grammar: Grammar, call: Opaque) -> list[Node]:
+    """The dicts into which `__setstate__` of an optimizer writes: its defaults, its
+    groups, and states with numbers that it makes tensors of.
+    """
+    changed: list[Node] = []
+    for state in call.states:
+        pairs = (
+            zip(state.keys, state.values, strict=True) if type(state) is Dict else ()
+        )
+        for key, value in pairs:
+            if key == "defaults":
+                changed.append(value)
+            elif key == "param_groups" and type(value) is list:
+                changed += value
+            elif key == "state":
+                of_each = _pairs_of(grammar, value) or []
+                changed += [each for _, each in of_each if _has_numbers(grammar, each)]
+    return changed
+
+
+def _has_numbers(grammar: Grammar, node: Node) -> bool:
+    """Tell whether a state of a parameter has a number that becomes a tensor."""
+    # Only a dict is asked for its pairs; a state may be a tensor too.
+    if type(node) is not Dict and type(node) is not Opaque:
+        return False
+    return any(
+        value is not None and not is_tensor(grammar, value)
+        for key, value in _pairs_of(grammar, node) or ()
+        if key in _TURNED or type(key) is Opaque
+    )
+
+
+_ADDED = {
+    "torch.nn.modules.activation.MultiheadAttention": "_qkv_same_embed_dim",
+    "torch.nn.modules.transformer.TransformerDecoderLayer": "activation",
+    "torch.nn.modules.upsampling.Upsample": "recompute_scale_factor",
+    "torch.nn.modules.upsampling.UpsamplingBilinear2d": "recompute_scale_factor",
+    "torch.nn.modules.upsampling.UpsamplingNearest2d": "recompute_scale_factor",
+}
+"""Layers whose `__setstate__` writes an attribute into the dict that it is given, where
+that lacks it.
+"""
+
+
+def changed_by_layer(name: str) -> Callable[[Grammar, Opaque], list[Node]] | None:
+    """Return what lists the states that loading a layer changes, or None."""
+    added = _ADDED.get(name)
+    if added is None:
+        return None
+
+    def list_changed(grammar: Grammar, call: Opaque) -> list[Node]:
+        return [
+            state
+            for state in call.states
+            if type(state) is Dict and added not in state.keys
+        ]
+
+    return list_changed
+
+
 GROUPS: dict[str, Form] = {
     "defaults": is_plain,
     "state": _is_state,

@@ -1,0 +1,313 @@
+"""Objects that change a value of the file when they are loaded: another place that
+holds it would show what it was before.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import opcodes as op
+import oracle
+import pytest
+import torch
+from gadgets import made
+from opcodes import build, call, glob, newobj, pickled, torch_zip, value
+
+from ckpt import inspect
+from ckpt.formats import open
+from ckpt.model.errors import CkptError
+
+pytestmark = oracle.QUIET
+
+NUMBER = 9
+TABLES: dict[str, Any] = {"_parameters": {}, "_buffers": {}, "_modules": {}}
+
+
+def kept(node: Any) -> bytes:
+    """A value, and a place in the memo for it."""
+    return value(node) + op.put(NUMBER)
+
+
+SHARED = op.get(NUMBER)
+
+
+def optimizer(cls: str, **state: Any) -> bytes:
+    usual = {"defaults": {}, "state": {}, "param_groups": []}
+    return made(f"torch.optim.{cls.lower()}", cls, {**usual, **state})
+
+
+def state_of_one(entry: Any) -> bytes:
+    return op.empty_dict() + op.tensor() + value(entry) + op.setitem()
+
+
+def layer_of(module: str, name: str, state: Any) -> bytes:
+    return (
+        glob(f"torch.nn.modules.{module}", name)
+        + value(())
+        + newobj()
+        + value(state)
+        + build()
+    )
+
+
+def bits(state: Any = None) -> bytes:
+    made_bits = call(glob("numpy.random._pickle", "__bit_generator_ctor"), "PCG64")
+    return made_bits if state is None else made_bits + value(state) + build()
+
+
+def generator(source: bytes, state: Any) -> bytes:
+    made_by = call(glob("numpy.random._pickle", "__generator_ctor"), source)
+    return made_by + value(state) + build()
+
+
+def pcg(state: int) -> dict[str, Any]:
+    numbers = {"state": state, "inc": 1}
+    return {
+        "bit_generator": "PCG64",
+        "state": numbers,
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+
+
+# The value, and the object that changes it where it is given the value.
+CHANGED: dict[str, tuple[Any, Any]] = {
+    "a number of steps": (
+        {"step": 5, "exp_avg": 1.0},
+        lambda of: optimizer("Adam", state=state_of_one(of)),
+    ),
+    "a number of ASGD": (
+        {"step": op.tensor(), "eta": 0.1, "mu": op.tensor()},
+        lambda of: optimizer("ASGD", state=state_of_one(of)),
+    ),
+    "a group": (
+        {"params": [], "lr": 0.1},
+        lambda of: optimizer("SGD", param_groups=[of]),
+    ),
+    "defaults": ({"lr": 0.1}, lambda of: optimizer("SGD", defaults=of)),
+    "attributes of attention": (
+        TABLES,
+        lambda of: layer_of("activation", "MultiheadAttention", of),
+    ),
+    "attributes of a decoder": (
+        TABLES,
+        lambda of: layer_of("transformer", "TransformerDecoderLayer", of),
+    ),
+    "attributes of Upsample": (
+        TABLES,
+        lambda of: layer_of("upsampling", "Upsample", of),
+    ),
+    "a bit generator": (bits(pcg(1)), lambda of: generator(of, pcg(2))),
+    "a bit generator without a state": (bits(), lambda of: generator(of, pcg(2))),
+}
+
+
+def groups(path: Path, *things: Any) -> set[str]:
+    content = {"w": op.tensor(), **{str(i): thing for i, thing in enumerate(things)}}
+    path.write_bytes(torch_zip(pickled(content)))
+    with open(str(path)) as checkpoint:
+        return {row.group for row in checkpoint.imports}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_value_that_loading_changes_stands_in_one_place(
+    name: str, tmp_path: Path
+) -> None:
+    node, maker = CHANGED[name]
+    assert groups(tmp_path / "a.pth", maker(kept(node))) == {"known"}
+    assert "called" in groups(tmp_path / "b.pth", kept(node), maker(SHARED))
+    assert "called" in groups(tmp_path / "c.pth", maker(kept(node)), SHARED)
+    # Another object that holds it counts too, and so does one that is thrown away.
+    table = call(glob("collections", "OrderedDict"), [("x", SHARED)])
+    assert "called" in groups(tmp_path / "d.pth", maker(kept(node)), table)
+    thrown = kept(node) + op.pop() + maker(SHARED) + op.pop() + SHARED
+    assert "called" in groups(tmp_path / "e.pth", thrown)
+
+
+UNCHANGED: dict[str, tuple[Any, Any]] = {
+    "steps that are tensors": (
+        {"step": op.tensor(), "exp_avg": 1.0},
+        lambda of: optimizer("Adam", state=state_of_one(of)),
+    ),
+    "attributes that are there": (
+        {**TABLES, "_qkv_same_embed_dim": True},
+        lambda of: layer_of("activation", "MultiheadAttention", of),
+    ),
+    "a bit generator with the same state": (
+        bits(pcg(1)),
+        lambda of: generator(of, pcg(1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_a_value_that_stays_may_stand_anywhere(name: str, tmp_path: Path) -> None:
+    node, maker = UNCHANGED[name]
+    assert groups(tmp_path / "a.pth", kept(node), maker(SHARED)) == {"known"}
+
+
+def test_the_finding_says_that_a_value_is_changed(tmp_path: Path) -> None:
+    node, maker = CHANGED["a number of steps"]
+    groups(tmp_path / "a.pth", kept(node), maker(SHARED))
+    report = inspect(tmp_path / "a.pth")
+    (finding,) = [each for each in report.findings if each.level == "error"]
+    assert "torch.optim.adam.Adam" in finding.message
+    assert "changes a value that another place holds" in finding.message
+
+
+def test_whole_objects_as_torch_writes_them_are_harmless(tmp_path: Path) -> None:
+    for count in (1, 2):
+        layers = [
+            torch.nn.LSTM(2, 3, count, bidirectional=count == 2),
+            torch.nn.GRU(2, 3, bias=False),
+            torch.nn.LSTM(2, 3, proj_size=1),
+            torch.nn.MultiheadAttention(4, 2),
+            torch.nn.Upsample(scale_factor=2),
+            torch.nn.TransformerDecoderLayer(4, 2),
+            torch.nn.utils.spectral_norm(torch.nn.Linear(2, 2)),
+            torch.nn.utils.weight_norm(torch.nn.Linear(2, 2)),
+        ]
+        model = torch.nn.ModuleList(layers)
+        steps = [
+            torch.optim.Adam(model.parameters()),
+            torch.optim.ASGD(model.parameters()),
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        ]
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        for step in steps:
+            step.step()
+        random = np.random.RandomState(3)
+        random.standard_normal()
+        content = {
+            "model": model,
+            "steps": steps,
+            "plans": [torch.optim.lr_scheduler.StepLR(step, 1) for step in steps],
+            "states": [step.state_dict() for step in steps],
+            "random": random,
+            "bits": random._bit_generator,  # type: ignore[attr-defined]
+        }
+        path = tmp_path / f"{count}.pth"
+        torch.save(content, path, pickle_protocol=2 + 2 * (count - 1))
+        with open(str(path)) as checkpoint:
+            wrong = [row for row in checkpoint.imports if row.group == "called"]
+        assert not wrong
+
+
+def test_a_tensor_that_is_no_copy_of_its_data_is_refused(tmp_path: Path) -> None:
+    copy = glob("torch._utils", "_rebuild_device_tensor_from_cpu_tensor")
+    for device, dtype, is_refused in (
+        ("cpu", "float32", True),
+        ("cpu", "float64", False),
+        ("xla", "float32", False),
+    ):
+        path = tmp_path / "x.pth"
+        made_by = call(copy, SHARED, glob("torch", dtype), device, True)
+        path.write_bytes(torch_zip(pickled({"a": kept(op.tensor()), "b": made_by})))
+        if not is_refused:
+            open(str(path)).close()
+            continue
+        with pytest.raises(CkptError, match="has its device and its dtype already"):
+            open(str(path))
+
+
+def test_a_set_of_a_dict_is_refused(tmp_path: Path) -> None:
+    for name in ("set", "frozenset", "list", "tuple"):
+        path = tmp_path / "x.pth"
+        of_keys = call(glob("builtins", name), {"a": 1})
+        path.write_bytes(torch_zip(pickled({"w": op.tensor(), "x": of_keys})))
+        with pytest.raises(CkptError, match="takes the keys of a dict"):
+            open(str(path))
+
+
+# --- copies ---------------------------------------------------------------------------
+
+MANY = 100_000
+
+
+def copied(path: Path, first: bytes, again: bytes, times: int) -> set[str]:
+    """Make an object, and more of them that share its state."""
+    rest = (again + op.pop()) * times
+    return groups(path, first + op.pop() + rest + op.none())
+
+
+def ordered(count: int) -> bytes:
+    pairs = b"".join(value(number) + op.none() for number in range(count))
+    return op.ordered_dict() + op.mark() + pairs + op.setitems()
+
+
+def of_size(count: int) -> bytes:
+    return call(glob("torch", "Size"), [0] * count)
+
+
+def partial_of(args: Any, keywords: Any) -> tuple[bytes, bytes]:
+    function = glob("torch.nn.functional", "relu")
+    state = value((function, args, keywords, None))
+    new = call(glob("functools", "partial"), function)
+    return new + state + op.put(NUMBER) + build(), new + SHARED + build()
+
+
+def lstm_of(**attributes: Any) -> tuple[bytes, bytes]:
+    state = {
+        **TABLES,
+        "training": True,
+        "mode": "LSTM",
+        "num_layers": 0,
+        "bias": True,
+        "bidirectional": False,
+        "proj_size": 0,
+        "_all_weights": [["weight_ih_l0"]],
+        "_flat_weights_names": [],
+        "_flat_weights": [],
+        **attributes,
+    }
+    new = glob("torch.nn.modules.rnn", "LSTM") + value(()) + newobj()
+    return new + kept(state) + build(), new + SHARED + build()
+
+
+def handle() -> tuple[bytes, bytes]:
+    new = glob("torch.utils.hooks", "RemovableHandle") + value(()) + newobj()
+    state = value((None, 0, ordered(MANY)))
+    return new + state + op.put(NUMBER) + build(), new + SHARED + build()
+
+
+def masked() -> tuple[bytes, bytes]:
+    def dtype(code: str, order: str) -> bytes:
+        new = call(glob("numpy", "dtype"), code, False, True)
+        return new + value((3, order, None, None, None, -1, -1, 0)) + build()
+
+    array = glob("numpy", "ndarray")
+    reconstruct = glob("numpy.core.multiarray", "_reconstruct")
+    fill = call(reconstruct, array, (0,), op.binary(b"b"))
+    fill += value((1, (MANY,), dtype("i1", "|"), False, op.binary(bytes(MANY))))
+    state = (1, (1,), dtype("f8", "<"), False, op.binary(bytes(8)), op.binary(b"0"))
+    new = call(
+        glob("numpy.ma.core", "_mareconstruct"),
+        glob("numpy.ma.core", "MaskedArray"),
+        array,
+        (0,),
+        op.binary(b"b"),
+    )
+    first = new + value((*state, fill + build())) + op.put(NUMBER) + build()
+    return first, new + SHARED + build()
+
+
+COPIED = {
+    "a table of a handle": handle(),
+    "keywords of a partial": partial_of((), ordered(MANY)),
+    "arguments of a partial": partial_of(of_size(MANY), {}),
+    "names of weights": lstm_of(_flat_weights_names=["weight_ih_l0"] * MANY),
+    "weights": lstm_of(_flat_weights=[None] * MANY),
+    "a fill value": masked(),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_what_many_objects_copy_of_one_state_is_counted(
+    name: str, tmp_path: Path
+) -> None:
+    first, again = COPIED[name]
+    assert "called" not in copied(tmp_path / "a.pth", first, again, 2)
+    assert "called" in copied(tmp_path / "b.pth", first, again, 500)
