@@ -532,3 +532,33 @@ def test_indices_that_are_stored_as_their_negatives_are_refused(
 
     assert done.code == 2
     assert b"its indices are stored as their negatives" in done.err
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_values_that_are_stored_as_their_negatives_are_refused(
+    layout: torch.layout, tmp_path: Path
+) -> None:
+    """A writer would keep the numbers and lose the sign."""
+    values = torch._neg_view(torch.ones(1))
+    if layout is torch.sparse_coo:
+        odd = sparse(layout, longs([[3]]), values, (5,), True)
+    else:
+        odd = sparse(layout, longs([0, 1]), longs([3]), values, (1, 5))
+    torch.save({"x": odd}, tmp_path / "odd.pth")
+
+    done = inside("inspect", "odd.pth", cwd=tmp_path)
+
+    assert done.code == 2
+    assert b"its values are stored as their negatives" in done.err
+
+
+def test_scales_that_are_stored_as_their_negatives_are_refused(tmp_path: Path) -> None:
+    for name in ("scales", "zero_points"):
+        numbers = {"scales": torch.ones(2).double(), "zero_points": longs([0, 0])}
+        numbers[name] = torch._neg_view(numbers[name])
+        torch.save({"x": quantized(*numbers.values(), 0)}, tmp_path / "odd.pth")
+
+        done = inside("inspect", "odd.pth", cwd=tmp_path)
+
+        assert done.code == 2
+        assert b"are stored as their negatives" in done.err

@@ -33,7 +33,7 @@ LAYER: dict[str, Any] = {"_parameters": {}, "_buffers": {}, "_modules": {}}
 MODULE = made("torch.nn.modules.linear", "Identity", LAYER)
 LSTM = {
     **LAYER,
-    "_all_weights": [[1]],
+    "_all_weights": [["weight_ih_l0"]],
     "bias": True,
     "bidirectional": True,
     "num_layers": 1,

@@ -122,6 +122,8 @@ def test_a_value_that_loading_changes_stands_in_one_place(
     # Another object that holds it counts too, and so does one that is thrown away.
     table = call(glob("collections", "OrderedDict"), [("x", SHARED)])
     assert "called" in groups(tmp_path / "d.pth", maker(kept(node)), table)
+    filled = op.ordered_dict() + op.mark() + value("x") + SHARED + op.setitems()
+    assert "called" in groups(tmp_path / "f.pth", maker(kept(node)), filled)
     thrown = kept(node) + op.pop() + maker(SHARED) + op.pop() + SHARED
     assert "called" in groups(tmp_path / "e.pth", thrown)
 
@@ -146,6 +148,17 @@ UNCHANGED: dict[str, tuple[Any, Any]] = {
 def test_a_value_that_stays_may_stand_anywhere(name: str, tmp_path: Path) -> None:
     node, maker = UNCHANGED[name]
     assert groups(tmp_path / "a.pth", kept(node), maker(SHARED)) == {"known"}
+
+
+def test_states_of_many_numbers_are_not_compared(tmp_path: Path) -> None:
+    def nested(levels: int) -> Any:
+        return tuple(nested(levels - 1) for _ in range(30)) if levels else 1
+
+    def state() -> dict[str, Any]:
+        return {"bit_generator": "PCG64", "state": {"state": nested(3), "inc": 1}}
+
+    content = kept(bits(state())), generator(SHARED, state())
+    assert "called" in groups(tmp_path / "a.pth", *content)
 
 
 def test_the_finding_says_that_a_value_is_changed(tmp_path: Path) -> None:
@@ -202,10 +215,12 @@ def test_a_tensor_that_is_no_copy_of_its_data_is_refused(tmp_path: Path) -> None
         ("cpu", "float32", True),
         ("cpu", "float64", False),
         ("xla", "float32", False),
+        ("cuda", "float32", True),
     ):
         path = tmp_path / "x.pth"
+        data = op.tensor(location="cuda:0" if device == "cuda" else "cpu")
         made_by = call(copy, SHARED, glob("torch", dtype), device, True)
-        path.write_bytes(torch_zip(pickled({"a": kept(op.tensor()), "b": made_by})))
+        path.write_bytes(torch_zip(pickled({"a": kept(data), "b": made_by})))
         if not is_refused:
             open(str(path)).close()
             continue
@@ -302,6 +317,12 @@ COPIED = {
     "weights": lstm_of(_flat_weights=[None] * MANY),
     "a fill value": masked(),
 }
+
+
+def test_a_long_list_of_weights_counts_for_the_second_layer(tmp_path: Path) -> None:
+    first, again = lstm_of(_flat_weights=[None] * 1_100_000)
+    assert "called" not in copied(tmp_path / "a.pth", first, again, 0)
+    assert "called" in copied(tmp_path / "b.pth", first, again, 1)
 
 
 @pytest.mark.parametrize("name", COPIED)
