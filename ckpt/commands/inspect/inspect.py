@@ -70,8 +70,7 @@ from ckpt.model.text import (
     show_names,
     size_text,
 )
-from ckpt.pickle.judge.imports import SHARED_CHANGE
-from ckpt.pickle.judge.names import is_own, passes_module
+from ckpt.pickle.judge.names import SHARED_CHANGE, is_own, passes_module
 from ckpt.surface.reports import reduce_report
 from ckpt.tree.view import RECONSTRUCT, SOURCE, persistent_parts
 

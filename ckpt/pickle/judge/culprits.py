@@ -14,8 +14,13 @@ from ckpt.pickle.judge.grammar import (
     is_no_odd_optimizer,
     made_by,
 )
-from ckpt.pickle.judge.imports import SHARED_CHANGE
-from ckpt.pickle.judge.names import METHODS, is_known, is_own, makes_plain_objects
+from ckpt.pickle.judge.names import (
+    METHODS,
+    SHARED_CHANGE,
+    is_known,
+    is_own,
+    makes_plain_objects,
+)
 from ckpt.pickle.keys import objects_in
 from ckpt.pickle.machine import Fillings
 

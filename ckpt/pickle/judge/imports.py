@@ -35,9 +35,6 @@ from ckpt.pickle.machine import Fillings
 if TYPE_CHECKING:
     from ckpt.pickle.judge.culprits import Uses
 
-SHARED_CHANGE = "(a value that another place of the file holds)"
-"""Stands among attributes for a value of the file that loading an object changes."""
-
 Group = Literal["known", "odd", "unknown", "called"]
 
 

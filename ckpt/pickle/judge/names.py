@@ -120,6 +120,11 @@ METHODS = frozenset(("append", "extend", "add", "__setstate__"))
 them.
 """
 
+SHARED_CHANGE = "(a value that another place of the file holds)"
+"""Stands among the attributes that a name sets for a value of the file that loading
+changes.
+"""
+
 
 def is_known(node: Node) -> bool:
     """Tell whether a global is on the closed list."""

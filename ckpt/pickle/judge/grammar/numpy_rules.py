@@ -348,7 +348,7 @@ def _steps_of_mask(grammar: Grammar, call: Opaque) -> int:
         if is_tuple(state) and len(state) == 7:
             count = _elements_of(state[6])
             # A scalar is no work beyond its call.
-            work += max(_size_of(state[2]), _NUMBER) * count if count > 1 else 0
+            work += max(_size_of(state[2]), _LONGEST_NUMBER) * count if count > 1 else 0
     # The dtype is an argument, or stands in the state of the array.
     dtypes = [part for state in call.states if is_tuple(state) for part in state]
     for dtype in (*call.args, *dtypes):
@@ -384,7 +384,7 @@ def _elements_of(fill: Node) -> int:
     return count
 
 
-_FIELD, _NUMBER = 16, 32
+_FIELD, _LONGEST_NUMBER = 16, 32
 """The work for a byte of the fields of a mask, and the bytes of the longest number."""
 
 
@@ -525,9 +525,7 @@ _BITS_STATE = one_of_forms(
 
 
 def _changed_bits(grammar: Grammar, call: Opaque) -> list[Node]:
-    """The bit generator whose state becomes another one, that of the generator around
-    it.
-    """
+    """The bit generator that gets another state: the one of the generator around it."""
     bits = [arg for arg in call.args if type(arg) is Opaque]
     return [
         each

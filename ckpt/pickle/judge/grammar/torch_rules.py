@@ -217,8 +217,8 @@ _OF_EVERY_LAYER = frozenset(
         *("_all_weights", "_flat_weights", "_flat_weights_names", "_flat_weight_refs"),
     )
 )
-"""Attributes that `Module.__setstate__`, or that of a recurrent layer, sets where a
-state lacks them. A weight or a layer by such a name would become None.
+"""Attributes that `__setstate__` of a layer, or of a recurrent one, sets where a state
+lacks them. A weight or a layer by such a name would become None.
 """
 
 
