@@ -138,6 +138,18 @@ CALLED: dict[str, bytes] = {
         glob("builtins", "dict"),
         {"a": 1},
     ),
+    "an OrderedDict without its call": call(
+        glob("copyreg", "_reconstructor"),
+        glob("collections", "OrderedDict"),
+        glob("builtins", "object"),
+        None,
+    ),
+    "a size that is filled as a tuple": call(
+        glob("copyreg", "_reconstructor"),
+        glob("torch", "Size"),
+        glob("builtins", "tuple"),
+        (1, 2),
+    ),
     "a list of the keys of a dict": call(
         glob("copyreg", "_reconstructor"),
         glob("easydict", "List"),

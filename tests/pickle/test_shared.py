@@ -4,6 +4,7 @@ holds it would show what it was before.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,35 @@ def test_a_set_of_a_dict_is_refused(tmp_path: Path) -> None:
         path.write_bytes(torch_zip(pickled({"w": op.tensor(), "x": of_keys})))
         with pytest.raises(CkptError, match="takes the keys of a dict"):
             open(str(path))
+
+
+def test_a_path_of_another_system_has_no_line(tmp_path: Path) -> None:
+    """Files with such a path come from another machine, and Python refuses it here."""
+    here, there = ("Windows", "Posix") if os.name == "nt" else ("Posix", "Windows")
+    path = tmp_path / "x.pth"
+    for module in ("pathlib", "pathlib._local"):
+        for name in (here, there):
+            folder = call(glob(module, f"{name}Path"), "runs", "a")
+            path.write_bytes(torch_zip(pickled({"w": op.tensor(), "x": folder})))
+            report = inspect(path)
+            if name == here:
+                assert report.load is not None
+                continue
+            assert report.load is None
+            note = str(report.to_json()["load_note"])
+            assert note.startswith(f"Python makes {module}.{name}Path on ")
+    # As a value nobody calls it, and under another module it is another class.
+    for thing in (glob("pathlib", f"{there}Path"), glob("mine", f"{there}Path")):
+        path.write_bytes(torch_zip(pickled({"w": op.tensor(), "x": thing})))
+        assert "Python makes" not in str(inspect(path).to_json()["load_note"])
+
+
+def test_a_unit_of_time_that_counts_nothing_is_not_harmless(tmp_path: Path) -> None:
+    for numbers, group in (((7, 1), "known"), ((0, 1), "called"), ((1, 0), "called")):
+        unit = (op.binary(b"D"), *numbers, 1)
+        of_time = call(glob("numpy", "dtype"), "M8", False, True)
+        of_time += value((4, "<", None, None, None, -1, -1, 0, ({}, unit))) + build()
+        assert group in groups(tmp_path / "x.pth", of_time)
 
 
 # --- copies ---------------------------------------------------------------------------

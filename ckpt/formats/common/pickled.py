@@ -6,6 +6,7 @@ Not a format of the table; torch-zip, legacy and TorchScript use it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -309,6 +310,10 @@ def _why_not_loadable(pickles: Sequence[Pickle], *, by_torch: bool) -> str | Non
                 f"its pickle of protocol {old.protocol} names {old.module}, which "
                 "Python 3 does not have"
             )
+        elsewhere = _path_of_another_system(pickle)
+        if elsewhere is not None:
+            system = _SYSTEMS[elsewhere.name]
+            return f"Python makes {elsewhere.qualified} on {system} alone"
     for pickle in pickles:
         if pickle.unhashable is not None:
             return (
@@ -316,6 +321,26 @@ def _why_not_loadable(pickles: Sequence[Pickle], *, by_torch: bool) -> str | Non
                 "unhashable key"
             )
     return None
+
+
+def _path_of_another_system(pickle: Pickle) -> Global | None:
+    """Return the class of a path that the pickle calls and that Python does not make on
+    this system, or None.
+    """
+    names = {
+        name
+        for name in pickle.globals.values()
+        if name.module in _PATHS and _SYSTEMS.get(name.name, _HERE) != _HERE
+    }
+    if not names:
+        return None
+    func = next((call.func for call in pickle.calls if call.func in names), None)
+    return func if type(func) is Global else None
+
+
+_PATHS = ("pathlib", "pathlib._local")
+_SYSTEMS = {"WindowsPath": "Windows", "PosixPath": "Linux and macOS"}
+_HERE = _SYSTEMS["WindowsPath" if os.name == "nt" else "PosixPath"]
 
 
 def _is_of_python2(name: Global) -> bool:

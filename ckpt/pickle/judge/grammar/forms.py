@@ -981,16 +981,25 @@ def made_by(call: Opaque) -> tuple[Global, tuple[Node, ...]] | None:
     # `copyreg._reconstructor(cls, base, state)`, as protocols 0 and 1 write an object.
     base = class_of(args[1])
     of = base and python3_name(base.module, base.name)
+    made = python3_name(cls.module, cls.name)
+    # Python refuses an object of C without the call of its class.
+    is_of_c = made.startswith(_OF_C) and made not in _OF_PYTHON_CODE
     if of == "builtins.object" and args[2] is None:
-        return cls, ()
+        return (func, args) if is_of_c else (cls, ())
     is_filled = of in _BASES and _is_content(of, args[2])
     # It would fill the dict or the list inside of such a class behind its back.
-    if of in _CONTENTS and python3_name(cls.module, cls.name).startswith(_OF_PYTHON):
-        is_filled = False
-    return (cls, (args[2],)) if is_filled else (func, args)
+    return (cls, (args[2],)) if is_filled and not is_of_c else (func, args)
 
 
-_OF_PYTHON = ("builtins.", "collections.")
+_OF_C = ("builtins.", "collections.", "numpy.", "torch.Size")
+_OF_PYTHON_CODE = (
+    "builtins.object",
+    *(
+        f"collections.{name}"
+        for name in ("ChainMap", "UserDict", "UserList", "UserString")
+    ),
+)
+"""Further classes of these modules, whose objects old protocols write in this way."""
 _CONTENTS: dict[str | None, type] = {
     "builtins.list": list,
     "builtins.tuple": tuple,

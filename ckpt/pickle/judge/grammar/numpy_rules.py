@@ -210,6 +210,10 @@ def _dtype_call(grammar: Grammar, call: Node) -> bool:
     return is_sized and grammar.once(_dtype_fields, state)
 
 
+def _is_positive(grammar: Grammar, node: Node) -> bool:
+    return is_count(grammar, node) and bool(node)
+
+
 def _dtype_metadata(grammar: Grammar, code: str, node: Node) -> bool:
     if code not in _TIME_CODES:
         return node is None or (type(node) is Dict and grammar.is_plain(node))
@@ -218,7 +222,8 @@ def _dtype_metadata(grammar: Grammar, code: str, node: Node) -> bool:
 
 _TIME_METADATA = tuple_of(
     one_of_forms(is_none, lambda grammar, node: type(node) is Dict and not node.keys),
-    tuple_of(one_of_forms(is_raw, is_short_text), is_count, is_count, is_count),
+    # (unit, number of units, divisor, event).
+    tuple_of(one_of_forms(is_raw, is_short_text), _is_positive, _is_positive, is_count),
 )
 
 
