@@ -54,7 +54,7 @@ class GradientUse(NamedTuple):
     counters: Mapping[int, float] = {}
     """The step counters of the parameters that have one, by their numbers."""
     is_shared: bool = False
-    """True when the states are parts of those of groups, which say nothing of a single
+    """True when the states were cut out of states of groups: they say nothing of a single
     parameter.
     """
 

@@ -496,8 +496,8 @@ class Checkpoint:
     so.
     """
     shares_states: bool = False
-    """True if the states in its optimizers were cut out of those of groups: each
-    parameter of a group has one then, also if it never had a gradient.
+    """True if the states in its optimizers were cut out of states of groups: each
+    parameter of a group has one then, with a gradient or without.
     """
     is_edited: bool = False
     """True if the tree differs from the tree of the file."""

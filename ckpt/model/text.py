@@ -530,7 +530,7 @@ def show_folded_names(names: Sequence[str], count: int = 4, limit: int = 80) -> 
 
 
 def _cut_apart(names: Sequence[str], limit: int) -> list[str]:
-    """Names without their middles, and whole those of which two would be one text."""
+    """Cut the middles out of names. Where two would be one text, both stay whole."""
     cut = [_without_middle(name, limit) for name in names]
     return [
         text if cut.count(text) == 1 else show(name, None)
