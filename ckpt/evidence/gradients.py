@@ -54,8 +54,8 @@ class GradientUse(NamedTuple):
     counters: Mapping[int, float] = {}
     """The step counters of the parameters that have one, by their numbers."""
     is_shared: bool = False
-    """True when the states were cut out of states of groups: they say nothing of a single
-    parameter.
+    """True when the states were cut out of states of groups: they say nothing of a
+    single parameter.
     """
 
 
