@@ -53,14 +53,21 @@ class GradientUse(NamedTuple):
     """
     counters: Mapping[int, float] = {}
     """The step counters of the parameters that have one, by their numbers."""
+    is_shared: bool = False
+    """True when the states were cut out of states of groups: they say nothing of a
+    single parameter.
+    """
 
 
-def gradient_uses(matches: Iterable[Match]) -> tuple[GradientUse, ...]:
+def gradient_uses(
+    matches: Iterable[Match], *, is_shared: bool = False
+) -> tuple[GradientUse, ...]:
     """Return the gradients that the state of each optimizer tells of.
 
     Reads step counters, and small moments of parameters that may have had no gradient.
     """
-    return tuple(_gradient_use(match) for match in matches)
+    uses = tuple(_gradient_use(match) for match in matches)
+    return tuple(use._replace(is_shared=True) for use in uses) if is_shared else uses
 
 
 def _gradient_use(match: Match) -> GradientUse:
@@ -143,7 +150,12 @@ def says_gradients(use: GradientUse) -> bool:
     schedulefree's AdamWScheduleFreeClosure.
     """
     has_state = [slot.has_state for slot in use.match.slots]
-    if use.match.is_flat or not any(has_state) or _stands_for_several(use.match):
+    if (
+        use.is_shared
+        or use.match.is_flat
+        or not any(has_state)
+        or _stands_for_several(use.match)
+    ):
         return False
     optimizer_kind = optimizer_facts(use.match.optimizer)
     return (

@@ -331,7 +331,8 @@ class Survey:
         # Here and below: a file without an optimizer says nothing of gradients.
         from ckpt.evidence.gradients import gradient_uses
 
-        return gradient_uses(self.matches)
+        shares_states = self.checkpoint.shares_states
+        return gradient_uses(self.matches, is_shared=shares_states)
 
     @cached_property
     def mixed(self) -> MixedSteps | None:

@@ -495,6 +495,10 @@ class Checkpoint:
     """The rank of tensor parallelism that a file is of, where what lies beside it says
     so.
     """
+    shares_states: bool = False
+    """True if the states in its optimizers were cut out of states of groups: each
+    parameter of a group has one then, with a gradient or without.
+    """
     is_edited: bool = False
     """True if the tree differs from the tree of the file."""
     damage: str | None = None

@@ -498,7 +498,8 @@ def show_names(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
     """Names from a file in one line, made safe: the first of them, and how many more
     there are.
     """
-    return and_more([show_name(name, limit) for name in names], count)
+    first = _cut_apart(names[:count], limit)
+    return and_more([text or "(the root)" for text in first], count, total=len(names))
 
 
 def places_text(places: Sequence[str], count: int = 4) -> str:
@@ -513,8 +514,8 @@ def show_folded_names(names: Sequence[str], count: int = 4, limit: int = 80) -> 
     rows = merge_alike_rows([(name, None) for name in names[:_MOST_FOLDED]])
     texts: list[str] = []
     shown = 0
-    for name, indices in rows[:count]:
-        text = _without_middle(name, limit)
+    cut_names = _cut_apart([name for name, _ in rows[:count]], limit)
+    for (name, indices), text in zip(rows, cut_names, strict=False):
         is_cut = len(name) > limit
         # `fc.{weight,bias}` shows by itself that it is two names. `0-11` does not show
         # how many, and neither do braces that were cut.
@@ -526,6 +527,15 @@ def show_folded_names(names: Sequence[str], count: int = 4, limit: int = 80) -> 
     further = len(names) - shown
     listed = ", ".join(texts)
     return f"{listed} and {further:,} more" if further else listed
+
+
+def _cut_apart(names: Sequence[str], limit: int) -> list[str]:
+    """Cut the middles out of names. Where two would be one text, both stay whole."""
+    cut = [_without_middle(name, limit) for name in names]
+    return [
+        text if cut.count(text) == 1 else show(name, None)
+        for name, text in zip(names, cut, strict=True)
+    ]
 
 
 def _without_middle(name: str, limit: int) -> str:
@@ -542,7 +552,12 @@ def _without_middle(name: str, limit: int) -> str:
         if len(text) <= limit:
             return show(text, None)
     tail = 2 * limit // 3
-    return f"{show(name[: limit - 1 - tail], None)}…{show(name[-tail:], None)}"
+    kept = name[-tail:]
+    inside, closing, behind = kept.partition("}")
+    # Half a list in braces says nothing.
+    if closing and "{" not in inside:
+        kept = behind
+    return f"{show(name[: limit - 1 - tail], None)}…{show(kept, None)}"
 
 
 def _without_middle_words(

@@ -119,3 +119,29 @@ def test_literals_keep_our_marks_and_backslashes_and_escape_the_rest() -> None:
     )
     assert show_literal("a\x1b[31m\n") == "a\\x1b[31m\\n"
     assert show_literal("· \x1b\u202e\xa0é") == "· \\x1b\\u202e\\xa0é"
+
+
+def test_names_that_are_cut_to_one_text_are_shown_whole() -> None:
+    """Two groups of siblings that differ in their middles alone."""
+    end = "multi_head_attention_output_projection_layer_norm.weight"
+    names = [
+        f"backbone.stage_with_a_rather_long_name_number_{stage}.block_{number}.{end}"
+        for stage in (1, 2)
+        for number in range(stage, 400, 7)
+    ]
+    shown = show_folded_names(names)
+    first, second = shown.split(", back")
+    assert first != f"back{second}"
+    assert "number_1." in first
+    assert "number_2." in second
+    assert "number_2." in show_names([names[0], names[-1]])
+
+
+def test_no_half_of_a_list_in_braces_is_shown() -> None:
+    """A cut within braces leaves out all of the words."""
+    end = "attention_output_projection_layer_norm.weight"
+    begin = "a_backbone_with_a_rather_long_name.stage.block_"
+    names = [f"{begin}{number}.{end}" for number in range(0, 900, 7)]
+    shown = show_folded_names(names)
+    assert "}" not in shown
+    assert shown.endswith(f"….{end} ×129")

@@ -162,7 +162,7 @@ def _optimizer_states(survey: Survey) -> dict[int, dict[str, Json]]:
     """
     states: dict[int, dict[str, Json]] = {}
     for use in survey.uses:
-        if use.is_before or not says_gradients(use):
+        if use.is_before or not (use.is_shared or says_gradients(use)):
             continue
         for number, index in enumerate(use.match.indices):
             if index is not None:

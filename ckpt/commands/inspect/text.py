@@ -783,6 +783,10 @@ def _snapshot_text(record: ModelRecord) -> str:
     numbered = record.numbered
     had = sum(record.tensors[name].gradient is not None for name in numbered)
     text += f", {had:,} of {counted_noun(len(numbered), 'parameter')} had a gradient"
+    # An optimizer that has stepped had gradients, and none is left of them.
+    stepped = any(any(handed.has_state) for handed in record.optimizers)
+    if stepped and not had:
+        text += " (taken after zero_grad()? take it before)"
     if record.left_out:
         names = [show(name, 40) for name, _ in record.left_out[:4]]
         text += f", left out: {', '.join(names)}"

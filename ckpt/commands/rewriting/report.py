@@ -788,6 +788,8 @@ def _by_module(rows: Sequence[Pairing], start: int) -> dict[str, list[Pairing]]:
 
 _EMBEDDING = re.compile(r"emb(?:d|ed|edding|eddings)?(?:$|_)|^embed|^wte$|^wpe$")
 """The names of embeddings."""
+_BLOCK_NUMBER = re.compile(r"\.\d+\.")
+"""The number of a block, with layers below it."""
 
 
 def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
@@ -815,6 +817,12 @@ def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     last = names[-1].rpartition(".")[0]
     if any(_EMBEDDING.search(word) for word in last.split(".")):
         return frozenset()  # a table of tokens or of patches answers no task
+    # A layer that each block has is of the body: names in the order of the alphabet end
+    # with one.
+    modules = {name.rpartition(".")[0] for name in names}
+    blocks = [_BLOCK_NUMBER.sub(".#.", module) for module in modules]
+    if blocks.count(_BLOCK_NUMBER.sub(".#.", last)) > 1:
+        return frozenset()
     # The module of the last tensor, if it is not all of the model.
     own = [row for row in rows if row.name.rpartition(".")[0] == last]
     if not last or len(own) == len(rows):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ckpt.commands.sum.sums import Likeness, Sum
+from ckpt.elements.audit import unguarded_bytes
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import valueless
 from ckpt.model.checkpoint import Checkpoint
@@ -285,6 +286,10 @@ def with_checksums(
     # Nothing has a checksum, so all bytes are unchecked.
     if not nbytes and not unread:
         unchecked = sum(storage.nbytes for storage in row_looks(checkpoint.storages))
+    elif unchecked:
+        # A file without checksums counts with its header here, and values are fewer.
+        tensors = [entry.tensor for entry in checkpoint.tensors]
+        unchecked = min(unchecked, sum(unguarded_bytes(tensors)))
     unchecked = max(0, unchecked - sum(row.unguarded for row in compared))
     if unchecked:
         if nbytes:

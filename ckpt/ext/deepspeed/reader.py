@@ -642,6 +642,8 @@ def assemble_checkpoint(
         layout=f"{'Lightning checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
         copies=(MODULE,) if MODULE in root.keys and files.is_module_whole else (),
         not_loadable=None if is_whole else "files of ranks are missing or damaged",
+        # ZeRO steps a whole group, also where a part of it had no gradient.
+        shares_states=partitions is not None,
         is_edited=True,  # no file holds this tree
         facts=tuple(
             (label, node) for label, node in facts if isinstance(node, (int, str))

@@ -191,6 +191,13 @@ def command(
     if older is not None and (
         found.message is None or found.message.kind not in OF_GRADIENTS
     ):
+        if page_of_code(text) is not None:
+            shown = [pasted_path(name) or "FILE" for name in paths[:2]]
+            raise UsageError(
+                f"one PATH is asked about a finding, and {len(paths)} are named",
+                hint=f"ckpt diff {' '.join(shown)} has the findings about both",
+                path=older,
+            )
         raise UsageError(
             (
                 f"one PATH is asked about this error, and {len(paths)} are named: a "

@@ -165,6 +165,7 @@ _BY_NAMES = tuple(
     )
 )
 _OF_PEFT = re.compile(r"\.lora_(?:[AB]|embedding_[AB]|magnitude_vector)(?:\.|$)")
+_OF_PIPELINES = re.compile(r"(?:unet|transformer|text_encoder(?:_\d)?)\.")
 _PARTS_OF_DETECTORS = (
     "backbone",
     "neck",
@@ -318,7 +319,10 @@ def origin_of_names(names: Sequence[str]) -> str | None:
     if 2 * layers >= len(names) > 0 and not any(
         ".base_layer." in name for name in names
     ):
-        return "an adapter of LoRA in the names of PEFT"
+        # The parts of a pipeline begin the names of diffusers.
+        is_pipeline = all(_OF_PIPELINES.match(name) for name in names)
+        program = "diffusers" if is_pipeline else "PEFT"
+        return f"an adapter of LoRA in the names of {program}"
     for row in _BY_NAMES:
         if any(row.pattern.search(name) for name in names):
             return row.text

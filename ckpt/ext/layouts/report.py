@@ -107,9 +107,12 @@ class RecipeReport(NamedTuple):
         """The answer in one line."""
         count = self.tensor_count
         verb = be_verb(count)
+        # One number in every element is made of nothing in A.
+        constants = len(self.constants)
+        beside = f", and {constants:,} of one number alone" if constants else ""
         return (
-            f"{len(self.made):,} of {counted_noun(count, 'tensor')} of B {verb} made "
-            "of A, bit for bit"
+            f"{len(self.made) - constants:,} of {counted_noun(count, 'tensor')} of B "
+            f"{verb} made of A, bit for bit{beside}"
         )
 
     @property

@@ -1516,3 +1516,16 @@ def test_a_cast_is_no_training(tmp_path: Path) -> None:
             assert "unchanged parameters" not in done.lines
     done = ckpt("diff", "full.pt", "t.pt", "--ignore-dtype", cwd=tmp_path)
     assert any(line.startswith("! frozen  norm.{weight,bias}") for line in done.lines)
+
+
+def test_no_rename_is_suggested_for_tensors_that_their_values_have_paired(
+    tmp_path: Path,
+) -> None:
+    """Each tensor of the second file is one of the first file by its values."""
+    weight, bias = torch.randn(3, 3), torch.randn(3)
+    one = {"w.weight": weight, "b.bias": bias, "half.weight": torch.randn(4)}
+    torch.save(one, tmp_path / "a.pth")
+    torch.save({"x.weight": weight, "y.bias": bias}, tmp_path / "b.pth")
+    done = inside("diff", "a.pth", "b.pth", cwd=tmp_path)
+    assert "R w.weight → x.weight" in done.lines
+    assert b"not aligned" not in done.out

@@ -877,3 +877,20 @@ def test_a_tensor_that_is_gone_is_still_missing(tmp_path: Path) -> None:
 
     assert done.code == 1
     assert "1 tensor missing (fc.weight)" in "\n".join(done.lines)
+
+
+def test_values_without_a_checksum_are_counted_without_the_header_of_their_file(
+    tmp_path: Path,
+) -> None:
+    """A folder of weights in safetensors, and of an optimizer that has checksums."""
+    from safetensors.torch import save_file
+
+    save_file({"a.weight": torch.zeros(8, 4)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    parameter = torch.nn.Parameter(torch.zeros(8, 4))
+    optimizer = torch.optim.Adam([parameter])
+    parameter.sum().backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    done = inside("verify", ".", cwd=tmp_path)
+    assert "values of 128 B (records without a checksum)" in done.lines[0]

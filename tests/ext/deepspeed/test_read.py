@@ -491,3 +491,19 @@ def test_a_file_of_a_rank_names_its_folder(stage: int, tmp_path: Path) -> None:
     report = ckpt.inspect(tmp_path / "run" / TAG / name)
 
     assert report.to_json()["file"]["part_of"] == str(tmp_path / "run" / TAG)
+
+
+def test_the_state_of_a_group_says_nothing_of_the_gradients_of_one_parameter(
+    tmp_path: Path,
+) -> None:
+    """ZeRO steps a whole group, so that each parameter has state, and its moments may
+    be zero for want of a gradient.
+    """
+    folder = saved(2).write(tmp_path / "run")
+    message = "Parameter indices which did not receive grad for rank 0: 0"
+    answer = inside("explain", message, folder, cwd=tmp_path)
+    assert b"DDP counts" in answer.out
+    assert b"had one earlier" not in answer.out
+    assert b"A gradient in an earlier step" not in answer.out
+    shown = inside("inspect", folder, cwd=tmp_path)
+    assert b"parameters have state" in shown.out

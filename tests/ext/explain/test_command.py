@@ -144,3 +144,15 @@ def test_one_file_is_no_older_save(older: str, tmp_path: Path) -> None:
     assert done.complaints == [
         "ckpt: a.pth: both saves are one file (ckpt explain MESSAGE OLDER FILE)"
     ]
+
+
+def test_a_finding_about_two_files_is_one_of_diff(tmp_path: Path) -> None:
+    """The way out names the command that compares, with both files."""
+    for name, value in (("a.pth", 0.0), ("b.pth", 1.0)):
+        torch.save({"x.weight": torch.full((2, 2), value)}, tmp_path / name)
+    done = inside("explain", "frozen", "a.pth", "b.pth", cwd=tmp_path)
+    assert done.code == 2
+    assert done.complaints == [
+        "ckpt: a.pth: one PATH is asked about a finding, and 2 are named (ckpt diff "
+        "a.pth b.pth has the findings about both)"
+    ]

@@ -514,3 +514,17 @@ def test_a_head_of_another_task_is_not_called_tied(tmp_path: Path) -> None:
 
     assert "the file has another one (score)" in found.said
     assert "ties both" not in found.said
+
+
+def test_an_adapter_of_a_pipeline_has_the_names_of_diffusers(tmp_path: Path) -> None:
+    """The answer says what `inspect` says of the same file."""
+    layer = "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+    tensors = {
+        f"{layer}.lora_A.weight": torch.zeros(4, 8),
+        f"{layer}.lora_B.weight": torch.zeros(8, 4),
+    }
+    save_file(tensors, tmp_path / "unet.safetensors")
+    asked = inside("explain", "KeyError: 'x'", "unet.safetensors", cwd=tmp_path)
+    assert b"names of diffusers" in b" ".join(asked.out.split())
+    shown = inside("inspect", "unet.safetensors", cwd=tmp_path)
+    assert b"names of diffusers" in shown.out

@@ -981,3 +981,15 @@ def test_a_name_of_thousands_of_numbers_takes_little_memory(tmp_path: Path) -> N
         tracemalloc.stop()
 
     assert peak < 80_000_000
+
+
+def test_one_number_alone_is_not_made_of_a(tmp_path: Path) -> None:
+    """The headline counts what is made of A, apart from what is of nothing in it."""
+    weight = torch.randn(4, 4)
+    torch.save({"a.weight": weight}, tmp_path / "a.pth")
+    both = {"a.weight": weight, "n.weight": torch.full((4,), 2.0)}
+    torch.save(both, tmp_path / "b.pth")
+    done = run("recipe", "a.pth", "b.pth", cwd=tmp_path)
+    assert done.lines[0] == (
+        "1 of 2 tensors of B are made of A, bit for bit, and 1 of one number alone"
+    )

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import inside
 from paths import many
 from process import ckpt as run
 from torch import nn
@@ -872,3 +873,19 @@ def test_one_hidden_module_is_one(tmp_path: Path) -> None:
     ]
 
     assert message.startswith("aux['x'] (Linear) is not registered (1 module,")
+
+
+def test_a_snapshot_without_the_gradients_of_a_step_says_why(tmp_path: Path) -> None:
+    """A snapshot after `zero_grad()` has none, though the optimizer has stepped."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    ckpt.snapshot(model, tmp_path / "before.pth", optimizer)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    ckpt.snapshot(model, tmp_path / "in_time.pth", optimizer)
+    optimizer.zero_grad()
+    ckpt.snapshot(model, tmp_path / "late.pth", optimizer)
+    late = inside("inspect", "late.pth", cwd=tmp_path).out
+    assert b"had a gradient (taken after zero_grad()? take it before)" in late
+    for name in ("before.pth", "in_time.pth"):
+        assert b"zero_grad" not in inside("inspect", name, cwd=tmp_path).out

@@ -1834,6 +1834,22 @@ def test_what_may_be_no_parameter_is_not_called_one() -> None:
 
 # --- the axis of a curve --------------------------------------------------------------
 
+
+@pytest.mark.parametrize(
+    ("labels", "every"),
+    [
+        (["e1", "e2", "e3", "e4"], 1),
+        (["checkpoint-100", "checkpoint-200", "checkpoint-300", "checkpoint-1000"], 2),
+        (["a"] * 100, 6),
+        (["a long name of a file"], 1),
+    ],
+)
+def test_names_of_files_never_lie_over_each_other(
+    labels: list[str], every: int
+) -> None:
+    assert call("(labels) => curve_every(labels, 370)", labels) == every
+
+
 TICKS = """(values) => {
   const { to, min, max, step, label } = curve_axis(values);
   const count = Math.round((max - min) / step);

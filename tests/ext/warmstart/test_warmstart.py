@@ -1014,3 +1014,20 @@ def test_long_names_that_are_listed_are_folded_before_they_are_cut(
 
     (line,) = (line for line in done.lines if line.startswith("not in PRETRAINED"))
     assert line.endswith(f"kept as they were: {begin}.0-5.gate.bias")
+
+
+def test_a_layer_that_each_block_has_is_no_head(tmp_path: Path) -> None:
+    """Names in the order of the alphabet end with some layer of the last block."""
+    names = [
+        f"model.layers.{number}.{layer}.weight"
+        for number in range(2)
+        for layer in ("mlp.down_proj", "self_attn.q_proj")
+    ]
+    for path, width in (("a.safetensors", 4), ("b.safetensors", 8)):
+        tensors = {name: torch.zeros(width, 4) for name in names}
+        tensors["model.embed_tokens.weight"] = torch.zeros(9, 4)
+        safetensors.torch.save_file(tensors, tmp_path / path)
+    arguments = ("a.safetensors", "--into", "b.safetensors", "-o", "out.safetensors")
+    shown = inside("warmstart", *arguments, "--min-coverage", "0", cwd=tmp_path)
+    assert b"loads 1 of 5 tensors" in shown.out
+    assert b"head" not in shown.out

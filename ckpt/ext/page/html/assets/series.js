@@ -116,12 +116,23 @@ function curve_axis(values) {
   return { to, min, max, step, label };
 }
 
+const CURVE_LEFT = 64;
+const CURVE_RIGHT = 14;
+const CURVE_LETTERS = 14;
+
+// Every how many files a curve has the name of one, so that no two names lie over each other.
+function curve_every(labels, width) {
+  const longest = largest_of(labels.map((text) => Math.min(text.length, CURVE_LETTERS)));
+  const fitting = Math.floor((width - CURVE_LEFT - CURVE_RIGHT) / (6 * longest + 10));
+  return Math.ceil(labels.length / Math.max(fitting, 1));
+}
+
 function curve_option(values, files, labels, palette, width) {
   const { to, min, max, step, label } = curve_axis(values);
   return {
-    grid: { left: 64, right: 14, top: 10, bottom: 24 },
+    grid: { left: CURVE_LEFT, right: CURVE_RIGHT, top: 10, bottom: 24 },
     tooltip: tooltip(palette, ({ dataIndex }) => `${show(files[dataIndex])}\n${recorded_text(values[dataIndex])}`, { trigger: "item" }),
-    xAxis: { ...axis(palette), type: "category", data: labels.map((_, at) => String(at)), axisLabel: { color: palette.soft, fontSize: 10, interval: Math.max(Math.ceil(labels.length / Math.max(Math.floor(width / 90), 1)) - 1, 0), formatter: (at) => shortened(labels[Number(at)], 14) } },
+    xAxis: { ...axis(palette), type: "category", data: labels.map((_, at) => String(at)), axisLabel: { color: palette.soft, fontSize: 10, interval: curve_every(labels, width) - 1, formatter: (at) => shortened(labels[Number(at)], CURVE_LETTERS) } },
     yAxis: { ...axis(palette), type: "value", min, max: max > min ? max : min + step, interval: step, axisLabel: { color: palette.soft, fontSize: 10, formatter: label, hideOverlap: true } },
     series: [{ type: "line", data: values.map((value) => (typeof value === "number" && Number.isFinite(value) ? to(value) : null)), symbolSize: 5, lineStyle: { color: palette.accent, width: 2 }, itemStyle: { color: palette.accent } }],
   };
