@@ -255,6 +255,13 @@ def place_text(rows: Sequence[Mismatch], here: int, there: int) -> str:
         layer, _, last = row.name.rpartition(".")
         is_weight = last.startswith("weight") and len(pairs) > 1
         verb = verbs.get(pairs.index((here, there)), "has") if is_weight else "has"
+        # A transposed convolution has its outputs at index 1, and its bias tells.
+        if is_weight and any(
+            other.name == f"{layer}.bias"
+            and (other.checkpoint, other.model) == ((here,), (there,))
+            for other in rows
+        ):
+            verb = "gives"
         return f"{show(layer if layer and is_weight else row.name, 80)} {verb}"
     return ""
 
@@ -277,9 +284,12 @@ def _many_sizes_statement(
         "was built by another config than the checkpoint: several settings differ, or "
         "the variant of the network, or the version of its code. Give the program the "
         "config that goes with this file (the one beside it where it was published), "
-        "or the file that goes with the config. A load of what fits would mix two "
-        "models."
+        f"or the file that goes with the config. {MIXED}"
     )
+
+
+MIXED = "A load of what fits would mix two models."
+"""The sentence behind which no load of what fits is printed."""
 
 
 _LEAST_JOINED = 3
