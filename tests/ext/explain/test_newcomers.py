@@ -335,3 +335,80 @@ def test_agent_of_cleanrl(tmp_path: Path) -> None:
     found = Answered(refusal([], [], mismatches(agent(128, 32), agent(35, 6))), path)
     assert "trained on 128 observations and 32 actions" in found.said
     assert "built for 35 and 6: another environment" in found.said
+
+
+# --- questions ------------------------------------------------------------------------
+
+
+def test_averages_with_another_beginning(tmp_path: Path) -> None:
+    weights = conv("0.conv", 8, 3) | linear("22.heads.0", 4, 8)
+    state = {f"model.model.{name}": value for name, value in weights.items()}
+    state |= {f"ema.model.{name}": value * 0.5 for name, value in weights.items()}
+    path = tmp_path / "epoch=9.ckpt"
+    torch.save({"epoch": 9, "state_dict": state, "callbacks": {}}, path)
+    found = Answered("How can I do inference using the newly trained model?", path)
+    (line,) = [command for command in found.commands if command.startswith("{")]
+    with folder_of(tmp_path):
+        given = eval(line, {"torch": torch})
+    assert given.keys() == {f"model.model.{name}" for name in weights}
+    for name, value in weights.items():
+        assert torch.equal(given[f"model.model.{name}"], value * 0.5)
+
+
+def test_best_of_two_files(tmp_path: Path) -> None:
+    best, last = "checkpointepoch=1.ckpt", "checkpointlast.ckpt"
+    for name, epoch in ((best, 1), (last, 7)):
+        torch.save(
+            {
+                "epoch": epoch,
+                "state_dict": {"fc.weight": torch.full((4, 4), float(epoch))},
+                "checkpoint_callback_best_model_path": f"/out/{best}",
+            },
+            tmp_path / name,
+        )
+    question = "What is the difference between the two checkpoints, are they the same?"
+    for pair in ((best, last), (last, best)):
+        done = process.ckpt("explain", question, *pair, cwd=tmp_path)
+        said = " ".join(done.out.decode().split())
+        assert f"{last} records {best} as the best save of its run" in said
+        assert f"and {last} to go on with the run" in said
+
+
+def test_module_that_a_question_names(tmp_path: Path) -> None:
+    state = linear("pred_head.transforms.0", 8, 8) | linear("pred_head.out", 8, 8)
+    state |= linear("blocks.0.attn", 8, 8) | linear("blocks.1.attn", 8, 8)
+    path = tmp_path / "mae_pretrain_vit_large.pth"
+    torch.save({"model_state": state, "epoch": 9}, path)
+    text = (
+        "I downloaded the ViT-Large pre-trained checkpoint. Some keys do not map to "
+        "anything in the model definition and I would appreciate it if you could "
+        'explain what "pred_head" refers to.'
+    )
+    found = Answered(text, path)
+    assert "pred_head is a module of the model of this file, with 4" in found.said
+    assert "50 % of the parameters, below transforms, out" in found.said
+    assert "Beside it stand blocks" in found.said and "leaves it out" in found.said
+    # The size of a model in its name asks for no bytes.
+    assert not found.commands or "--dtype" not in " ".join(found.commands)
+    found = Answered("What does blocks.0 mean?", path)
+    assert "stands behind the body" not in found.said
+
+
+def test_parts_of_an_optimizer(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    path = tmp_path / "checkpoint_last.pt"
+    state = {
+        "model": model.state_dict(),
+        "last_optimizer_state": optimizer.state_dict(),
+    }
+    torch.save(state, path)
+    found = Answered(
+        'What is stored inside last_optimizer_state? I see "param_groups", there is '
+        'params, but it is full of numbers. What is "state" in it?',
+        path,
+    )
+    assert "(2 rows, with step, exp_avg, exp_avg_sq)" in found.said
+    assert "none of them is a weight" in found.said

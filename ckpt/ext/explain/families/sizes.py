@@ -26,7 +26,7 @@ _A_FILE = (
     r"(?:\b(?:files?|checkpoints?|ckpts?|models?|weights?|saves?)|\.pth?|\.ckpt)\b"
 )
 _A_SIZE = (
-    r"(?i:\b(?:sizes?|larger?|bigg?er|smaller|large|big|huge|doubled?|twice|grow(?:s|ing)?"
+    r"(?i:(?<!-)\b(?:sizes?|larger?|bigg?er|smaller|large|big|huge|doubled?|twice|grow(?:s|ing)?"
     r"|grew|\d+(?:\.\d+)? ?(?:x|times|[KMG]i?B?)|[KMG]i?B)\b)"
 )
 _OF_SIZES = re.compile(

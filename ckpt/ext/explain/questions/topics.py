@@ -275,7 +275,9 @@ _TOPICS = (
     ),
     _topic(
         r"\bwhat(?:'s| is| are| does| do)\b[^\n]{0,40}\b\w+(?:[._]\w+)+"
-        r"|\b\w+(?:[._]\w+)+\b[^\n]{0,60}\b(?:mean\w{0,3}|stand for|used for|purpose)\b"
+        r"|[`'\"]?\b\w+(?:[._]\w+)+\b[`'\"]?[^\n]{0,60}\b(?:mean\w{0,3}|stands? for"
+        r"|used for|refers? to|purpose)\b|\b(?:explain|clarify|understand) what\b"
+        r"[^\n]{0,40}\b\w+(?:[._]\w+)+"
         r"|\b(?:key|tensor|entry|parameter|buffer)\b[^\n]{0,40}\bmean\w{0,3}\b"
         r"|\bwhat (?:is|are|does) (?:the )?[`'\"]?\w+[`'\"]?(?: for| mean)?\s*\??$",
         of_meaning,
