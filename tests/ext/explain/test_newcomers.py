@@ -241,6 +241,33 @@ def test_layers_of_a_fork_beside_other_shapes(tmp_path: Path) -> None:
     )
 
 
+def test_table_of_one_row_by_default(tmp_path: Path) -> None:
+    def forecaster(seen: int, kinds: int) -> State:
+        return {
+            "enc_embedding.y_emb.weight": torch.randn(16, seen),
+            "enc_embedding.var_emb.weight": torch.randn(kinds, 16),
+        } | linear("encoder.attn.q", 16, 16)
+
+    path = tmp_path / "best.ckpt"
+    torch.save({"state_dict": forecaster(43, 18), "epoch": 10}, path)
+    text = refusal([], [], mismatches(forecaster(43, 18), forecaster(31, 1)))
+    found = Answered(text, path)
+    # The default of an argument is one as well, and no file was looked for.
+    assert "One row is what a program builds by default" in found.said
+    assert "table of one row is that of an empty list" not in found.said
+
+
+def test_settings_that_are_called_kwargs(tmp_path: Path) -> None:
+    state = {"basis_mat.weight": torch.randn(27, 288)} | linear("mlp.0", 8, 8)
+    path = tmp_path / "lego.th"
+    settings = {"gridSize": [30, 30, 30], "appearance_n_comp": [288]}
+    torch.save({"kwargs": settings, "state_dict": state}, path)
+    model = state | {"basis_mat.weight": torch.randn(27, 864)}
+    found = Answered(refusal([], [], mismatches(state, model)), path)
+    assert "(864 is 3 x 288)" in found.said
+    assert "ckpt get lego.th kwargs" in found.commands
+
+
 # --- options that a file does not know ------------------------------------------------
 
 OF_SEGTRAN = """Traceback (most recent call last):
@@ -322,6 +349,46 @@ def test_undivided_part_of_a_distributed_checkpoint(tmp_path: Path) -> None:
     torch.save({"epoch": 1, "state_dict": {}}, tmp_path / "common.pt")
     found = Answered(text, tmp_path / "common.pt")
     assert "distributed" not in found.said
+
+
+def test_attribute_of_a_tensor_asked_of_a_dict(tmp_path: Path) -> None:
+    path = tmp_path / "r50.pth"
+    state = linear("backbone.fc", 4, 4)
+    torch.save({"model": state, "trainer": {"iteration": 50}}, path)
+    text = "AttributeError: 'collections.OrderedDict' object has no attribute 'detach'"
+    found = Answered(text, path)
+    assert "takes each value for one" in found.said and "class" not in found.said
+    assert "it took the whole checkpoint for a state dict" in found.said
+    assert torch.load(found.run("ckpt slim")).keys() == state.keys()
+    assert found.loaded().keys() == state.keys()
+
+
+def test_whole_model_beside_a_state_dict(tmp_path: Path) -> None:
+    path = tmp_path / "epoch_41_iou_1.00_statedict.pt"
+    torch.save(linear("conv1", 4, 4), path)
+    text = "AttributeError: 'collections.OrderedDict' object has no attribute '{}'"
+    found = Answered(text.format("compute_loss"), path)
+    assert "Beside it stands" not in found.said
+    (tmp_path / "epoch_41_iou_1.00").write_bytes(b"another file")
+    found = Answered(text.format("compute_loss"), path)
+    assert "Beside it stands epoch_41_iou_1.00, which" in found.said
+
+
+def test_blocks_beside_other_parts(tmp_path: Path) -> None:
+    def network(depth: int) -> list[str]:
+        names = [f"layers.{number}.blocks.0.fc.weight" for number in range(4)]
+        return names + [f"layers.2.blocks.{n}.fc.weight" for n in range(1, depth)]
+
+    head = ["classifier.norm.weight", "classifier.head.weight", "classifier.head.bias"]
+    norms = [f"outnorm{number}.weight" for number in range(4)]
+    ours = [*network(5), *head]
+    path = tmp_path / "vssm_tiny.pth"
+    torch.save({"model": {name: torch.randn(4, 4) for name in ours}}, path)
+    rest = ["layers.2.blocks.4.fc.weight", *head]
+    found = Answered(
+        f"_IncompatibleKeys(missing_keys={norms}, unexpected_keys={rest})", path
+    )
+    assert "layers.2.blocks has 5 blocks in the file and 4 in the model" in found.said
 
 
 def test_agent_of_cleanrl(tmp_path: Path) -> None:
@@ -412,3 +479,31 @@ def test_parts_of_an_optimizer(tmp_path: Path) -> None:
     )
     assert "(2 rows, with step, exp_avg, exp_avg_sq)" in found.said
     assert "none of them is a weight" in found.said
+
+
+def test_epoch_of_weights_alone(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pth"
+    state = conv("conv1", 4, 3)
+    torch.save(state, path)
+    question = "hi, i want know the epoch of your pre-trained weights? thanks"
+    found = Answered(question, path)
+    assert "records no epoch" in found.said and "only its name" in found.said
+    # Batch norms count what went through them.
+    state["bn1.running_mean"] = torch.zeros(4)
+    state["bn1.num_batches_tracked"] = torch.tensor(625568)
+    torch.save(state, path)
+    found = Answered(question, path)
+    assert "Its batch norms counted 625,568 batches" in found.said
+    assert "only its name" not in found.said
+
+
+def test_size_of_a_file_in_chinese(tmp_path: Path) -> None:
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(2, 64)).sum().backward()
+    optimizer.step()
+    path = tmp_path / "a.pt"
+    torch.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, path)
+    found = Answered("全量微调后的文件怎么这大，还有这个checkpoint文件是什么？", path)
+    assert found.code == 0
+    assert "The tensors of this file take" in found.said

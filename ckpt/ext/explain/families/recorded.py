@@ -15,7 +15,7 @@ from ckpt.model.text import and_more, counted_noun, pasted_path, shell_word, sho
 _OF_SETTINGS = re.compile(
     r"(?:^|[._])(?:config|configs|cfg|args|model_args|opt|opts|options|hparams"
     r"|hyper_parameters|hyperparameters|params_model|model_cfg"
-    r"|model_config|dims|settings)(?:$|[._])"
+    r"|model_config|dims|settings|kwargs)(?:$|[._])"
 )
 """The keys below which programs keep the settings of a run."""
 _OF_TRAINING = re.compile(

@@ -134,8 +134,9 @@ _WITHOUT_DATA = (
     "number that stands for it."
 )
 _WITHOUT_LIST = (
-    " A table of one row is that of an empty list: the file with the dictionary, the "
-    "vocabulary or the names was not found, or is that of other data."
+    " One row is what a program builds by default, or for an empty list: where a file "
+    "has the dictionary, the vocabulary or the names, it was not found, or is that of "
+    "other data."
 )
 
 

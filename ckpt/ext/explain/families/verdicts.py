@@ -713,13 +713,24 @@ def inputs_statement(message: Message) -> Statement | None:
             "those of the run that saved (options such as --normal, --use_normals, "
             "use_color), and give it points that have them."
         )
+    most = max(inner[0].checkpoint[1], inner[0].model[1])
+    is_multiple = len(inner) == 1 and fewer > 1 and most % fewer == 0
+    times = (
+        f" ({most:,} is {most // fewer} x {fewer:,})"
+        if is_multiple and most // fewer <= _MOST_TIMES
+        else ""
+    )
     return Statement(
         f"In the shapes nothing but inputs differs: {shown}. The model has "
-        f"{abs(step):,} {more}{each}: other features go in (observations, columns, "
-        "conditions, the size of an embedding or of a picture). Build the model with "
-        "the settings and the version of the run that saved; a load of what fits "
-        "leaves these layers untrained."
+        f"{abs(step):,} {more}{each}{times}: other features go in (observations, "
+        "columns, conditions, the size of an embedding or of a picture). Build the "
+        "model with the settings and the version of the run that saved; a load of what "
+        "fits leaves these layers untrained."
     )
+
+
+_MOST_TIMES = 4
+"""A factor up to which a size is called a multiple of another one."""
 
 
 _OF_POINTS = re.compile(

@@ -392,6 +392,8 @@ _TOPICS = (
     ),
     _topic(
         r"\b(?:which|what|at what|how many) (?:training )?(?:epochs?|steps?|iter\w*)\b"
+        r"|\b(?:epochs?|iterations?|training steps?) (?:numbers? )?(?:of|for|in) (?:the"
+        r"|this|your|these|my)\b|\bnumber of (?:training )?(?:epochs?|steps?|iter\w*)"
         r"|\bhow (?:long|far)\b[^\n]{0,40}\btrain\w*|\btrained for\b|哪个epoch|多少轮",
         lambda text, case: counts_statements(case),
     ),
