@@ -162,11 +162,11 @@ def lacking_setting(name: str, owner: str, case: Case) -> Iterator[Statement]:
         f"the run that saved are in this file, at {show(place, 80)}, and have "
         f"{counted_noun(len(entries), 'setting')}, none of them {show(name, 60)}: "
         f"{and_more([show(entry, 40) for entry in entries], 8)}. So the run that saved "
-        "had no such option: the program is of another version, mostly a newer one. "
-        "Take the version that saved, or give the option the value that stands for "
-        "its absence (a switch is off) and pass over it where the program reads or "
-        "compares the settings of the file. The weights are not concerned, if what is "
-        "built has the same layers.",
+        "had no such option. Where the program reads these settings, or compares its "
+        "own with them, it is of another version, mostly a newer one: take the version "
+        "that saved, or give the option the value that stands for its absence (a "
+        "switch is off) and pass over it there. Where it reads a config of its own, "
+        "that one lacks the option, and this file says nothing of it.",
         (),
         command,
     )
