@@ -172,6 +172,8 @@ LIMITS = [
     "ext.explain.families.layers._LEAST_SIZE",
     "ext.explain.questions.meanings._MOST",
     "ext.explain.questions.measures._DEEPEST",
+    "ext.explain.families.mismatches._LEAST_BEFORE",
+    "ext.explain.families.verdicts._MOST_TIMES",
     "ext.explain.families.mismatches._LEAST_SHARED",
     "ext.explain.questions.named_parts._LISTED",
     "ext.explain.families.paths._LONGEST_POINTER",

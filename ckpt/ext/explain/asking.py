@@ -16,7 +16,9 @@ _ASKS = re.compile(
     r"|have (?:a )?questions?)\b)"
     r"|(?i:\b(?:want|would like|wish|hope|trying) to\b|\bwondering\b|\bnot sure\b)"
     r"|(?i:\bhow (?:to|do|can|many|much|long|should)\b|\bwhether\b"
-    r"|\bplease (?:tell|help|explain)\b|\bany (?:way|idea)\b"
+    r"|\bplease (?:tell|help|explain|clarify)\b|\bany (?:way|idea)\b"
+    r"|\b(?:explain|clarify|elaborate(?: on)?|understand|tell (?:me|us)) (?:what|how"
+    r"|why|which|where|the)\b|\b(?:would|will) appreciate\b|\bcorrect me if\b"
     r"|\b(?:which|what) (?:part|one|file|key|epoch|layer)s?\b)"
 )
 

@@ -590,7 +590,7 @@ def test_a_table_that_feeds_a_recurrent_layer_is_no_head(tmp_path: Path) -> None
     )
     found = Answered(text, tmp_path / "a.pth")
     assert "encoder.weight has 54 rows" in found.said
-    assert "an empty list: the file with the dictionary" in found.said
+    assert "an empty list: where a file has the dictionary" in found.said
     assert "outputs" not in found.said and "classes. The last" not in found.said
 
 

@@ -22,7 +22,7 @@ TEXT_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "SDX
 """The width of the text that the cross-attention of a UNet takes -> the models of that
 width.
 """
-_THIRD = re.compile(r"(?:^|\.)layer\d+\.\d+\.conv3\.")
+_THIRD = re.compile(r"(?:^|\.)(?:layer|res)\d+\.\d+\.conv3\.")
 """The third convolution of a block, which bottlenecks alone have in ResNets."""
 
 
@@ -81,7 +81,7 @@ def name_architectures(
         )
 
 
-_OPENING = re.compile(r"(?:^|\.)layer\d+\.\d+\.conv1\.weight$")
+_OPENING = re.compile(r"(?:^|\.)(?:layer|res)\d+\.\d+\.conv1\.weight$")
 _SMALL, _LARGE = (1, 1), (3, 3)
 """The kernel of the first convolution of a bottleneck, and of a basic block."""
 

@@ -4,6 +4,7 @@ dict that stands in the place of a model, an object of an older class.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -369,12 +370,88 @@ def _of_no_class(name: str, case: Case) -> Iterator[Statement]:
         and case.survey.candidates
         else f"of {keys_text(case)}"
     )
+    if name in _OF_TENSORS and case.survey.candidates:
+        yield from _of_no_tensor(name, case)
+        return
     yield Statement(
         f"torch.load of this file gives a dict, {weights}, and a dict has no "
         f"{show(name, 80)}: the program takes it for an object of a class, which it "
-        "must build first."
+        f"must build first.{_whole_beside_text(case)}"
     )
     yield from load_statements(case)
+
+
+_OF_TENSORS = frozenset(
+    [
+        "detach",
+        "numpy",
+        "size",
+        "shape",
+        "dim",
+        "ndim",
+        "nelement",
+        "numel",
+        "transpose",
+        "permute",
+        "t",
+        "clone",
+        "copy_",
+        "item",
+        "is_cuda",
+        "dtype",
+        "reshape",
+        "view",
+        "unsqueeze",
+        "squeeze",
+        "contiguous",
+        "element_size",
+    ]
+)
+"""Attributes of tensors that no module has."""
+
+
+def _of_no_tensor(name: str, case: Case) -> Iterator[Statement]:
+    """Say that a program goes through the keys of the file as if each had a tensor."""
+    parts = [section.name for section in case.survey.candidates if section.name]
+    if not parts:
+        yield Statement(
+            "torch.load of this file gives a dict, the weights by their names, and the "
+            f"program asks the dict itself for {show(name, 60)}, which a tensor has: "
+            "it wants one tensor, and this is the state dict of a model."
+        )
+        return
+    yield Statement(
+        f"{show(name, 60)} is of a tensor: the program goes through what torch.load "
+        "gives, and takes each value for one. At the root of this file stand "
+        f"{keys_text(case)}, and {and_more([show(part, 60) for part in parts], 3)} "
+        f"{'has' if len(parts) == 1 else 'have'} the weights. So it took the whole "
+        "checkpoint for a state dict: hand it that part."
+    )
+    if len(parts) == 1:
+        yield from command_statements("In a file of their own:", case.plan(("slim",)))
+    yield from load_statements(case)
+
+
+_OF_STATE = re.compile(r"(?i)[_.-]?(?:state_?dict|weights|params)")
+
+
+def _whole_beside_text(case: Case) -> str:
+    """The sentence on a file beside this one that has its name without the word for a
+    state dict, or an empty text.
+    """
+    folder, own = os.path.split(case.survey.path)
+    bare = _OF_STATE.sub("", own)
+    if bare == own or case.is_folder:
+        return ""
+    stem = os.path.splitext(bare)[0]
+    for name in (bare, stem):
+        if name and os.path.isfile(os.path.join(folder, name)):
+            return (
+                f" Beside it stands {show(name, 80)}, which has the name of this file "
+                "without the word for a state dict: perhaps the whole model, pickled, "
+                "which such a program takes."
+            )
+    return ""
 
 
 def _of_nothing(name: str, case: Case) -> Iterator[Statement]:

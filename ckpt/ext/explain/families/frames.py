@@ -135,6 +135,19 @@ def owner_of(name: str, text: str) -> str | None:
     return found[-1] if found else None
 
 
+_SUBSCRIPT = re.compile(r"([A-Za-z_][\w.]{0,80}(?:\(\))?\[\w{1,80}\])")
+
+
+def table_of(text: str) -> str | None:
+    """The expression by which the last line of a program takes a name that is in a
+    variable (`cp_args[k]`), or None.
+    """
+    # The last line that has a letter is the one that failed.
+    lines = [line for line in text[-_NEAR:].splitlines() if line.strip(" ^~\t")]
+    found = _SUBSCRIPT.findall(lines[-1]) if lines else []
+    return found[-1] if found else None
+
+
 def is_of_optimizer(owner: str) -> bool:
     """Tell whether a variable may be the state of an optimizer, by its name."""
     return _STATES.search(owner) is not None

@@ -63,6 +63,7 @@ from ckpt.ext.explain.families.frames import (
     of_own_object,
     option_statements,
     owner_of,
+    table_of,
     taken_keys,
 )
 from ckpt.ext.explain.families.given import of_message_hub
@@ -72,6 +73,8 @@ from ckpt.ext.explain.families.launchers import UNSET
 from ckpt.ext.explain.families.libraries import of_gguf_name
 from ckpt.ext.explain.families.loras import of_cut_name, of_older_names
 from ckpt.ext.explain.families.parts import of_part_under_key
+from ckpt.ext.explain.families.tables import of_table
+from ckpt.ext.explain.families.unsharded import of_unsharded_part
 from ckpt.ext.explain.family import Family
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, be_verb, counted_noun, show
@@ -124,6 +127,8 @@ def _take_frames(message: Message, text: str, start: int) -> Message:
     found = _KEY.search(text, start)
     key = None if found is None else found[1] or found[2]
     owner = None if key is None else owner_of(key, text[:start])
+    if key is not None and owner is None:
+        owner = table_of(text[:start])
     return message._replace(
         names=taken_keys(text, start),
         owner=None if owner is None or is_of_optimizer(owner) else owner,
@@ -171,6 +176,12 @@ def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
         return
     if is_option(name, found.string[: found.end()]) and case.optimizers:
         yield from option_statements(name, case)
+        return
+    before = found.string[: found.start()]
+    owner = owner_of(name, before) or table_of(before)
+    lacking = [] if owner is None else list(of_table(name, owner, case))
+    if lacking:
+        yield from lacking
         return
     empty = list(empty_part(taken_keys(found.string, found.start()), case))
     if empty:
@@ -256,6 +267,10 @@ def _of_other_owner(name: str, owner: str, case: Case) -> Iterator[Statement]:
     """Say why a program does not find a name in a variable that is no state of an
     optimizer.
     """
+    lacking = list(of_table(name, owner, case))
+    if lacking:
+        yield from lacking
+        return
     # accelerate gathers there what it found in the file of random states.
     if owner == "override_attributes" and case.is_folder:
         yield Statement(
@@ -355,6 +370,7 @@ _BEFORE_PLACES: tuple[_Step, ...] = (
     of_own_file,
     of_equal_tensor,
     of_scales,
+    of_unsharded_part,
     of_present_key,
     _then_load(not_averaged),
 )

@@ -43,6 +43,7 @@ from ckpt.ext.explain.families.conversions import (
     adapter_into_base,
     converted_statements,
 )
+from ckpt.ext.explain.families.dicts_of_parts import dict_of_parts
 from ckpt.ext.explain.families.forms import Form, find_forms, normed_elsewhere
 from ckpt.ext.explain.families.graphs import graph_statement
 from ckpt.ext.explain.families.heads import are_new_heads, heads_among
@@ -242,6 +243,12 @@ class KeyLists:
         self.is_renumbered = False
         """A flag: some names count the layers otherwise, which was said."""
         self.is_told = False
+
+    def told_parts(self) -> Iterator[Statement]:
+        """Say that a dict of state dicts was loaded as one."""
+        for row in dict_of_parts(self.message, self.case):
+            yield row
+            self.is_told = True
 
     def told_numbers(self) -> Iterator[Statement]:
         """Say that every name stands below nothing, or that layers are counted

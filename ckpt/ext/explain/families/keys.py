@@ -475,8 +475,8 @@ def _missing_statements(
     lists = KeyLists(message, case, chosen, shapes)
     if not lists.missing and not lists.unexpected:
         return
-    # These two steps need no pairs of names, and may end the answer before the pairing.
-    for step in (lists.told_numbers, lists.told_without_pairs):
+    # These steps need no pairs of names, and may end the answer before the pairing.
+    for step in (lists.told_parts, lists.told_numbers, lists.told_without_pairs):
         yield from step()
         if lists.is_told:
             return

@@ -120,7 +120,7 @@ def unlike_statement(
             f"their place. The others are of {left}, and those that the model lacks of "
             f"{lacking}: the class is the same, and another version of the program, or "
             "other options, built it. Take the version and the options of the run that "
-            "saved."
+            f"saved.{_more_blocks_text(rest, names)}"
         )
     return Statement(
         "No module of both lists has one name: those of the file are "
@@ -128,6 +128,36 @@ def unlike_statement(
         f"{and_more([show(word, 40) for word in ours], 5)}. The model that was built "
         "is of another class than the one that was saved: build the class of the file."
     )
+
+
+_BLOCK = re.compile(r"(?<![^.])(\d{1,4})\.")
+
+
+def _more_blocks_text(rest: Sequence[str], names: Collection[str]) -> str:
+    """The sentence on a list that has whole blocks more in a file than in a model, or
+    an empty text.
+    """
+    left = set(rest)
+    ours: dict[str, set[int]] = {}
+    theirs: dict[str, set[int]] = {}
+    for name in names:
+        for found in _BLOCK.finditer(name):
+            place = name[: found.start()].rstrip(".")
+            number = int(found[1])
+            ours.setdefault(place, set()).add(number)
+            if name not in left:
+                theirs.setdefault(place, set()).add(number)
+    told = [
+        f"{show(place, 80)} has {len(numbers):,} blocks in the file and "
+        f"{len(theirs[place]):,} in the model"
+        for place, numbers in ours.items()
+        if place
+        and 0 < len(theirs.get(place, ())) < len(numbers)
+        and min(numbers - theirs[place]) > max(theirs[place])
+    ]
+    if not told:
+        return ""
+    return f" {and_more(told, 3)}: the model is a variant of another depth."
 
 
 _LEAST = 4
@@ -255,6 +285,13 @@ def place_text(rows: Sequence[Mismatch], here: int, there: int) -> str:
         layer, _, last = row.name.rpartition(".")
         is_weight = last.startswith("weight") and len(pairs) > 1
         verb = verbs.get(pairs.index((here, there)), "has") if is_weight else "has"
+        # A transposed convolution has its outputs at index 1, and its bias tells.
+        if is_weight and any(
+            other.name == f"{layer}.bias"
+            and (other.checkpoint, other.model) == ((here,), (there,))
+            for other in rows
+        ):
+            verb = "gives"
         return f"{show(layer if layer and is_weight else row.name, 80)} {verb}"
     return ""
 
@@ -277,9 +314,12 @@ def _many_sizes_statement(
         "was built by another config than the checkpoint: several settings differ, or "
         "the variant of the network, or the version of its code. Give the program the "
         "config that goes with this file (the one beside it where it was published), "
-        "or the file that goes with the config. A load of what fits would mix two "
-        "models."
+        f"or the file that goes with the config. {MIXED}"
     )
+
+
+MIXED = "A load of what fits would mix two models."
+"""The sentence behind which no load of what fits is printed."""
 
 
 _LEAST_JOINED = 3

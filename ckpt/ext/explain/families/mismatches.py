@@ -24,6 +24,7 @@ from ckpt.ext.explain.families.divided import is_empty, is_of_a_rank, shape_nume
 from ckpt.ext.explain.families.flat import flat_statement
 from ckpt.ext.explain.families.items import left_out_statement
 from ckpt.ext.explain.families.layers import (
+    MIXED,
     differing_sizes,
     heads_statement,
     one_size_statement,
@@ -133,6 +134,10 @@ def mismatch_statements(
         row.name for row in rows if row.file is not None and row.file != said[row.name]
     ]
     lost = [row.name for row in rows if row.file is None]
+    before = _of_file_before(message, shapes)
+    if before is not None:
+        yield before
+        return
     turned = _turned_by_loader(message, rows)
     if turned and len(turned) == len(other):
         yield load_into_statement(case.survey, _turned_text(turned))
@@ -149,7 +154,9 @@ def mismatch_statements(
             f"{counted_noun(len(lost), 'tensor')} {be_verb(lost)} not in this file.",
             tuple(lost),
         )
-    if case.is_useless:
+    # No shape of the message is of this file, so a reason would be of another one.
+    is_of_another = bool(other) and len(other) + len(lost) == len(rows)
+    if case.is_useless or is_of_another:
         return
     asked = _Asked(message, case, shapes)
     left: Sequence[Mismatch] = [
@@ -158,7 +165,7 @@ def mismatch_statements(
     for step in (*_STEPS_OF_NAMES, *(_STEPS_OF_SHAPES if left else ())):
         told = step(left, asked)
         yield from told.statements
-        if told.is_last:
+        if told.is_last or any(MIXED in row.text for row in told.statements):
             return
         left = told.left
     if _is_worth_a_load([row.name for row in rows], left, asked):
@@ -167,6 +174,55 @@ def mismatch_statements(
         yield load_into_statement(
             case.survey, "Load what fits, and keep the model's own values elsewhere:"
         )
+
+
+_LEAST_BEFORE = 4
+"""Tensors that a message names at least, to say that it is of another file."""
+
+
+def _of_file_before(
+    message: Message, shapes: dict[str, tuple[int, ...]]
+) -> Statement | None:
+    """Say that a message is about another file, as the weights that a backbone begins
+    with: this one has the shapes of the model, or return None.
+    """
+    rows = message.mismatched
+    # A loader turns kernels of the right file, which has the same sizes then.
+    if len(rows) < _LEAST_BEFORE or any(
+        sorted(row.checkpoint) == sorted(row.model) for row in rows
+    ):
+        return None
+    begins = {""} | {
+        name.removesuffix(rows[0].name)
+        for name in shapes
+        if name.endswith(f".{rows[0].name}")
+    }
+    found = [
+        begin
+        for begin in begins
+        if all(shapes.get(f"{begin}{row.name}") == row.model for row in rows)
+    ]
+    if len(found) != 1:
+        return None
+    (begin,) = found
+    below = f", below {show(begin.rstrip('.'), 80)}" if begin else ""
+    part = (
+        f" The message names the tensors without {show(begin, 80)}, so it comes from a "
+        "load into that part of the model alone, which the program makes before this "
+        "file is loaded: of the weights that this part begins with (pretrained, "
+        "init_cfg, a download of torchvision or timm)."
+        if begin
+        else ""
+    )
+    return Statement(
+        f"The {counted_noun(len(rows), 'tensor')} of the message "
+        f"{be_verb(rows)} in this file{below}, in the shapes of the model, and not in "
+        "those that the message gives for its checkpoint. So it is about another "
+        f"file, and these tensors of this one fit.{part} Look for the line of the log "
+        "that names the file which was loaded there; where this file has that part, it "
+        "is loaded over it, and the earlier load may be left out.",
+        refutes=True,
+    )
 
 
 def _interpolated_statements(path: str) -> Iterator[Statement]:
@@ -305,6 +361,10 @@ def _step_of_what_is_no_weight(left: Sequence[Mismatch], asked: _Asked) -> _Told
         # A loss that counts the words or the classes of the model follows it.
         if not differing_sizes(losses) <= differing_sizes(left):
             statements.append(_loss_statement(losses))
+        fed = _fed_statement(losses)
+        if not left and fed is not None:
+            statements = [fed, *_compared_settings(case)]
+            return _Told(statements, left, is_last=True)
     if not left:
         statements.append(load_into_statement(case.survey, "So all else loads:"))
     return _Told(statements, left, is_last=not left)
@@ -396,13 +456,13 @@ def _beside_tables(
     """Say which sizes differ beside tables of rows, where no sentence has named their
     layers.
     """
-    if not any(is_own_table(row) for row in left):
+    if not any(is_own_table(row, shapes) for row in left):
         return
     said = " ".join(row.text for row in statements)
     rest = [
         row
         for row in left
-        if not is_own_table(row)
+        if not is_own_table(row, shapes)
         and not is_fed_table(row, shapes)
         and not VOCABULARY.search(row.name)
         and show(row.name.rpartition(".")[0] or row.name, 80) not in said
@@ -455,7 +515,9 @@ def _is_worth_a_load(
     if not _is_enough(message, shapes):
         return False
     # A load of what fits would leave the whole table untrained.
-    if left and all(is_own_table(row) or is_fed_table(row, shapes) for row in left):
+    if left and all(
+        is_own_table(row, shapes) or is_fed_table(row, shapes) for row in left
+    ):
         return False
     # img_in of Flux differs between its variants, and each is another model.
     if len(left) == 1 and left[0].name.endswith("img_in.weight"):
@@ -542,6 +604,36 @@ def _loss_statement(rows: Sequence[Mismatch]) -> Statement:
         f"{text} to the loss of the training, which a model that only predicts does "
         "without. The code that saved built it in another size, by its version or its "
         "settings."
+    )
+
+
+def _fed_statement(rows: Sequence[Mismatch]) -> Statement | None:
+    """Say that a loss takes another width, which the model gives to it, or return
+    None.
+    """
+    sizes = {
+        (row.checkpoint[1], row.model[1])
+        for row in rows
+        if len(row.checkpoint) == len(row.model) == 2
+        and row.checkpoint[0] == row.model[0]
+    }
+    if len(sizes) != 1 or len(rows) != 1:
+        return None
+    ((here, there),) = sizes
+    more, fewer = max(here, there), min(here, there)
+    joined = (
+        f", {more // fewer} times as much: as of a pooling that joins several values"
+        if more % fewer == 0
+        else ""
+    )
+    return Statement(
+        f"{show(rows[0].name, 80)} belongs to the loss by its name, and takes {here:,} "
+        f"in the checkpoint and {there:,} in the model{joined}. That is the width of "
+        "what the model gives to its loss, its embedding. All its layers fit, but what "
+        "it computes of their outputs behind them is another thing than in the run "
+        "that saved: without this tensor all else would load, and the embedding "
+        "would not be the one that was trained. Build the model with the option that "
+        f"gives {here:,} (the pooling, the layers that it takes)."
     )
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.ext.explain.case import Case, Statement
 from ckpt.ext.explain.message import Mismatch
-from ckpt.model.text import and_more, pasted_path, shell_word, show
+from ckpt.model.text import and_more, counted_noun, pasted_path, shell_word, show
 
 _OF_SETTINGS = re.compile(
     r"(?:^|[._])(?:config|configs|cfg|args|model_args|opt|opts|options|hparams"
     r"|hyper_parameters|hyperparameters|params_model|model_cfg"
-    r"|model_config|dims|settings)(?:$|[._])"
+    r"|model_config|dims|settings|kwargs)(?:$|[._])"
 )
 """The keys below which programs keep the settings of a run."""
 _OF_TRAINING = re.compile(
@@ -131,6 +131,45 @@ def settings_places(case: Case) -> list[str]:
             # The first match in a name is the outermost place.
             found[value.name[: match.end()].rstrip("._")] = None
     return list(found)
+
+
+_OWNER = re.compile(
+    r"(?i)(?:[\w.]{0,40}[_.])?(?:args|cfg|config|conf|opts?|options|hparams"
+    r"|hyper_?param\w{0,8}|settings)\d?(?:\[|$)"
+)
+"""The name of a variable in which a program has the settings of a run."""
+
+
+def lacking_setting(name: str, owner: str, case: Case) -> Iterator[Statement]:
+    """Say that the settings of a file have no entry that a program takes from them.
+    `owner` is the variable of the program.
+    """
+    found = settings_command(case)
+    if found is None or _OWNER.match(owner) is None:
+        return
+    place, command = found
+    begin = f"{place}."
+    held = [
+        value.name[len(begin) :]
+        for value in case.survey.checkpoint.values
+        if value.name.startswith(begin)
+    ]
+    if not held or any(name in entry.split(".") for entry in held):
+        return
+    entries = list(dict.fromkeys(entry.partition(".")[0] for entry in held))
+    yield Statement(
+        f"The program takes {show(name, 60)} from {show(owner, 60)}. The settings of "
+        f"the run that saved are in this file, at {show(place, 80)}, and have "
+        f"{counted_noun(len(entries), 'setting')}, none of them {show(name, 60)}: "
+        f"{and_more([show(entry, 40) for entry in entries], 8)}. So the run that saved "
+        "had no such option. Where the program reads these settings, or compares its "
+        "own with them, it is of another version, mostly a newer one: take the version "
+        "that saved, or give the option the value that stands for its absence (a "
+        "switch is off) and pass over it there. Where it reads a config of its own, "
+        "that one lacks the option, and this file says nothing of it.",
+        (),
+        command,
+    )
 
 
 def _parent_name(name: str) -> str:

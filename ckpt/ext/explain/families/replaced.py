@@ -238,7 +238,14 @@ def agent_statement(rows: Sequence[Mismatch]) -> Statement | None:
         # If two sizes differ, or a convolution does, it is another network.
         if len(sizes) != 1 or len(row.model) > 2:
             return None
-        (done if _OF_ACTIONS.search(row.name) else seen).add(sizes[0])
+        # What a layer takes is no action, also in a network that is called mu.
+        is_taken = (
+            len(row.model) == 2
+            and row.checkpoint[0] == row.model[0]
+            and row.name.endswith("weight")
+        )
+        is_action = _OF_ACTIONS.search(row.name) is not None and not is_taken
+        (done if is_action else seen).add(sizes[0])
     if len(seen) != 1 or len(done) != 1:
         return None
     ((ours, theirs),) = seen

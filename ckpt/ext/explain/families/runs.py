@@ -234,6 +234,18 @@ def counts_statements(case: Case) -> Iterator[Statement]:
             "the run was asked for, and not how far it came."
         )
         return
+    batches = 0 if told else _counted_batches(case)
+    if batches:
+        yield Statement(
+            "This file records no epoch, iteration or step, and holds no optimizer "
+            f"that counted. Its batch norms counted {batches:,} batches in training "
+            "(num_batches_tracked): that is the number of steps, where each step put "
+            "one batch through them and the count began at 0. Weights that were "
+            "fine-tuned bring the count of what they began with. Times the batch of "
+            "one process, and divided by the samples that it gets in an epoch, it "
+            "gives the epochs."
+        )
+        return
     if not told:
         yield Statement(
             "This file records no epoch, iteration or step, and holds no optimizer "
@@ -244,6 +256,20 @@ def counts_statements(case: Case) -> Iterator[Statement]:
         f"This file records where its run stood: {and_more(told, 6)}."
         f"{_of_parts(case)}{_of_program(case)}"
     )
+
+
+_MOST_NORMS = 8
+
+
+def _counted_batches(case: Case) -> int:
+    """The largest number of batches that the first batch norms counted, or 0."""
+    held = [
+        entry.tensor
+        for entry in case.survey.tensors
+        if entry.name.endswith("num_batches_tracked")
+    ]
+    counts = [counter(tensor) or 0 for tensor in held[:_MOST_NORMS]]
+    return int(max(counts, default=0))
 
 
 _LIKE_COUNTERS = re.compile(r"(?i)(?:^|_)(?:epochs?|steps?|iters?|iterations?)(?:_|$)")

@@ -30,6 +30,7 @@ from ckpt.ext.explain.families.items import hidden_statement, multiples_statemen
 from ckpt.ext.explain.families.layers import (
     differing_sizes,
     one_size_statement,
+    place_text,
     renumbered_blocks,
 )
 from ckpt.ext.explain.families.positions import (
@@ -133,8 +134,9 @@ _WITHOUT_DATA = (
     "number that stands for it."
 )
 _WITHOUT_LIST = (
-    " A table of one row is that of an empty list: the file with the dictionary, the "
-    "vocabulary or the names was not found, or is that of other data."
+    " One row is what a program builds by default, or for an empty list: where a file "
+    "has the dictionary, the vocabulary or the names, it was not found, or is that of "
+    "other data."
 )
 
 
@@ -147,12 +149,14 @@ _MOST_TABLES = 1
 """Sizes of tables that have a sentence of their own."""
 
 
-def is_own_table(row: Mismatch) -> bool:
+def is_own_table(row: Mismatch, shapes: dict[str, tuple[int, ...]]) -> bool:
     """Tell whether a tensor is a table of symbols, speakers or classes, which a model
     needs whole, and of which only the rows differ.
     """
     return (
         bool(_TABLE.search(row.name))
+        # A table has no bias: `img_embedding` with one is a linear layer.
+        and f"{row.name.rpartition('.')[0]}.bias" not in shapes
         and not VOCABULARY.search(row.name)
         # A head has rows for its classes too, and a sentence of its own.
         and not HEAD_WORDS.search(row.name.rpartition(".")[0])
@@ -342,7 +346,9 @@ def _reasons_of_rows(
     if len(set(map(_row_counts, words))) == 1:
         yield _words_statement(words, shapes, case)
         yield from finding_statements(case.found("config-differs"))
-    tabled = [row for row in rows if is_own_table(row) or is_fed_table(row, shapes)]
+    tabled = [
+        row for row in rows if is_own_table(row, shapes) or is_fed_table(row, shapes)
+    ]
     # Positions have a sentence of their own, and kinds of tokens go with the words.
     if words:
         tabled = [row for row in tabled if not _OF_TOKENS.search(row.name)]
@@ -660,6 +666,12 @@ def _head_statements(
             "channels come out), or its version: build the model as the run that saved "
             "did."
         )
+        beside = [
+            f"{place_text(rest, ours, theirs)} {ours:,} in the checkpoint and "
+            f"{theirs:,} in the model"
+            for ours, theirs in others
+        ]
+        end += f" Beside that {beside[0]}." if beside else ""
     # Outputs of a model of sound may be the bins of a spectrum, and no classes.
     yield Statement(
         _bins_text(row)

@@ -23,11 +23,13 @@ from ckpt.model.text import and_more, show, size_text
 from ckpt.tree.find import children_of
 
 _A_FILE = (
-    r"(?:\b(?:files?|checkpoints?|ckpts?|models?|weights?|saves?)|\.pth?|\.ckpt)\b"
+    r"(?:(?:\b(?:files?|checkpoints?|ckpts?|models?|weights?|saves?)|\.pth?|\.ckpt)\b"
+    r"|文件|模型|权重)"
 )
 _A_SIZE = (
-    r"(?i:\b(?:sizes?|larger?|bigg?er|smaller|large|big|huge|doubled?|twice|grow(?:s|ing)?"
-    r"|grew|\d+(?:\.\d+)? ?(?:x|times|[KMG]i?B?)|[KMG]i?B)\b)"
+    r"(?i:(?<!-)\b(?:sizes?|larger?|bigg?er|smaller|large|big|huge|doubled?|twice|grow(?:s|ing)?"
+    r"|grew|\d+(?:\.\d+)? ?(?:x|times|[KMG]i?B?)|[KMG]i?B)\b"
+    r"|(?:这么?|那么|太|多|变|更)大|体积|占用)"
 )
 _OF_SIZES = re.compile(
     rf"(?i){_A_FILE}[^\n]{{0,200}}?{_A_SIZE}|{_A_SIZE}[^\n]{{0,200}}?{_A_FILE}"

@@ -713,13 +713,24 @@ def inputs_statement(message: Message) -> Statement | None:
             "those of the run that saved (options such as --normal, --use_normals, "
             "use_color), and give it points that have them."
         )
+    most = max(inner[0].checkpoint[1], inner[0].model[1])
+    is_multiple = len(inner) == 1 and fewer > 1 and most % fewer == 0
+    times = (
+        f" ({most:,} is {most // fewer} x {fewer:,})"
+        if is_multiple and most // fewer <= _MOST_TIMES
+        else ""
+    )
     return Statement(
         f"In the shapes nothing but inputs differs: {shown}. The model has "
-        f"{abs(step):,} {more}{each}: other features go in (observations, columns, "
-        "conditions, the size of an embedding or of a picture). Build the model with "
-        "the settings and the version of the run that saved; a load of what fits "
-        "leaves these layers untrained."
+        f"{abs(step):,} {more}{each}{times}: other features go in (observations, "
+        "columns, conditions, the size of an embedding or of a picture). Build the "
+        "model with the settings and the version of the run that saved; a load of what "
+        "fits leaves these layers untrained."
     )
+
+
+_MOST_TIMES = 4
+"""A factor up to which a size is called a multiple of another one."""
 
 
 _OF_POINTS = re.compile(
@@ -823,11 +834,13 @@ def variant_statement(message: Message, names: Collection[str]) -> Statement | N
     lacks on the other side: another variant of one model. None otherwise.
     """
     is_saved = bool(message.unexpected)
-    if bool(message.missing) is is_saved or not message.mismatched:
-        return None
-    alone = message.unexpected or message.missing
-    side, other = ("file", "model") if is_saved else ("model", "file")
     differing = {row.name for row in message.mismatched}
+    # fvcore lists a tensor of another shape among those that it does not find, too.
+    missing = [name for name in message.missing if name not in differing]
+    if bool(missing) is is_saved or not message.mismatched:
+        return None
+    alone = message.unexpected or missing
+    side, other = ("file", "model") if is_saved else ("model", "file")
     layers = {name.removesuffix("bias") for name in alone if name.endswith(".bias")}
     if len(layers) == len(alone) and all(f"{row}weight" in differing for row in layers):
         return Statement(
@@ -848,9 +861,9 @@ def variant_statement(message: Message, names: Collection[str]) -> Statement | N
         return None
     return Statement(
         f"The {side} has {_listed(own)}, which the {other} lacks, and other shapes "
-        "beside. So both are variants of one program, by an option of it: build the "
-        "model with the options of the run that saved, or take the file of the "
-        "variant that was built."
+        "beside. So both are variants of one program, by an option of it or by another "
+        "version of its code: build the model with the options and the version of the "
+        "run that saved, or take the file of the variant that was built."
     )
 
 

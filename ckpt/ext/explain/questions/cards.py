@@ -23,6 +23,7 @@ from ckpt.ext.explain.case import (
     finding_statements,
     trust_text,
 )
+from ckpt.ext.explain.families.averages import of_own_averages
 from ckpt.ext.explain.families.beginnings import load_into_statement
 from ckpt.ext.explain.families.heads import HEAD_WORDS
 from ckpt.ext.explain.families.labels import classes_statements
@@ -551,6 +552,8 @@ def of_loading(text: str, case: Case) -> Iterator[Statement]:
     yield load_into_statement(
         case.survey, "Where names or shapes differ, this loads what fits, and says so:"
     )
+    # A model has no place for averages among its weights, unless it keeps them too.
+    yield from of_own_averages(case)
     yield Statement("To predict, call model.eval() after the load.")
 
 

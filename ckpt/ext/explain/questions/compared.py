@@ -16,6 +16,7 @@ from ckpt.ext.explain.case import Statement, finding_statements
 from ckpt.ext.explain.families.averages import has_name_of_averages
 from ckpt.ext.explain.families.content import ended_statements
 from ckpt.ext.explain.parted import number_text
+from ckpt.ext.explain.questions.measures import BEST_PATHS
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 from ckpt.tree.find import children_of
 
@@ -120,6 +121,8 @@ def compared_statements(
     ]
     if values:
         yield Statement(f"Values that differ: {and_more(values, 6)}.")
+    if changed:
+        yield from _recorded_best(report, first, second)
     yield from _more_of_one(report, first, second)
     # The command that is printed below lists the others.
     for part in report.not_compared[:1]:
@@ -163,6 +166,34 @@ def _named_beside(first: str, second: str) -> list[str]:
         if bases[path] != bases[other]
         and _EMA.sub("", bases[path], count=1) == bases[other]
     ]
+
+
+def _recorded_best(report: DiffReport, first: str, second: str) -> Iterator[Statement]:
+    """Say which of two files the run recorded as its best."""
+    paths = {_last_part(path): path for path in (first, second)}
+    for checkpoint, path in ((report.after, second), (report.before, first)):
+        named = [
+            _last_part(value.node)
+            for value in checkpoint.values
+            if value.path
+            and str(value.path[-1]).endswith(BEST_PATHS)
+            and isinstance(value.node, str)
+        ]
+        for name in named:
+            # A file that records itself was the best of what came before it alone.
+            if name not in paths or paths[name] == path or len(paths) < 2:
+                continue
+            other = second if paths[name] == first else first
+            yield Statement(
+                f"{show(path, 80)} records {show(name, 80)} as the best save of its "
+                f"run by the metric that was watched. So for results take that one, "
+                f"and {show(other, 80)} to go on with the run."
+            )
+            return
+
+
+def _last_part(path: str) -> str:
+    return re.split(r"[\\/]", path.rstrip("/"))[-1]
 
 
 _OF_OPTIMIZER = re.compile(r"(?i)optim|(?:^|_)opt(?:_|$)")

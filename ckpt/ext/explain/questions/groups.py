@@ -4,6 +4,7 @@ parameters that it has.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -31,9 +32,34 @@ def of_groups(text: str, case: Case) -> Iterator[Statement]:
     """Say which rate and weight decay each group of an optimizer has, and which kinds
     of parameters are in it.
     """
-    del text
     for use in case.survey.uses:
+        if _ASKS_OF_STATE.search(text):
+            yield from _state_statement(use.match)
         yield from _groups_statements(use.match, case)
+
+
+_ASKS_OF_STATE = re.compile(
+    r"(?i)\bwhat(?:'s| is| are| does)\b[^\n]{0,80}\b(?:state|stored|inside|params)\b"
+)
+
+
+def _state_statement(match: Match) -> Iterator[Statement]:
+    """Say what the two parts of the state of an optimizer are."""
+    states = parts_of(match.optimizer.node).get("state")
+    rows = [row for _, row in children_of(states)] if states is not None else []
+    if not rows:
+        return
+    fields = and_more([show(str(key), 40) for key, _ in children_of(rows[0])], 6)
+    name = show(match.optimizer.name, 60) or "The optimizer"
+    yield Statement(
+        f"{name} has two parts, and none of them is a weight. Its state has a row for "
+        f"each parameter, by number ({counted_noun(len(rows), 'row')}, with {fields}): "
+        "what the optimizer keeps of the gradients, mostly in the shape of the "
+        "parameter. Its param_groups have the settings (the rate, the decay), and "
+        "params in them are those numbers, in the order in which the optimizer got the "
+        "parameters. A model with other layers takes none of it: the optimizer begins "
+        "anew there, which costs some steps until its averages are right."
+    )
 
 
 def _groups_statements(match: Match, case: Case) -> Iterator[Statement]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.ext.explain.case import Case, Statement
-from ckpt.model.text import counted_noun, show
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import children_of
 
 _MEANINGS = {
@@ -80,7 +80,8 @@ _MEANINGS = {
 _WORD = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*")
 _ASKS_WHAT = re.compile(
     r"(?i)\bwhat(?:'s| is| are| does| do)\b|\bmean(?:s|ing)?\b|\bpurpose\b|\bwhy (?:is"
-    r"|are|does|do) (?:there|it|the|my)\b|\bneed(?:ed)?\b|什么意思|是什么|作用"
+    r"|are|does|do) (?:there|it|the|my)\b|\bneed(?:ed)?\b|\brefers? to\b"
+    r"|\bstands? for\b|\b(?:explain|clarify|understand) what\b|什么意思|是什么|作用"
 )
 _MOST = 3
 
@@ -144,4 +145,46 @@ def _meaning_of(word: str, case: Case, *, is_asked: bool) -> Statement | None:
     if parts and parts[0].entries:
         count = counted_noun(len(parts[0].entries), "tensor")
         return Statement(f"{show(word, 60)} is a part of this file, with {count}.")
+    return _module_statement(word, case)
+
+
+_PREDICTS = re.compile(
+    r"(?i)(?:^|_)(?:head|heads|classifier|predictor|decoder|proj|projector|projection)s?"
+    r"(?:_|$)"
+)
+"""Words in the name of a module behind the body of a model."""
+
+
+def _module_statement(word: str, case: Case) -> Statement | None:
+    """Say how many tensors are below a module, and what else stands beside it, or
+    return None.
+    """
+    for part in case.survey.candidates:
+        names = part.names()
+        below = [name for name in names if name.startswith(f"{word}.")]
+        if not below or len(below) == len(names):
+            continue
+        size = sum(
+            entry.tensor.numel
+            for name, entry in zip(names, part.entries, strict=True)
+            if name.startswith(f"{word}.")
+        )
+        inner = dict.fromkeys(name[len(word) + 1 :].partition(".")[0] for name in below)
+        beside = dict.fromkeys(
+            name.partition(".")[0] for name in names if not name.startswith(f"{word}.")
+        )
+        what = (
+            " By its name it stands behind the body, and predicts what the training of "
+            "this file asked for: a model of the body alone, or for another task, "
+            "leaves it out, and loses nothing of the body."
+            if _PREDICTS.search(word)
+            else ""
+        )
+        return Statement(
+            f"{show(word, 60)} is a module of the model of this file, with "
+            f"{counted_noun(len(below), 'tensor')} and "
+            f"{100 * size / max(part.numel, 1):.0f} % of the parameters, below "
+            f"{and_more([show(row, 40) for row in inner], 4)}. Beside it stand "
+            f"{and_more([show(row, 40) for row in beside], 6)}.{what}"
+        )
     return None

@@ -85,7 +85,7 @@ def of_best(text: str, case: Case) -> Iterator[Statement]:
         )
 
 
-_BEST_PATHS = ("best_model_path", "checkpoint_callback_best_model_path")
+BEST_PATHS = ("best_model_path", "checkpoint_callback_best_model_path")
 """The keys of Lightning for the best save, of newer versions and of older ones."""
 
 
@@ -94,7 +94,7 @@ def best_of_callbacks(case: Case) -> Statement | None:
     counters = recorded_counters(case)
     paths = [
         (name.rpartition(".")[0], str(node))
-        for name, node in case.finds_value(_BEST_PATHS)
+        for name, node in case.finds_value(BEST_PATHS)
         if isinstance(node, str) and node
     ]
     if not paths:

@@ -275,7 +275,9 @@ _TOPICS = (
     ),
     _topic(
         r"\bwhat(?:'s| is| are| does| do)\b[^\n]{0,40}\b\w+(?:[._]\w+)+"
-        r"|\b\w+(?:[._]\w+)+\b[^\n]{0,60}\b(?:mean\w{0,3}|stand for|used for|purpose)\b"
+        r"|[`'\"]?\b\w+(?:[._]\w+)+\b[`'\"]?[^\n]{0,60}\b(?:mean\w{0,3}|stands? for"
+        r"|used for|refers? to|purpose)\b|\b(?:explain|clarify|understand) what\b"
+        r"[^\n]{0,40}\b\w+(?:[._]\w+)+"
         r"|\b(?:key|tensor|entry|parameter|buffer)\b[^\n]{0,40}\bmean\w{0,3}\b"
         r"|\bwhat (?:is|are|does) (?:the )?[`'\"]?\w+[`'\"]?(?: for| mean)?\s*\??$",
         of_meaning,
@@ -390,6 +392,8 @@ _TOPICS = (
     ),
     _topic(
         r"\b(?:which|what|at what|how many) (?:training )?(?:epochs?|steps?|iter\w*)\b"
+        r"|\b(?:epochs?|iterations?|training steps?) (?:numbers? )?(?:of|for|in) (?:the"
+        r"|this|your|these|my)\b|\bnumber of (?:training )?(?:epochs?|steps?|iter\w*)"
         r"|\bhow (?:long|far)\b[^\n]{0,40}\btrain\w*|\btrained for\b|哪个epoch|多少轮",
         lambda text, case: counts_statements(case),
     ),
