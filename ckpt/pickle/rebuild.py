@@ -504,10 +504,6 @@ class Rebuilder:
         data = tensor_of(args[0])
         if isinstance(data, TensorRef):
             _refuse_expanded(data, dtype)  # torch makes all elements of a view
-            # Where nothing changes it is no copy, and its flag is set on the data.
-            is_there = (device or "").startswith("cpu") or data.device != "cpu"
-            if is_there and dtype == data.dtype and call.class_name.endswith(_FROM_CPU):
-                raise BadCallError("its data has its device and its dtype already")
             return Composite(
                 "strided", dtype, data.shape, (("data", data),), device, requires_grad
             )
@@ -807,9 +803,6 @@ def _is_set_of_some(node: Node) -> bool:
     return (
         not (type(given) is list or is_tuple(given)) or len(given) + len(node.items) > 1
     )
-
-
-_FROM_CPU = "._rebuild_device_tensor_from_cpu_tensor"
 
 
 class BadCallError(Exception):

@@ -746,7 +746,7 @@ def test_a_rebuild_with_other_arguments_than_torch_takes_is_not_promised(
         ),
         "_rebuild_device_tensor_from_cpu_tensor": (
             op.tensor(),
-            glob("torch", "float64"),
+            glob("torch", "float32"),
             "cpu",
             False,
             1,

@@ -105,9 +105,12 @@ CHANGED: dict[str, tuple[Any, Any]] = {
 }
 
 
+STORAGES = {"0": bytes(24), "1": bytes(24)}
+
+
 def groups(path: Path, *things: Any) -> set[str]:
     content = {"w": op.tensor(), **{str(i): thing for i, thing in enumerate(things)}}
-    path.write_bytes(torch_zip(pickled(content)))
+    path.write_bytes(torch_zip(pickled(content), STORAGES))
     with open(str(path)) as checkpoint:
         return {row.group for row in checkpoint.imports}
 
@@ -210,23 +213,32 @@ def test_whole_objects_as_torch_writes_them_are_harmless(tmp_path: Path) -> None
         assert not wrong
 
 
-def test_a_tensor_that_is_no_copy_of_its_data_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["plain", "of a class"])
+def test_a_tensor_that_is_no_copy_shares_no_data(
+    is_wrapped: bool, tmp_path: Path
+) -> None:
+    """torch sets the flag, or the attributes, on the data itself then."""
     copy = glob("torch._utils", "_rebuild_device_tensor_from_cpu_tensor")
-    for device, dtype, is_refused in (
+
+    def copied_to(data: Any, dtype: str, device: str) -> bytes:
+        args = (data, glob("torch", dtype), device, True)
+        if not is_wrapped:
+            return call(copy, *args)
+        typed = glob("torch._tensor", "_rebuild_from_type_v2")
+        return call(typed, copy, glob("torch", "Tensor"), args, {"label": 5})
+
+    for device, dtype, is_changed in (
         ("cpu", "float32", True),
         ("cpu", "float64", False),
         ("xla", "float32", False),
         ("cuda", "float32", True),
     ):
         path = tmp_path / "x.pth"
-        data = op.tensor(location="cuda:0" if device == "cuda" else "cpu")
-        made_by = call(copy, SHARED, glob("torch", dtype), device, True)
-        path.write_bytes(torch_zip(pickled({"a": kept(data), "b": made_by})))
-        if not is_refused:
-            open(str(path)).close()
-            continue
-        with pytest.raises(CkptError, match="has its device and its dtype already"):
-            open(str(path))
+        place = "cuda:0" if device == "cuda" else "cpu"
+        data = op.tensor(key="1", location=place)
+        found = groups(path, kept(data), copied_to(SHARED, dtype, device))
+        assert ("called" in found) is is_changed
+        assert "called" not in groups(path, copied_to(data, dtype, device))
 
 
 def test_a_set_of_a_dict_is_refused(tmp_path: Path) -> None:

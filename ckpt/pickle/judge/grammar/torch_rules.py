@@ -132,6 +132,27 @@ def _work_of_tensor(grammar: Grammar, call: Opaque) -> int:
     )
 
 
+def changed_by_copy(grammar: Grammar, call: Opaque) -> list[Node]:
+    """The data of a tensor on another device, where torch makes no copy: it has that
+    device and that dtype already, so a flag or an attribute is set on the data.
+    """
+    is_wrapped = call.class_name.rpartition(".")[2].startswith("_rebuild_from_type")
+    func = call.args[0] if is_wrapped and call.args else call.func
+    made = call.meaning
+    if (
+        type(func) is not Global
+        or func.name != _COPY
+        or not isinstance(made, Composite)
+    ):
+        return []
+    data = dict(made.parts).get("data")
+    if data is None or data.dtype != made.dtype:
+        return []
+    is_there = (made.own_device or "").startswith("cpu") or data.device != "cpu"
+    return list(_inner_arguments(call)[:1]) if is_there else []
+
+
+_COPY = "_rebuild_device_tensor_from_cpu_tensor"
 # torch makes no copies of these parts of quantized and sparse tensors.
 _VIEWED = ("int_repr", "values")
 _NUMBER = 8
@@ -847,9 +868,14 @@ def _all_sizes(grammar: Grammar, node: Node) -> bool:
 
 
 _ADJUSTED = {
-    "torch._tensor._rebuild_from_type": Rule(_from_type, "value", work=_work_of_tensor),
-    "torch._tensor._rebuild_from_type_v2": Rule(
-        _from_type, "value", work=_work_of_tensor
+    **{
+        f"torch._tensor._rebuild_from_type{version}": Rule(
+            _from_type, "value", work=_work_of_tensor, changes=changed_by_copy
+        )
+        for version in ("", "_v2")
+    },
+    f"torch._utils.{_COPY}": Rule(
+        _takes_rebuild, "value", work=_work_of_tensor, changes=changed_by_copy
     ),
     "torch._utils._rebuild_parameter": Rule(
         _takes_rebuild, "value", work=_work_of_parameter
