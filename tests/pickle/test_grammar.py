@@ -412,7 +412,7 @@ HARMLESS: dict[str, bytes] = {
         "LSTM",
         {
             "num_layers": 2,
-            "_all_weights": [["a"]],
+            "_all_weights": [["weight_ih_l0"]],
             "bidirectional": False,
             "bias": True,
         },

@@ -352,8 +352,9 @@ def _steps_of_mask(grammar: Grammar, call: Opaque) -> int:
     for state in call.states:
         if is_tuple(state) and len(state) == 7:
             count = _elements_of(state[6])
-            # A scalar is no work beyond its call.
-            work += max(_size_of(state[2]), _LONGEST_NUMBER) * count if count > 1 else 0
+            # A single number is no work beyond its call.
+            of_number = _LONGEST_NUMBER if count > 1 else 0
+            work += max(_size_of(state[2]), of_number) * count
     # The dtype is an argument, or stands in the state of the array.
     dtypes = [part for state in call.states if is_tuple(state) for part in state]
     for dtype in (*call.args, *dtypes):
