@@ -283,7 +283,6 @@ LIMITS = [
     "pickle.judge.grammar.forms._SHORT",
     "pickle.machine._LONG_NUMBER",
     "pickle.machine._LONG_TEXT",
-    "pickle.judge.grammar.numpy_rules._LONGEST_NUMBER",
     "pickle.judge.grammar.numpy_rules._MOST_NUMBERS",
     "pickle.judge.grammar.torch_rules._MOST_RANKS",
     "pickle.bounds._AGAIN",
