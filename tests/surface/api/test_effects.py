@@ -4,6 +4,7 @@ show none of what both ignore.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import shutil
@@ -293,6 +294,8 @@ def test_no_descriptor_stays(tmp_path: Path) -> None:
     if not folder.is_dir():
         pytest.skip("no list of descriptors")
     ckpt.strip(AFTER, out=tmp_path / "0.pth")
+    # Files of other tests may be closed meanwhile, when Python frees them.
+    gc.collect()
     before = len(list(folder.iterdir()))
     reports = [
         ckpt.strip(AFTER, out=tmp_path / f"{number}.pth") for number in (1, 2, 3)
@@ -302,7 +305,7 @@ def test_no_descriptor_stays(tmp_path: Path) -> None:
             ckpt.strip(AFTER, section="no", dry_run=True)
         with pytest.raises(ckpt.UsageError):
             ckpt.strip(AFTER)
-    assert len(list(folder.iterdir())) == before and len(reports) == 3
+    assert len(list(folder.iterdir())) <= before and len(reports) == 3
 
 
 def test_each_thread_has_its_executor() -> None:
