@@ -281,7 +281,7 @@ class DiffReport(NamedTuple):
     @property
     def suggested(self) -> tuple[Rename, ...]:
         """The renames that one `--sub` would make in all weights."""
-        # Where their values have paired all tensors of a file, no name is left to meet.
+        # If values have paired all tensors of a file, no name is left to meet.
         if not {"added", "removed"} <= {row.status for row in self.rows}:
             return ()
         weights = [

@@ -305,7 +305,7 @@ def test_no_descriptor_stays(tmp_path: Path) -> None:
             ckpt.strip(AFTER, section="no", dry_run=True)
         with pytest.raises(ckpt.UsageError):
             ckpt.strip(AFTER)
-    assert len(list(folder.iterdir())) <= before and len(reports) == 3
+    assert len(list(folder.iterdir())) == before and len(reports) == 3
 
 
 def test_each_thread_has_its_executor() -> None:

@@ -238,7 +238,7 @@ def agent_statement(rows: Sequence[Mismatch]) -> Statement | None:
         # If two sizes differ, or a convolution does, it is another network.
         if len(sizes) != 1 or len(row.model) > 2:
             return None
-        # What a layer takes is no action, also in a network that is called mu.
+        # The inputs of a layer are no actions, also in a network that is called mu.
         is_taken = (
             len(row.model) == 2
             and row.checkpoint[0] == row.model[0]
