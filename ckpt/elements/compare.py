@@ -26,6 +26,7 @@ from ckpt.elements.measure import Difference
 from ckpt.elements.spans import (
     cut_spans,
     numbered_blocks,
+    refuse_overlaps,
     refuse_unfolded,
     without_repeats,
 )
@@ -404,13 +405,15 @@ def compare_all(
     progress: Callable[[int], None] | None = None,
 ) -> list[Change | Failed | None]:
     """The change of each, None when every byte is the same, or why its bytes could not
-    be read.
+    be read. Raises UnsupportedError for views that show far more than is stored.
     """
     executor = executor or Serial()
     parts = [part for comparison in comparisons for part in comparison.parts]
     tasks = [part.tasks() for part in parts]
     # All tasks in one call: the executor keeps every processor busy to the end.
     all_tasks = list(chain.from_iterable(tasks))
+    sides = [ref for part in parts for ref in (part.one, part.two)]
+    refuse_overlaps(sides, sum(task.nbytes for task in all_tasks))
     results_of = _regroup_results(run_each(executor, all_tasks, progress), tasks)
     # The norm covers the whole tensor, so if some spans differ, the equal ones are
     # measured too.

@@ -4,7 +4,7 @@ blocks for computing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from ckpt.bytes import executor
@@ -12,7 +12,7 @@ from ckpt.elements.blocks import elements, is_dense, thread_buffer
 from ckpt.elements.computed import can_cut, place_of
 from ckpt.model.errors import UnsupportedError
 from ckpt.model.places import Range
-from ckpt.model.tensors import TensorRef
+from ckpt.model.tensors import Tensor, TensorRef, parts_of
 
 ELEMENTS = 1 << 16
 """Elements per step of computing: few enough for the cache, and enough that threads do
@@ -21,6 +21,14 @@ not wait for each other.
 UNFOLDED = 1 << 36
 """The most bytes beyond its storage of a tensor with repeating strides that is still
 read.
+"""
+
+_SHOWN = 1 << 34
+_TIMES = 8
+"""A job reads at most so many bytes, and so many times the storages of its tensors.
+
+Ties are a few names of one tensor. Views that repeat or overlap by the hundred make
+hours of a small file.
 """
 
 
@@ -68,6 +76,22 @@ def refuse_unfolded(ref: TensorRef) -> None:
                 "bytes, too many to read"
             ),
             hint="leave it out with --exclude, or use --structure where it exists",
+        )
+
+
+def refuse_overlaps(tensors: Iterable[Tensor], nbytes: int) -> None:
+    """Raise UnsupportedError where a job would read `nbytes` bytes of tensors, far more
+    than their storages have.
+    """
+    if nbytes <= _SHOWN:
+        return
+    storages = {part.storage for tensor in tensors for part in parts_of(tensor)}
+    stored = sum(storage.nbytes for storage in storages)
+    if nbytes > _SHOWN + _TIMES * stored:
+        raise UnsupportedError(
+            f"its views show {nbytes:,} bytes of storages of {stored:,}, too many to "
+            "read",
+            hint="choose some with --include",
         )
 
 

@@ -18,6 +18,7 @@ from ckpt.bytes.location import Instead, Location, locate
 from ckpt.bytes.source import Source
 from ckpt.bytes.target import Progress, Sink, Target, list_status
 from ckpt.elements.audit import Audit
+from ckpt.elements.spans import refuse_overlaps
 from ckpt.formats import (
     FORMATS,
     appender_of,
@@ -922,6 +923,11 @@ def refuse_losses(checkpoint: Checkpoint, format: str) -> None:
             path=checkpoint.path,
             way=("convert", "--dtype", "bfloat16"),
         )
+    if not traits_of(format).keeps_ties:
+        # Each view is written with all of its elements.
+        tensors = [entry.tensor for entry in checkpoint.tensors]
+        with about(checkpoint.path):
+            refuse_overlaps(tensors, sum(tensor.nbytes for tensor in tensors))
     lost = writer_of(format).losses(checkpoint)
     if lost:
         hint = None

@@ -379,6 +379,8 @@ LIMITS = [
     "tree.find._OUTER",
     "tree.find._KEY_ITEMS",
     "elements.spans.UNFOLDED",
+    "elements.spans._SHOWN",
+    "elements.spans._TIMES",
     "evidence.dialects._DEPTH",
     "ext.values.assignments._DEPTH",
     "evidence.dialects._LONG",

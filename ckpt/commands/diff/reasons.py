@@ -16,7 +16,7 @@ from ckpt.elements.compare import Change, compare_all, plan_comparison
 from ckpt.evidence.record import ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Entry, ParallelRank
-from ckpt.model.errors import UnsupportedError
+from ckpt.model.errors import UnsupportedError, about
 from ckpt.model.findings import Finding
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import (
@@ -403,7 +403,8 @@ def compare_rows(rows: list[Row], options: Options, path: str) -> list[Row]:
             raise UnsupportedError(problem, path=path, hint=error.hint) from None
     # One call for all tensors, which the executor shares out.
     executor = options.executor or Local()
-    changes = compare_all(list(plans.values()), executor, options.progress)
+    with about(path):
+        changes = compare_all(list(plans.values()), executor, options.progress)
     found = dict(zip(plans, changes, strict=True))
     rows = [
         _with_change(row, found[index]) if index in found else row

@@ -22,7 +22,7 @@ from ckpt.elements.measure import (
     measure_tasks,
     merge_measurements,
 )
-from ckpt.elements.spans import drop_repeats
+from ckpt.elements.spans import drop_repeats, refuse_overlaps
 from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.evidence.record import record_of
 from ckpt.evidence.sections import Section
@@ -31,7 +31,7 @@ from ckpt.evidence.unread import unread_parts
 from ckpt.evidence.weights import codes_finding, codes_of
 from ckpt.model.account import Absence
 from ckpt.model.checkpoint import Checkpoint, Entry
-from ckpt.model.errors import UnsupportedError, UsageError
+from ckpt.model.errors import UnsupportedError, UsageError, about
 from ckpt.model.findings import Finding, Gate, order
 from ckpt.model.names import Globs, natural_sort_key
 from ckpt.model.places import Checksum
@@ -411,6 +411,9 @@ def stats(
         layers_of_entry = None if entry.name in codes else layers
         label = chosen.relative(entry.name)
         plans.append(_plan_entry(entry, label, layers_of_entry, histogram, checksums))
+    nbytes = sum(task.nbytes for plan in plans for task in plan.tasks)
+    with about(survey.path):
+        refuse_overlaps([entry.tensor for entry in inside], nbytes)
     measurements = _measure_plans(
         plans, executor or Local(), progress, checksums=checksums
     )

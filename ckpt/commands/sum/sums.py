@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ckpt.bytes.executor import Executor, Failed, Local, Task, run_bundled, run_each
 from ckpt.elements.audit import DAMAGED, are_damaged, unguarded_bytes
 from ckpt.elements.blocks import elements
-from ckpt.elements.spans import refuse_unfolded
+from ckpt.elements.spans import refuse_overlaps, refuse_unfolded
 from ckpt.elements.unpacked import packed_blocks
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import unwrapping_rule
 from ckpt.model.checkpoint import Entry
-from ckpt.model.errors import UnreadableError, UnsupportedError
+from ckpt.model.errors import UnreadableError, UnsupportedError, about
 from ckpt.model.names import Globs
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Tensor, TensorRef, parts_of, unwrap_dtensor
@@ -153,8 +153,11 @@ def _sum_rows(
         Task(_sum_tensor, (name, entry.tensor, survey.path), entry.tensor.nbytes)
         for name, entry in named
     ]
+    tensors = [entry.tensor for _, entry in named]
+    with about(survey.path):
+        refuse_overlaps(tensors, sum(task.nbytes for task in tasks))
     results = run_each(executor or Local(), tasks, progress)
-    bare = unguarded_bytes([entry.tensor for _, entry in named])
+    bare = unguarded_bytes(tensors)
     sums: list[Sum] = []
     for (name, _), result, count in zip(named, results, bare, strict=True):
         if isinstance(result, Failed):
