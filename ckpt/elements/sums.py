@@ -81,6 +81,32 @@ def matrix_product(left: Array, right: Array, out: Array) -> None:
 
     All three are contiguous, and of one type.
     """
+    rest = right.shape[1] % _LEAST
+    if rest:
+        _multiply_last_columns(left, right[:, -rest:], out[:, -rest:])
+    whole = right.shape[1] - rest
+    _multiply_columns(left, right[:, :whole], out[:, :whole])
+
+
+def _multiply_last_columns(left: Array, right: Array, out: Array) -> None:
+    """Fill `out` with the product for fewer columns than a tile has, with the last one
+    repeated.
+
+    OpenBLAS has a kernel of its own for the last columns, which for some processors
+    adds in another order than the one beside them.
+    """
+    import numpy as np
+
+    count = right.shape[1]
+    # Zeros would make NaN of infinite numbers, with a warning.
+    wide = np.pad(right, ((0, 0), (0, _LEAST - count)), mode="edge")
+    product = np.empty((len(left), _LEAST), out.dtype)
+    _multiply_columns(left, wide, product)
+    out[:] = product[:, :count]
+
+
+def _multiply_columns(left: Array, right: Array, out: Array) -> None:
+    """Fill `out` with left @ right, for a multiple of _LEAST columns."""
     rows, columns = _tile_size(
         left.shape[0], left.shape[1], right.shape[1], left.dtype.str
     )
