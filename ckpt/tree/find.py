@@ -369,6 +369,19 @@ def tied_names(entries: Iterable[Entry]) -> dict[str, str]:
     return found
 
 
+def aliases_to_note(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return the tied tensors that a file of safetensors holds under their first name
+    alone, and notes in its metadata: other name -> first name.
+
+    A name that could be any text of the metadata is none of them: it gets a copy.
+    """
+    return {
+        other: first
+        for other, first in tied_names(entries).items()
+        if is_alias(other, first)
+    }
+
+
 def tied_aliases(checkpoint: Checkpoint) -> dict[str, str]:
     """The other names of tied tensors, as `safetensors.torch.save_model` writes them:
     other name -> name.

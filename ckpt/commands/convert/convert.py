@@ -70,10 +70,10 @@ from ckpt.tree.arrays import as_bytes
 from ckpt.tree.find import (
     METADATA,
     REGISTERED,
+    aliases_to_note,
     children_of,
     is_metadata,
     metadata_of,
-    tied_names,
     with_metadata,
 )
 from ckpt.tree.quantized import is_quantized
@@ -799,7 +799,7 @@ def _to_tensors(
         is_edited=True,
     )
     changes += cast.changes()
-    untied = len(entries) - len(tied_names(entries))
+    untied = len(entries) - len(aliases_to_note(entries))
     return refuse_empty(
         RewriteReport(
             "convert",

@@ -25,12 +25,12 @@ from ckpt.model.text import Json, and_more, counted_noun, show, show_name
 from ckpt.pickle.state_dict import state_dict, without_gradient
 from ckpt.surface.reports import document_head, reduce_report, shown_as_html
 from ckpt.tree.find import (
+    aliases_to_note,
     children_of,
     is_metadata,
     metadata_of,
     node_at,
     places_of,
-    tied_names,
     with_metadata,
     without_keys,
 )
@@ -239,7 +239,9 @@ class RewriteReport(NamedTuple):
         """The tensors that the result holds under another name alone, and that name:
         safetensors hold one once.
         """
-        return {} if self.result.traits.is_pickle else tied_names(self.result.tensors)
+        if self.result.traits.is_pickle:
+            return {}
+        return aliases_to_note(self.result.tensors)
 
     @property
     def path(self) -> str | None:

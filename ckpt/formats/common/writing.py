@@ -20,11 +20,11 @@ from ckpt.model.limits import Limits
 from ckpt.model.nodes import Dict, Global, Node, PersistentId
 from ckpt.model.places import Range
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import Geometry, Storage, TensorRef, parts_of
+from ckpt.model.tensors import Storage, TensorRef, parts_of
 from ckpt.model.text import show
 from ckpt.pickle.calls import storage_class
 from ckpt.pickle.emit import StorageId, emit_pickle
-from ckpt.tree.find import is_alias
+from ckpt.tree.find import aliases_to_note
 from ckpt.tree.view import look
 
 _PLAIN = r"[A-Za-z0-9_.-]{1,64}"
@@ -287,18 +287,11 @@ def tensors_and_aliases(
     Tied tensors occur once, under their first name.
     The other names go into the metadata, as `safetensors.torch.save_model` writes them.
     """
-    kept: dict[tuple[Storage, Geometry], str] = {}
+    others = aliases_to_note(checkpoint.tensors)
     tensors: list[tuple[str, TensorRef]] = []
-    others: dict[str, str] = {}
     for entry in checkpoint.tensors:
         ref = entry.tensor
         assert isinstance(ref, TensorRef)
-        first = kept.setdefault(ref.view, entry.name) if ref.numel else entry.name
-        if not is_alias(entry.name, first):
-            # A name that could be any text of the metadata gets a copy.
-            first = entry.name
-        if first == entry.name:
+        if entry.name not in others:
             tensors.append((entry.name, ref))
-        else:
-            others[entry.name] = first
     return tensors, others

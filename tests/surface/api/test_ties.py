@@ -172,3 +172,16 @@ def test_what_lies_in_the_file_is_counted(
         command, source, *words, "-o", "out.safetensors", "--force", "--json", cwd=files
     )
     assert json.loads(done.out)["tensors"] == number
+
+
+@pytest.mark.parametrize("words", [(), ("--shard-size", "100kB")])
+def test_a_name_without_a_dot_is_a_copy(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Such a name could be any text of the metadata, so the file holds both tensors."""
+    shared = torch.randn(5)
+    torch.save({"embed": shared, "head": shared, "net.a": shared}, tmp_path / "a.pth")
+    done = inside("convert", "a.pth", "-o", "b.safetensors", *words, cwd=tmp_path)
+    assert done.code == 0 and "   2 tensors" in done.lines[0]
+    assert "tied, held once: net.a is embed" in done.lines
+    [file] = tmp_path.glob("*.safetensors")
+    assert set(safetensors.torch.load_file(file)) == {"embed", "head"}
+    assert inside("diff", "a.pth", file.name, cwd=tmp_path).code == 0
