@@ -1,8 +1,9 @@
 """The limits on reading one file, what is left of them while it is read, and the strict
 JSON of strangers within them.
 
-At the defaults memory stays below 256 MB plus 2.5 kB per tensor, and time is linear in
-the bytes of the file. `--limit NAME=VALUE` raises one.
+At the defaults memory stays below 256 MB plus 2.5 kB per tensor, or 64 bytes per
+stored byte for rows of values, and time is linear in the bytes of the file.
+`--limit NAME=VALUE` raises one.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ TENSOR_BYTES = 30
 """The fewest bytes of its own that a tensor takes in a file: no file holds more tensors
 than its bytes allow.
 """
+VALUE_MEMORY = 64
+"""Bytes of memory that the rows of values may take for each stored byte.
+
+A history of 100,000 steps with three numbers each takes 4 MB in a file, and 50 times as
+much as rows.
+"""
 RECORD_BYTES = 128
 """Bytes of the directory of a zip archive that one record may take."""
 INFLATION = 64
@@ -58,7 +65,8 @@ class Limits(NamedTuple):
 
     memory: int = 200_000_000
     """Estimated bytes of all objects made from one file. Each tensor that the file
-    holds adds TENSOR_MEMORY.
+    holds adds TENSOR_MEMORY, or the rows of its values VALUE_MEMORY for each stored
+    byte, if that is more.
     """
     pickle_bytes: int = 256 * 2**20
     """The size of one uncompressed pickle. 20,000 tensors take 2 MB, but pickles also
@@ -176,9 +184,18 @@ class Budget:
         what is left, and return it.
         """
         # A file of few bytes cannot hold the many tensors that it names.
-        allowed = (
-            min(self._tensors + tensors, self._stored // TENSOR_BYTES) * TENSOR_MEMORY
-        )
+        held = min(self._tensors + tensors, self._stored // TENSOR_BYTES)
+        return self._grant(held * TENSOR_MEMORY)
+
+    def charge_rows(self, what: str) -> None:
+        """Add the memory of rows of values, as far as the stored bytes allow. Raises
+        LimitError when more is taken.
+        """
+        self._grant(self._stored * VALUE_MEMORY)
+        self.charge(0, what)
+
+    def _grant(self, allowed: int) -> int:
+        """Raise all that was added to `allowed` bytes, and return what this adds."""
         more = max(0, allowed - self._granted)
         self._granted += more
         self.memory += more

@@ -346,7 +346,7 @@ class _Walk:
         # Not by `charge`: this runs for every row, and a call costs more than the sum.
         budget.memory -= _ROW + _STEP * len(path) + name_bytes
         if budget.memory < 0:
-            budget.charge(0, "the tree of the file")
+            budget.charge_rows("the tree of the file")
 
     def _count(self, node: Node) -> None:
         """Charge a tensor to a budget that no file has charged before."""

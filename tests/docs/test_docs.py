@@ -29,7 +29,13 @@ import ckpt
 from ckpt.formats import FORMATS, GROUP, written_formats
 from ckpt.formats.format import Format
 from ckpt.model.findings import CATALOGUE
-from ckpt.model.limits import INFLATION, TENSOR_BYTES, TENSOR_MEMORY, Limits
+from ckpt.model.limits import (
+    INFLATION,
+    TENSOR_BYTES,
+    TENSOR_MEMORY,
+    VALUE_MEMORY,
+    Limits,
+)
 from ckpt.surface.cli import app, start
 from ckpt.surface.cli.options import options_of
 
@@ -574,6 +580,7 @@ def test_every_limit_stands_on_the_page_of_security() -> None:
     assert all(len(row) == 4 and row[2] and row[3] for row in rows_of(text)[1:])
     assert (
         f"{TENSOR_MEMORY:,} bytes" in text
+        and f"{VALUE_MEMORY} bytes" in text
         and f"{TENSOR_BYTES} bytes" in text
         and f"{INFLATION} bytes" in text
     )

@@ -19,7 +19,14 @@ from safetensors.torch import save_file
 from ckpt import formats
 from ckpt.formats.listing import open_listing
 from ckpt.model.errors import LimitError, UnreadableError
-from ckpt.model.limits import TENSOR_BYTES, TENSOR_MEMORY, Budget, Limits, parse_json
+from ckpt.model.limits import (
+    TENSOR_BYTES,
+    TENSOR_MEMORY,
+    VALUE_MEMORY,
+    Budget,
+    Limits,
+    parse_json,
+)
 
 PART = 100
 TENSORS = 400_000 // PART
@@ -118,6 +125,49 @@ def test_tensors_are_believed_as_far_as_their_bytes_go() -> None:
     budget.charge(10 * TENSOR_MEMORY)
     with pytest.raises(LimitError, match=r"Limits\(memory=N"):
         budget.charge(1)
+
+
+def test_values_are_believed_as_far_as_their_bytes_go() -> None:
+    budget = Budget(Limits(memory=0), stored=1_000)
+    budget.memory -= 1_000 * VALUE_MEMORY
+    budget.charge_rows("the tree")
+    budget.memory -= 1
+    with pytest.raises(LimitError, match=r"Limits\(memory=N"):
+        budget.charge_rows("the tree")
+
+
+def test_rows_allow_no_more_objects() -> None:
+    with pytest.raises(LimitError, match=r"Limits\(memory=N"):
+        Budget(Limits(memory=0), stored=1_000).charge(1)
+
+
+JOBS_WITH_VALUES = (
+    ("inspect", "a.pth"),
+    ("diff", "a.pth", "b.pth"),
+    ("convert", "a.pth", "--plain", "-o", "out.pth"),
+    ("rehome", "a.pth", "--to", "cpu", "-o", "out.pth"),
+    ("strip", "a.pth", "--prefix", "module", "-o", "out.pth"),
+    ("slim", "a.pth", "-o", "out.pth"),
+    ("warmstart", "a.pth", "--into", "b.pth", "-o", "out.pth"),
+)
+
+
+@pytest.mark.parametrize("words", JOBS_WITH_VALUES, ids=lambda words: words[0])
+def test_a_long_history_is_read_by_every_command(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A history of steps takes 4 MB in a file for each 100,000 of them, and 200 MB of
+    rows. Here both are smaller by the same factor.
+    """
+    for name, rate in (("a.pth", 0.5), ("b.pth", 0.25)):
+        history = [{"loss": step * rate, "accuracy": 0.3} for step in range(500)]
+        weights = torch.nn.Linear(3, 3).state_dict(prefix="module.")
+        torch.save({"model": weights, "history": history}, tmp_path / name)
+
+    done = inside(*words, "--limit", "memory=650kB", cwd=tmp_path)
+
+    assert done.code == int(words[0] == "diff"), done
+    assert not any("too much memory" in line for line in done.complaints)
 
 
 def test_a_nested_stream_counts_each_time_that_it_is_met(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ckpt.commands.diff.rows import Pair, ValueRow
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint, Value
-from ckpt.model.limits import Limits
+from ckpt.model.limits import Budget, Limits
 from ckpt.model.names import Path, dotted_name
 from ckpt.model.nodes import Node, key_of
 from ckpt.tree.arrays import array_of
@@ -183,7 +183,10 @@ def _unfold_repeats(
         ):
             rows[path] = value
             continue
-        for row in flatten_tree(node_at(checkpoint.root, value.path), Limits()).values:
+        limits = Limits()
+        budget = Budget(limits, checkpoint.nbytes)
+        shared = node_at(checkpoint.root, value.path)
+        for row in flatten_tree(shared, limits, budget).values:
             whole = value.path + row.path
             rows[path + row.path] = row._replace(path=whole, name=dotted_name(whole))
     return rows

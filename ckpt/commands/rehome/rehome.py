@@ -12,7 +12,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint, Entry, Traits
 from ckpt.model.columns import row_looks
 from ckpt.model.errors import UnsupportedError, UsageError
-from ckpt.model.limits import Limits
+from ckpt.model.limits import Budget, Limits
 from ckpt.model.names import natural_sort_key
 from ckpt.model.nodes import Node, Opaque
 from ckpt.model.rows import NamedTuple, replace
@@ -243,7 +243,7 @@ class _Rehome(Edit):
         of its code.
         """
         root = self.copy(checkpoint.root)
-        flat = flatten_tree(root, limits)
+        flat = flatten_tree(root, limits, Budget(limits, checkpoint.nbytes))
         tensors = [
             old._replace(tensor=new.tensor)
             for old, new in zip(checkpoint.tensors, flat.tensors, strict=False)

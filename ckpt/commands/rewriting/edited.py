@@ -7,7 +7,7 @@ from typing import Literal
 
 from ckpt.evidence.survey import Survey
 from ckpt.model.checkpoint import Checkpoint, Container, Entry, Traits
-from ckpt.model.limits import Limits
+from ckpt.model.limits import Budget, Limits
 from ckpt.model.nodes import Node
 from ckpt.model.rows import replace
 from ckpt.model.tensors import Storage, parts_of
@@ -33,7 +33,8 @@ def edited_checkpoint(
 
     `origin=None` takes away what its format keeps for its own writer.
     """
-    flat = flatten_tree(root, limits)
+    # The rows of the source fitted, and those of the result may be as many.
+    flat = flatten_tree(root, limits, Budget(limits, checkpoint.nbytes))
     # Keys such as 1 and "1" read as one name: a mark tells them apart.
     tensors, _ = with_unique_names(flat.tensors)
     values, _ = with_unique_names(flat.values)
