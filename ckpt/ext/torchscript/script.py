@@ -116,6 +116,8 @@ _TYPE_NAMES = """
 _TYPES = frozenset(_TYPE_NAMES.split())
 _IMPLICIT = ("__setstate__", "__getstate__", "__init__")
 """Methods with two underscores that no operator calls."""
+_OF_WITH = ("__enter__", "__exit__")
+"""Methods that only a `with` calls, of an object of any class."""
 _ROOTS = frozenset(("torch", "ops", "CONSTANTS", "__torch__"))
 
 
@@ -720,7 +722,7 @@ class _Reach:
                 if (
                     name.startswith("__")
                     and name.endswith("__")
-                    and name not in _IMPLICIT
+                    and name not in (*_IMPLICIT, *_OF_WITH)
                 ):
                     self.method(cls.name, name)
         starts = list(self._todo)
@@ -1158,6 +1160,9 @@ class _Run:
             following = self._peek_token()
             if following is not None and following.kind == NAME:
                 self._assign_name(following.text, _VALUE)
+        elif text == "with":
+            for name in _OF_WITH:
+                self._add_calls(self._reach.methods(name))
         elif text in ("def", "import", "global"):
             self._note_strange("code that ckpt cannot read", token)
 

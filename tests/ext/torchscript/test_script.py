@@ -154,6 +154,22 @@ NAMED = {
 }
 """Values whose class the code does not say where their method is called."""
 
+
+def guard(enter: str, exit: str) -> str:
+    """The class of an object for `with`."""
+    return (
+        "class Guard:\n  a : int\n"
+        "  def __init__(self: __torch__.Guard) -> NoneType:\n"
+        "    self.a = 1\n    return None\n"
+        "  def __enter__(self: __torch__.Guard) -> NoneType:\n"
+        f"    {enter}\n    return None\n"
+        "  def __exit__(self: __torch__.Guard,\n    kind: Any,\n    value: Any,\n"
+        f"    traceback: Any) -> NoneType:\n    {exit}\n    return None\n"
+    )
+
+
+WITH = "u = __torch__.Guard()\n    with u:\n      h = 1"
+
 SPELLINGS: dict[str, dict[str, str]] = {
     "as it is": {"line": SAVE},
     "a space": {"line": 'torch.save (w, "CANARY")'},
@@ -209,6 +225,8 @@ SPELLINGS: dict[str, dict[str, str]] = {
     "in a for": {"line": f"for i in range(1):\n      {SAVE}"},
     "in a comprehension": {"line": f"u = [{MAP} for i in [1]]"},
     "in a with": {"line": f"with torch.no_grad():\n      {SAVE}"},
+    "the way into a with": {"line": WITH, "further": guard(SAVE, "pass")},
+    "the way out of a with": {"line": WITH, "further": guard("pass", SAVE)},
     "in an inner function": {
         "line": f"def g(x: int) -> int:\n      {SAVE}\n      return 1\n    u = g(1)"
     },
@@ -1688,3 +1706,28 @@ def test_a_table_of_places_that_torch_does_not_write_is_refused(
         assert data in map(archive.read, archive.namelist())
     run = ckpt("inspect", path)
     assert run.code == (0 if is_fine else 2), run.err
+
+
+EMPTY = torch.zeros(0)
+
+
+def test_a_with_is_run_only_where_it_stands(tmp_path: Path) -> None:
+    """Nothing but a `with` calls `__enter__`: no_grad() in a method that no load runs."""
+
+    class Guarded(nn.Module):
+        def forward(self, x: torch.Tensor, state: torch.Tensor = EMPTY) -> torch.Tensor:
+            with torch.no_grad():
+                return x if len(state) else x + 1
+
+    torch.jit.script(Guarded()).save(tmp_path / "a.pt")
+    with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+        names = [row for row in archive.namelist() if row.endswith(".py")]
+        code = b"".join(map(archive.read, names))
+    # A load evaluates the default of an argument.
+    assert b"set_grad_enabled" in code and b"Tensor=CONSTANTS.c0" in code
+
+    with open(str(tmp_path / "a.pt")) as checkpoint:
+        report = inspect(Survey(checkpoint))
+
+    assert report.load.expression is not None
+    assert {row.code for row in report.findings} == {"weights-only"}
