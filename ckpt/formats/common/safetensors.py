@@ -48,6 +48,8 @@ from ckpt.model.text import Json, show
 from ckpt.tree.find import METADATA, metadata_node
 
 NAME = "safetensors"
+_OBJECT = re.compile(rb"\{(?:[\"} \t\r\n]|\Z)")
+"""The first letters of a JSON object, of which a file may be cut behind the first."""
 TRAITS = Traits(
     "safetensors",
     "safetensors.torch.load_file({path})",
@@ -99,8 +101,13 @@ class Header(NamedTuple):
 def is_usual(head: bytes) -> bool:
     """Tell whether a file that begins like this is a safetensors file."""
     length = int.from_bytes(head[:8], "little")
-    # A text of JSON that has a brace as its ninth letter begins with another one.
-    return head[8:9] == b"{" and length < 2**62 and not head.startswith(b"{")
+    # A text of JSON that has a brace as its ninth letter begins with another one. Raw
+    # numbers may have one there, but seldom with what JSON has behind a brace.
+    return (
+        _OBJECT.match(head, 8) is not None
+        and length < 2**62
+        and not head.startswith(b"{")
+    )
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:

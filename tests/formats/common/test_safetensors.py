@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inside import inside
 from process import SAMPLES
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -201,3 +202,25 @@ def test_minus_zero_is_no_whole_number(
         return
     with pytest.raises(SafetensorError):
         load(data)
+
+
+@pytest.mark.needs("lint")
+def test_raw_numbers_with_a_brace_are_no_header(tmp_path: Path) -> None:
+    """The ninth byte of a file of floats is a brace in one of 256: only what JSON has
+    behind it makes a header.
+    """
+    raw = bytes.fromhex("cd0c59b9f9cb0c397b3cccb9ff9f53b9") * 32
+    (tmp_path / "layer.bparam").write_bytes(raw)
+    (tmp_path / "layer.safetensors").write_bytes(raw)
+    done = inside("lint", ".", cwd=tmp_path)
+    assert done.code == 2
+    assert [line for line in done.complaints if "layer.bparam" in line] == []
+    assert any("layer.safetensors" in line for line in done.complaints)
+
+
+@pytest.mark.needs("lint")
+@pytest.mark.parametrize("rest", [b"{", b'{"a"', b"{}", b"{ ", b"{\n"])
+def test_a_cut_header_is_one(rest: bytes, tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes((1_000).to_bytes(8, "little") + rest)
+    done = inside("lint", ".", cwd=tmp_path)
+    assert done.code == 2 and "cut off: the safetensors header" in done.complaints[0]
