@@ -27,6 +27,8 @@ OPCODES = b"()]}IJKLMNFGSTUVXciP\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x95\x96BC"
 """The opcodes that need nothing on the stack: with them a pickle without PROTO
 begins.
 """
+_LOW = (b"\x80\0", b"\x80\1")
+"""The opcode PROTO with a protocol that needs none."""
 _HOPS = 8
 """Times that a pickle may go on behind what was read. No other file is a pickle for as
 long.
@@ -53,7 +55,8 @@ def is_early(head: bytes, source: Source, limits: Limits) -> bool:
 
     `head` are its first bytes. More is read only where they are a pickle that goes on.
     """
-    return head[0] in OPCODES and is_pickle_too(head, source, limits)
+    begins = head[0] in OPCODES or head[:2] in _LOW
+    return begins and is_pickle_too(head, source, limits)
 
 
 def is_pickle_too(head: bytes, source: Source, limits: Limits) -> bool:

@@ -25,9 +25,10 @@ def is_legacy(head: bytes) -> bool:
 
 def is_pickle(head: bytes) -> bool:
     """Tell whether these first bytes begin a pickle of a dict, a list or an object."""
-    # From protocol 2 on a pickle begins with its protocol.
+    # From protocol 2 on a pickle begins with its protocol. Nobody writes a lower one
+    # there, and tables of bytes begin so.
     if head[:1] == b"\x80":
-        return len(head) > 1 and head[1] <= 5
+        return len(head) > 1 and 2 <= head[1] <= 5
     # A dict and a list of protocol 0, then of protocol 1, then a state dict.
     return (
         head[:3] in (b"(dp", b"(lp")

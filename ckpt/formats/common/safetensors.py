@@ -101,11 +101,12 @@ class Header(NamedTuple):
 def is_usual(head: bytes) -> bool:
     """Tell whether a file that begins like this is a safetensors file."""
     length = int.from_bytes(head[:8], "little")
-    # A text of JSON that has a brace as its ninth letter begins with another one. Raw
-    # numbers may have one there, but seldom with what JSON has behind a brace.
+    # A text may have a brace as its ninth letter, and its first eight would be a length
+    # of at least 2**59. Raw numbers may have one there too, but seldom with what JSON
+    # has behind a brace.
     return (
         _OBJECT.match(head, 8) is not None
-        and length < 2**62
+        and length < 2**56
         and not head.startswith(b"{")
     )
 

@@ -26,6 +26,11 @@ from ckpt.model.limits import Limits
         (b"cos\nsystem\n(S'x'\ntR", True),  # runs before it breaks
         (b"(some words in brackets)", False),
         (b"] a list of words", False),
+        # PROTO may name a protocol that needs none; tables of bytes begin so as well.
+        (b"\x80\x00" + pickle.dumps({"a": 1}, 0), True),
+        (b"\x80\x01" + pickle.dumps({"a": 1}, 1), True),
+        (b"\x80\x01cos\nsystem\n(S'x'\ntR", True),
+        (b"\x80\x00\x00\x00#\x00\x00\x00base" + bytes(40), False),
     ],
 )
 def test_by_what_it_does(data: bytes, is_one: bool, tmp_path: Path) -> None:

@@ -212,10 +212,12 @@ def test_raw_numbers_with_a_brace_are_no_header(tmp_path: Path) -> None:
     raw = bytes.fromhex("cd0c59b9f9cb0c397b3cccb9ff9f53b9") * 32
     (tmp_path / "layer.bparam").write_bytes(raw)
     (tmp_path / "layer.safetensors").write_bytes(raw)
+    (tmp_path / "router.inc").write_text("router1 {\n    mode: interior\n}\n")
     done = inside("lint", ".", cwd=tmp_path)
     assert done.code == 2
-    assert [line for line in done.complaints if "layer.bparam" in line] == []
-    assert any("layer.safetensors" in line for line in done.complaints)
+    wrong, closing = done.complaints
+    assert wrong.startswith("ckpt: layer.safetensors: ")
+    assert closing.endswith("not looked at: 1 *.bparam, 1 *.inc (--others)")
 
 
 @pytest.mark.needs("lint")
