@@ -725,7 +725,7 @@ def _optimizer_text(
     if use is not None and not use.is_before:
         steps = f"{use.steps:,.0f} step{'' if use.steps == 1 else 's'}"
         text += f", {whole(steps)}"
-    rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
+    rates = and_more([f"{rate:g}" for rate in facts.rates], 4)
     if "lr" in gone:
         rates = f"{rates} and others, which are lost" if rates else "lost"
     if rates:
