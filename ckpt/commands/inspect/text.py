@@ -221,12 +221,17 @@ def headline_lines(
     """The first line: what the file is; broken to fit `width`.
 
     It counts the parameters and dtypes of whole weights, where some are quantised.
-    `listed` has the tensors of the table, whose number is told.
+    `listed` has the tensors of the table: where it takes codes and their scales
+    together, their number is told too.
     """
     quantised = report.quantised
+    number = len(report.entries)
+    held = counted_noun(number, "tensor")
     report = with_whole_weights(report)
     checkpoint, rows = report.checkpoint, report.entries
     entries = rows if listed is None else listed.entries
+    # All other commands count the codes and their scales apart.
+    apart = f", {len(entries):,} when dequantised" if len(entries) != number else ""
     text = checkpoint.layout or checkpoint.traits.label
     if checkpoint.parts:
         part = "member" if checkpoint.traits.is_archive else "file"
@@ -238,11 +243,11 @@ def headline_lines(
     every = looks_of(report.survey.tensors)
     chosen, unknown = counted_parameters(report)
     if report.selected:
-        pieces.append(f"{counted_noun(len(entries), 'tensor')} selected")
+        pieces.append(f"{held} selected{apart}")
     else:
         pieces.append(size_text(checkpoint.nbytes))
         if not any(part.path for part in report.sections) or not rows:
-            pieces.append(counted_noun(len(entries), "tensor"))
+            pieces.append(f"{held}{apart}")
     if chosen:
         pieces.append(_counted_noun(report.survey.count_elements(chosen), "parameter"))
         count = report.survey.count_elements(unknown)
