@@ -4,13 +4,15 @@ run can go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import oracle
 import pytest
 import torch
 from answered import Answered
+from process import ckpt
 from torch import nn
 
 pytestmark = oracle.QUIET
@@ -122,3 +124,93 @@ def test_a_run_goes_on_with_an_optimizer_of_the_same_kind(
     else:
         with pytest.raises(KeyError):
             goes_on()
+
+
+LINE = "Parameter indices which did not receive grad for rank 0: "
+
+
+def save_halves(
+    path: Path, make: Callable[..., torch.optim.Optimizer], layers: int = 4
+) -> Path:
+    """Save a run in which each second one of some layers of one shape had no
+    gradient.
+    """
+    model = nn.ModuleList(nn.Linear(3, 3) for _ in range(layers))
+    optimizer = make(model.parameters(), lr=0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        nn.Sequential(*model[::2])(torch.randn(2, 3)).sum().backward()
+        optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, path)
+    return path
+
+
+def test_a_gradient_that_the_order_alone_tells_has_a_sign(tmp_path: Path) -> None:
+    save_halves(tmp_path / "a.pth", torch.optim.Adam)
+    lines = ckpt("inspect", "a.pth", "--index", "3,7", cwd=tmp_path).lines
+    assert lines[1].split()[-1] == "never?"
+    assert "?: if the optimizer got model.parameters()." in lines
+    rows = json.loads(
+        ckpt("inspect", "a.pth", "--index", "3,7", "--json", cwd=tmp_path).out
+    )["index"]["names"]
+    assert [row["had_gradient"] for row in rows] == [None, None]
+
+
+def test_names_that_rest_on_never_have_the_word(tmp_path: Path) -> None:
+    save_halves(tmp_path / "a.pth", torch.optim.Adam)
+    done = ckpt("explain", f"{LINE}2 3 6 7", "a.pth", cwd=tmp_path)
+    rows = [line for line in done.lines if line.lstrip()[:1].isdigit()]
+    assert [row.split()[-1] for row in rows] == ["never"] * 4
+    assert "Never a gradient: not used in forward" in " ".join(done.lines)
+
+
+def test_names_that_rest_on_never_have_the_word_in_groups_too(tmp_path: Path) -> None:
+    """Groups of layers with one shape: nothing tells which state is whose."""
+
+    def in_groups(
+        parameters: Iterable[nn.Parameter], lr: float
+    ) -> torch.optim.Optimizer:
+        rows = list(parameters)
+        groups = [{"params": rows[:2]}, {"params": rows[2:4]}, {"params": rows[4:]}]
+        return torch.optim.Adam(groups, lr=lr)
+
+    save_halves(tmp_path / "a.pth", in_groups, layers=5)
+    done = ckpt("explain", f"{LINE}2 3 6 7", "a.pth", cwd=tmp_path)
+    rows = [line for line in done.lines if line.lstrip()[:1].isdigit()]
+    assert [row.split()[-1] for row in rows] == ["never"] * 4
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ("0 1", "4 other parameters never had a gradient, and the message does not "),
+        ("0 1", "name them: they are frozen, or DDP's own search found them "),
+        ("2 3 6 7", ""),
+    ],
+)
+def test_a_message_that_leaves_out_what_never_had_a_gradient(
+    numbers: str, said: str, tmp_path: Path
+) -> None:
+    path = save_halves(tmp_path / "a.pth", torch.optim.Adam)
+    found = Answered(f"{LINE}{numbers}", path)
+    assert found.code == 0
+    if said:
+        assert said in found.said
+        assert "the message and the file are not of one run" in found.said
+    else:
+        assert "of one run" not in found.said
+
+
+def test_what_ddp_counts_is_not_called_frozen(tmp_path: Path) -> None:
+    """The last number shows that DDP counts all parameters of the optimizer."""
+    model = Network()
+    optimizer = torch.optim.Adam([*model.parameters()])
+    model.head(model.body(torch.randn(3, 4))).sum().backward()
+    model.extra.bias.grad = torch.ones(5)
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, tmp_path / "a.pth")
+    found = Answered(f"{LINE}5", tmp_path / "a.pth")
+    assert "By this file 1 other parameter never had a gradient" in found.said
+    assert "DDP counts all, and its first one came in the step" in found.said
