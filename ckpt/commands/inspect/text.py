@@ -842,7 +842,9 @@ def _value_texts(report: Inspection) -> list[str]:
     depths = {len(path) for path in covered}
     groups: dict[object, list[Value]] = {}
     has_own = report.checkpoint.traits.has_own_metadata
-    facts = [f"{label} {_fact_text(node)}" for label, node in report.checkpoint.facts]
+    facts: dict[str, str] = {}
+    for label, node in report.checkpoint.facts:
+        _add_fact(facts, label, _fact_text(node))
     pieces: list[str] = []
     for value in report.checkpoint.values:
         if not value.path:
@@ -860,10 +862,24 @@ def _value_texts(report: Inspection) -> list[str]:
     # written as text.
     shown = [values for values in groups.values() if _is_shown(values, has_own)]
     count = len(pieces) + len(shown)
-    pieces += map(_group_text, shown[: max(_VALUES - len(pieces), 0)])
+    for values in shown[: max(_VALUES - len(pieces), 0)]:
+        name, text = _group_text(values)
+        # What is said of the whole folder, or of this part of it, has the name already.
+        if name in facts:
+            _add_fact(facts, name, text)
+        else:
+            pieces.append(f"{name} {text}")
     if count > _VALUES:
         pieces = [*pieces[:_VALUES], f"{count - _VALUES} more (--values)"]
-    return [*facts, *pieces]
+    return [*(f"{label} {text}" for label, text in facts.items()), *pieces]
+
+
+def _add_fact(facts: dict[str, str], label: str, text: str) -> None:
+    """Add what is said of a label, once."""
+    if label not in facts:
+        facts[label] = text
+    elif facts[label] != text:
+        facts[label] += f", {text}"
 
 
 def _is_shown(values: list[Value], has_own_metadata: bool) -> bool:
@@ -876,12 +892,14 @@ def _is_shown(values: list[Value], has_own_metadata: bool) -> bool:
     return has_own_metadata or len(first.path) == 1 or not is_metadata(first.path)
 
 
-def _group_text(values: list[Value]) -> str:
-    """The values below one key of the root: the value itself, or how many there are."""
+def _group_text(values: list[Value]) -> tuple[str, str]:
+    """The key of the root above some values, with the value itself, or how many there
+    are.
+    """
     first = values[0]
     name = show(str(first.path[0]), 40)
     if len(first.path) == 1:
-        return f"{name} {value_text(first)}"
+        return name, value_text(first)
     counters = _counters_text(values)
-    text = f"{name} {counted_noun(len(values), 'value')}"
-    return f"{text} ({counters})" if counters else text
+    text = counted_noun(len(values), "value")
+    return name, f"{text} ({counters})" if counters else text
