@@ -107,7 +107,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
     ]
     if tied and report.changes:
         out.append([(f"tied, held once: {and_more(tied, 3)}", "")])
-    if report.carried:
+    if report.carried and not is_refused:
         out.append([(f"carried along: {show_names(report.carried, _LEFT)}", "")])
     out += _leftover_lines("lost", _fold_leftovers(report.lost))
     out += _source_lines(report.sources, width)
