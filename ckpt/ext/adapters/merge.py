@@ -417,8 +417,8 @@ def new_tensor(
 
 
 def _ref_after(target: Target) -> tuple[TensorRef, DType]:
-    """Return the tensor that a target has the shape of after the merge, and its dtype
-    then: that of the base.
+    """Return the tensor with the shape of a target after the merge, and the dtype that
+    it has then: the base's.
     """
     whole = None if target.whole is None else stored_tensor(target.whole)
     base = None if target.entry is None else unwrap_dtensor(target.entry.tensor)

@@ -214,3 +214,30 @@ def test_what_ddp_counts_is_not_called_frozen(tmp_path: Path) -> None:
     found = Answered(f"{LINE}5", tmp_path / "a.pth")
     assert "By this file 1 other parameter never had a gradient" in found.said
     assert "DDP counts all, and its first one came in the step" in found.said
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "said"),
+    [
+        (torch.optim.Adam, "momentum", "optimizer is Adam-like: its groups"),
+        (
+            lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9),
+            "step",
+            "optimizer is one with momentum: its groups",
+        ),
+    ],
+)
+def test_an_optimizer_that_lacks_a_key_is_named(
+    make: Callable[..., torch.optim.Optimizer], name: str, said: str, tmp_path: Path
+) -> None:
+    found = Answered(f"KeyError: '{name}'", save_run(tmp_path / "a.pth", make))
+    assert said in found.said
+
+
+@pytest.mark.parametrize(
+    "text", ["how many tensors are in this file?", "how many weights does it have?"]
+)
+def test_tensors_are_counted_where_a_question_asks(text: str, tmp_path: Path) -> None:
+    found = Answered(text, save_run(tmp_path / "a.pth", torch.optim.Adam))
+    assert found.code == 0
+    assert "model has 79 parameters in 6 tensors" in found.said

@@ -366,8 +366,9 @@ _TOPICS = (
         of_wrapper,
     ),
     _topic(
-        r"\b(?:how many|number of|count|total) (?:\w+ )?param\w{0,7}\b|\bparam\w{0,7} "
-        r"(?:count|number)\b|\bhow (?:big|large) is (?:the|this) (?:model|network)\b"
+        r"\b(?:how many|number of|count|total) (?:\w+ )?(?:param\w{0,7}|tensors"
+        r"|weights)\b|\bparam\w{0,7} (?:count|number)\b"
+        r"|\bhow (?:big|large) is (?:the|this) (?:model|network)\b"
         r"|\bsize in param\w{0,7}\b|\b(?:which|what) (?:layers?|tensors?"
         r"|part)\b[^\n]{0,40}"
         r"\b(?:most|largest|biggest|heaviest)\b|参数量|多少参数",
