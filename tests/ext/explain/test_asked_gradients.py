@@ -241,3 +241,20 @@ def test_tensors_are_counted_where_a_question_asks(text: str, tmp_path: Path) ->
     found = Answered(text, save_run(tmp_path / "a.pth", torch.optim.Adam))
     assert found.code == 0
     assert "model has 79 parameters in 6 tensors" in found.said
+
+
+def test_weights_below_a_key_are_not_beside_the_weights(tmp_path: Path) -> None:
+    """A run of DINO has two models, and a part that is none."""
+    state = {name: Network().state_dict() for name in ("student", "teacher")}
+    loss = {"center": torch.zeros(1, 8)}
+    path = tmp_path / "a.pth"
+    torch.save({**state, "epoch": 3, "dino_loss": loss}, path)
+
+    found = Answered("which one should I use, student or teacher?", path)
+    assert found.code == 0
+    assert "beside the weights" not in found.said
+    assert "the optimizer trained student, and teacher followed it" in found.said
+    assert any(line.endswith('["teacher"]') for line in found.commands)
+
+    found = Answered("is dino_loss needed?", path)
+    assert "dino_loss is a part with 1 item at the root of this file" in found.said
