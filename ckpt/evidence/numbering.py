@@ -11,7 +11,7 @@ name when every choice of frozen parameters that fits the file and the numbers a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import product
 from math import inf, isqrt
 from typing import Literal
@@ -137,13 +137,15 @@ class Numbered(NamedTuple):
     """A number and the tensors that it can be: none where these are too many to list.
 
     `ranks` are the ranks that print it. `had_gradient` says of each tensor whether it
-    had a gradient in an earlier step; None means that the file cannot tell.
+    had a gradient in an earlier step; None means that the file cannot tell. `by_order`
+    says it where the order of the optimizer alone tells.
     """
 
     number: int
     entries: tuple[Entry, ...]
     had_gradient: tuple[bool | None, ...]
     ranks: tuple[int, ...] = ()
+    by_order: tuple[bool | None, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
         """One row of `names` in the object `index`."""
@@ -165,7 +167,7 @@ class Numbering(NamedTuple):
 
     DDP counts `least` to `parameters` parameters. A name follows from the file where a
     row has one tensor and `assumes` is None; else it follows from what `assumes` says
-    too.
+    too. `ordered` is the assumption that gradients by order rest on.
     """
 
     rows: tuple[Numbered, ...]
@@ -175,6 +177,7 @@ class Numbering(NamedTuple):
     why: str
     assumes: str | None
     least: int
+    ordered: str = ""
 
     def to_json(self) -> dict[str, Json]:
         """The object `index` of the documents `ckpt.inspect` and `ckpt.explain`."""
@@ -261,12 +264,25 @@ def _numbered_by_file(survey: Survey, asked: Numbers, section: str | None) -> Nu
             sure.add(candidates[0])
     is_ordered = count.unordered is None or count.ordered in (assumes or "")
     had = _had_gradients(survey, model, None if is_ordered else sure)
+    by_order = {} if is_ordered else _had_gradients(survey, model)
+    # What is assumed of the numbers is so of each tensor that one can be.
+    if any(text in (assumes or "") for text in (_EXACT, _NEVER)):
+        had = {
+            index: False for listed in solved.candidates.values() for index in listed
+        }
     rows = [
-        _numbered_row(survey, asked, number, solved.candidates[number], had)
+        _numbered_row(survey, asked, number, solved.candidates[number], had, by_order)
         for number in asked.all
     ]
     return Numbering(
-        tuple(rows), model, solved.most, trust, count.why, assumes, solved.least
+        tuple(rows),
+        model,
+        solved.most,
+        trust,
+        count.why,
+        assumes,
+        solved.least,
+        count.ordered,
     )
 
 
@@ -381,6 +397,7 @@ def numbered_among(numbering: Numbering, unchanged: Set[str]) -> Numbering:
             row = row._replace(
                 entries=tuple(row.entries[place] for place in kept),
                 had_gradient=tuple(row.had_gradient[place] for place in kept),
+                by_order=tuple(row.by_order[place] for place in kept),
             )
         rows.append(row)
     return numbering._replace(rows=tuple(rows))
@@ -536,14 +553,34 @@ def _numbered_row(
     number: int,
     candidates: Sequence[int],
     had: dict[int, bool],
+    by_order: Mapping[int, bool] = {},
 ) -> Numbered:
     entries = tuple(survey.tensors[index] for index in candidates)
     ranks = tuple(
         rank for rank, numbers in asked.ranks if rank is not None and number in numbers
     )
     return Numbered(
-        number, entries, tuple(had.get(index) for index in candidates), ranks
+        number,
+        entries,
+        tuple(had.get(index) for index in candidates),
+        ranks,
+        tuple(by_order.get(index) for index in candidates),
     )
+
+
+def count_unnamed(survey: Survey, found: Numbering) -> tuple[int, bool]:
+    """Return how many parameters never had a gradient and are none of the numbers, all
+    of which had one before; and whether DDP counts all that the optimizer holds.
+
+    It is 0 where one of the numbers may be a parameter without a gradient.
+    """
+    for row in found.rows:
+        had = zip(row.had_gradient, row.by_order, strict=True)
+        if not row.entries or not all(one or other for one, other in had):
+            return 0, False
+    uses = [use for use in _uses_of_model(survey, found.section) if says_gradients(use)]
+    held = sum(len(use.match.slots) for use in uses)
+    return sum(len(use.never) for use in uses), found.least >= held
 
 
 def _had_gradients(

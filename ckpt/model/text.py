@@ -530,12 +530,32 @@ def show_folded_names(names: Sequence[str], count: int = 4, limit: int = 80) -> 
 
 
 def _cut_apart(names: Sequence[str], limit: int) -> list[str]:
-    """Cut the middles out of names. Where two would be one text, both stay whole."""
+    """Cut the middles out of names. One stays whole where two would be one text, or
+    where its middle is what tells it from another one.
+    """
     cut = [_without_middle(name, limit) for name in names]
     return [
-        text if cut.count(text) == 1 else show(name, None)
+        show(name, None)
+        if cut.count(text) > 1 or _hides_difference(name, text, names)
+        else text
         for name, text in zip(names, cut, strict=True)
     ]
+
+
+def _hides_difference(name: str, text: str, others: Sequence[str]) -> bool:
+    """Tell whether a name begins to differ from another one in the part that its cut
+    `text` lacks.
+    """
+    head, mark, tail = text.partition("…")
+    # In braces words are left out, and each of them is one of several names.
+    if not mark or head.count("{") > head.count("}"):
+        return False
+    first, last = len(head), len(name) - len(tail)
+    return any(
+        first <= shared_prefix_length((name, other)) < last
+        for other in others
+        if other != name
+    )
 
 
 def _without_middle(name: str, limit: int) -> str:

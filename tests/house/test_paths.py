@@ -180,6 +180,7 @@ LIMITS = [
     "ext.explain.families.positions._FEW",
     "ext.explain.families.positions._A_LENGTH",
     "ext.explain.questions.questions._SHORT",
+    "ext.explain.families.runs._SHORT",
     "ext.explain.families.shape_reasons._LEAST_COUNTED",
     "ext.explain.families.shape_reasons._LEAST_STAGES",
     "ext.explain.families.shape_reasons._OF_CHANNELS",

@@ -145,3 +145,15 @@ def test_no_half_of_a_list_in_braces_is_shown() -> None:
     shown = show_folded_names(names)
     assert "}" not in shown
     assert shown.endswith(f"….{end} ×129")
+
+
+def test_a_name_whose_cut_would_hide_what_tells_it_apart_stays_whole() -> None:
+    begin = "generator_with_a_long_name.synthesis_network_of_the_second_stage"
+    end = "upsampling.modulated_convolutions.0.mixer.in_proj"
+    names = [f"{begin}.block_{block}_{end}.weight" for block in (0, 3)]
+    other = f"{begin}.block_5_{end}.bias"
+    shown = show_folded_names([*names, other])
+    # Folded, the first two have a list of blocks, which no cut may take away.
+    assert "block_{0,3}_" in shown and "block_5_" in shown
+    alone = show_names([names[0]])
+    assert "…" in alone and len(alone) <= 80

@@ -8,7 +8,7 @@ from typing import Any
 from ckpt.commands.convert.api import convert
 from ckpt.surface.api.config_files import with_folder_hint
 from ckpt.surface.api.keywords import model_of
-from ckpt.surface.api.writing import with_recipe
+from ckpt.surface.api.writing import refuse_format, with_recipe
 from ckpt.surface.cli.results import rewrite_paths, split_options
 
 
@@ -31,6 +31,8 @@ def command(paths: list[str], **keywords: Any) -> int:
     ckpt convert train.pth --plain -o train.plain.pth
     """
     options, own = split_options("convert", paths, keywords)
+    # Before the format is looked for, which such a word names in the wrong place.
+    refuse_format(own["to"])
     with with_folder_hint(paths[0] if paths else None, options.places.out):
         places = with_recipe(
             options.places,

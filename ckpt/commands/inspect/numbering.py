@@ -11,6 +11,8 @@ from ckpt.surface.text.lines import Line, cells, hanging_lines, lined_up
 _FEW = 4
 """Tensors that a number can be, up to which each has a line."""
 _GRADIENTS = {True: "had one earlier", False: "never", None: ""}
+_IF_ORDERED = "?"
+"""The sign of a gradient that the order of the optimizer alone tells."""
 
 
 def numbering_lines(numbering: Numbering, width: int | None = None) -> list[Line]:
@@ -66,14 +68,14 @@ def _number_rows(row: Numbered, ranks: str) -> list[list[str]]:
         return [[str(row.number), *_one_of(row), ranks]]
     rows = []
     label = str(row.number)
-    for entry, had_gradient in zip(row.entries, row.had_gradient, strict=True):
+    for entry, had_gradient in zip(row.entries, _gradient_texts(row), strict=True):
         rows.append(
             [
                 label,
                 show(entry.name, None),
                 str(list(entry.tensor.shape)),
                 entry.tensor.dtype.name,
-                _GRADIENTS[had_gradient],
+                had_gradient,
                 ranks,
             ]
         )
@@ -82,13 +84,23 @@ def _number_rows(row: Numbered, ranks: str) -> list[list[str]]:
     return rows
 
 
+def _gradient_texts(row: Numbered) -> list[str]:
+    """The words for the gradient of each tensor that a number can be."""
+    texts: list[str] = []
+    for had, by_order in zip(row.had_gradient, row.by_order, strict=True):
+        is_by_order = had is None and by_order is not None
+        text = _GRADIENTS[by_order if is_by_order else had]
+        texts.append(f"{text}{_IF_ORDERED if is_by_order else ''}")
+    return texts
+
+
 def _one_of(row: Numbered) -> list[str]:
     """The cells of a number that many tensors fit: their names folded, and what they
     have in common.
     """
     shapes = {str(list(entry.tensor.shape)) for entry in row.entries}
     dtypes = {entry.tensor.dtype.name for entry in row.entries}
-    had = {_GRADIENTS[gradient] for gradient in row.had_gradient}
+    had = set(_gradient_texts(row))
     names = show_folded_names([entry.name for entry in row.entries], _FEW)
     cells = [f"one of {len(row.entries):,}: {names}"]
     return cells + [
@@ -97,9 +109,20 @@ def _one_of(row: Numbered) -> list[str]:
 
 
 def _closing_sentences(numbering: Numbering) -> list[str]:
-    """Two short sentences: what DDP counts, and on what the names rest."""
+    """Some short sentences: on what a gradient rests, what DDP counts, and on what the
+    names rest.
+    """
+    said: list[str] = []
+    if any(
+        text.endswith(_IF_ORDERED)
+        for row in numbering.rows
+        for text in _gradient_texts(row)
+    ):
+        said.append(f"{_IF_ORDERED}: if {numbering.ordered}.")
     counted = counted_noun(numbering.parameters, "parameter")
     if numbering.least != numbering.parameters:
         counted = f"{numbering.least:,} to {counted}"
     why = f"{numbering.trust}: {numbering.why}."
-    return [why] if numbering.trust == "certain" else [f"DDP counts {counted}.", why]
+    if numbering.trust != "certain":
+        said.append(f"DDP counts {counted}.")
+    return [*said, why]

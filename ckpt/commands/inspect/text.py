@@ -221,12 +221,17 @@ def headline_lines(
     """The first line: what the file is; broken to fit `width`.
 
     It counts the parameters and dtypes of whole weights, where some are quantised.
-    `listed` has the tensors of the table, whose number is told.
+    `listed` has the tensors of the table: where it takes codes and their scales
+    together, their number is told too.
     """
     quantised = report.quantised
+    number = len(report.entries)
+    held = counted_noun(number, "tensor")
     report = with_whole_weights(report)
     checkpoint, rows = report.checkpoint, report.entries
     entries = rows if listed is None else listed.entries
+    # All other commands count the codes and their scales apart.
+    apart = f", {len(entries):,} when dequantised" if len(entries) != number else ""
     text = checkpoint.layout or checkpoint.traits.label
     if checkpoint.parts:
         part = "member" if checkpoint.traits.is_archive else "file"
@@ -238,11 +243,11 @@ def headline_lines(
     every = looks_of(report.survey.tensors)
     chosen, unknown = counted_parameters(report)
     if report.selected:
-        pieces.append(f"{counted_noun(len(entries), 'tensor')} selected")
+        pieces.append(f"{held} selected{apart}")
     else:
         pieces.append(size_text(checkpoint.nbytes))
         if not any(part.path for part in report.sections) or not rows:
-            pieces.append(counted_noun(len(entries), "tensor"))
+            pieces.append(f"{held}{apart}")
     if chosen:
         pieces.append(_counted_noun(report.survey.count_elements(chosen), "parameter"))
         count = report.survey.count_elements(unknown)
@@ -725,7 +730,7 @@ def _optimizer_text(
     if use is not None and not use.is_before:
         steps = f"{use.steps:,.0f} step{'' if use.steps == 1 else 's'}"
         text += f", {whole(steps)}"
-    rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
+    rates = and_more([f"{rate:g}" for rate in facts.rates], 4)
     if "lr" in gone:
         rates = f"{rates} and others, which are lost" if rates else "lost"
     if rates:
@@ -837,7 +842,9 @@ def _value_texts(report: Inspection) -> list[str]:
     depths = {len(path) for path in covered}
     groups: dict[object, list[Value]] = {}
     has_own = report.checkpoint.traits.has_own_metadata
-    facts = [f"{label} {_fact_text(node)}" for label, node in report.checkpoint.facts]
+    facts: dict[str, str] = {}
+    for label, node in report.checkpoint.facts:
+        _add_fact(facts, label, _fact_text(node))
     pieces: list[str] = []
     for value in report.checkpoint.values:
         if not value.path:
@@ -855,10 +862,24 @@ def _value_texts(report: Inspection) -> list[str]:
     # written as text.
     shown = [values for values in groups.values() if _is_shown(values, has_own)]
     count = len(pieces) + len(shown)
-    pieces += map(_group_text, shown[: max(_VALUES - len(pieces), 0)])
+    for values in shown[: max(_VALUES - len(pieces), 0)]:
+        name, text = _group_text(values)
+        # What is said of the whole folder, or of this part of it, has the name already.
+        if name in facts:
+            _add_fact(facts, name, text)
+        else:
+            pieces.append(f"{name} {text}")
     if count > _VALUES:
         pieces = [*pieces[:_VALUES], f"{count - _VALUES} more (--values)"]
-    return [*facts, *pieces]
+    return [*(f"{label} {text}" for label, text in facts.items()), *pieces]
+
+
+def _add_fact(facts: dict[str, str], label: str, text: str) -> None:
+    """Add what is said of a label, once."""
+    if label not in facts:
+        facts[label] = text
+    elif facts[label] != text:
+        facts[label] += f", {text}"
 
 
 def _is_shown(values: list[Value], has_own_metadata: bool) -> bool:
@@ -871,12 +892,14 @@ def _is_shown(values: list[Value], has_own_metadata: bool) -> bool:
     return has_own_metadata or len(first.path) == 1 or not is_metadata(first.path)
 
 
-def _group_text(values: list[Value]) -> str:
-    """The values below one key of the root: the value itself, or how many there are."""
+def _group_text(values: list[Value]) -> tuple[str, str]:
+    """The key of the root above some values, with the value itself, or how many there
+    are.
+    """
     first = values[0]
     name = show(str(first.path[0]), 40)
     if len(first.path) == 1:
-        return f"{name} {value_text(first)}"
+        return name, value_text(first)
     counters = _counters_text(values)
-    text = f"{name} {counted_noun(len(values), 'value')}"
-    return f"{text} ({counters})" if counters else text
+    text = counted_noun(len(values), "value")
+    return name, f"{text} ({counters})" if counters else text

@@ -74,7 +74,8 @@ class Leftover(NamedTuple):
     """Something that is left out of the result, or left unchanged in it although one
     might expect otherwise.
 
-    `what` is its value when `is_value`, else a description.
+    `what` is its value when `is_value`, else a description. `is_changed`: it is not as
+    it was, and `what` says how.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Leftover(NamedTuple):
     nbytes: int | None = None
     hint: str | None = None
     is_value: bool = False
+    is_changed: bool = False
 
     def __repr__(self) -> str:
         return f"<Leftover {show(self.name) or '(the root)'}: {show(self.what, 80)}>"

@@ -80,7 +80,9 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
             if text:
                 out.append([(f"  {show_literal(text)}", "")])
     # The first words of all rows are known before the first line: they are one column.
-    changes = _folded_changes(report.changes)
+    is_refused = report.coverage is not None and bool(report.coverage.refusal)
+    # The plan above says what would be loaded: of a refusal nothing is.
+    changes = [] if is_refused else _folded_changes(report.changes)
     rows = [
         (_arrow_text(change), _change_text(change)) for change in changes[:_CHANGES]
     ]
@@ -105,7 +107,7 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
     ]
     if tied and report.changes:
         out.append([(f"tied, held once: {and_more(tied, 3)}", "")])
-    if report.carried:
+    if report.carried and not is_refused:
         out.append([(f"carried along: {show_names(report.carried, _LEFT)}", "")])
     out += _leftover_lines("lost", _fold_leftovers(report.lost))
     out += _source_lines(report.sources, width)
@@ -117,10 +119,12 @@ def _report_lines(report: RewriteReport, width: int | None) -> list[Line]:
         out += hanging_lines([("left out: ", "")], names, width, 2)
     rest = tuple(row for row in report.left_out if row.name not in absent)
     out += _leftover_lines("left out", _fold_leftovers(rest, least=_ALIKE))
+    alone = tuple(row for row in report.left_alone if not row.is_changed)
     out += _leftover_lines(
-        "left alone",
-        _merge_leftovers(report.left_alone) if report.sources else report.left_alone,
+        "left alone", _merge_leftovers(alone) if report.sources else alone
     )
+    changed = tuple(row for row in report.left_alone if row.is_changed)
+    out += _leftover_lines("in the result", changed)
     # Counted while the file was written: a dry run does not know them.
     overflowed = 0 if saved is None else saved.overflowed
     if overflowed:

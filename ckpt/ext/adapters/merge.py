@@ -383,7 +383,7 @@ def _count_changes(plan: Plan, source: Checkpoint) -> list[Change]:
     for kind, targets in (("merged", merged), ("replaced", replaced), ("added", added)):
         if not targets:
             continue
-        nbytes = sum(map(_target_nbytes, targets))
+        nbytes = sum(map(_nbytes_after, targets))
         rows.append(Change(kind, kind, None, len(targets), "tensor", nbytes))
     names = {id(target.entry) for target in plan.targets}
     rest = [entry.tensor.nbytes for entry in source.tensors if id(entry) not in names]
@@ -392,10 +392,10 @@ def _count_changes(plan: Plan, source: Checkpoint) -> list[Change]:
     return rows
 
 
-def _target_nbytes(target: Target) -> int:
-    entry = target.entry or target.whole
-    assert entry is not None
-    return entry.tensor.nbytes
+def _nbytes_after(target: Target) -> int:
+    """The bytes of a tensor after the merge, where an embedding may have grown."""
+    ref, dtype = _ref_after(target)
+    return dtype.nbytes(ref.numel)
 
 
 # --- the result -----------------------------------------------------------------------
@@ -416,16 +416,21 @@ def new_tensor(
     return tensor_ref(storage, dtype, shape, strides, 0)
 
 
-def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
-    """The place of a tensor after the merge, with its dtype and its shape. The dtype of
-    the base stays.
+def _ref_after(target: Target) -> tuple[TensorRef, DType]:
+    """Return the tensor with the shape of a target after the merge, and the dtype that
+    it has then: the base's.
     """
     whole = None if target.whole is None else stored_tensor(target.whole)
     base = None if target.entry is None else unwrap_dtensor(target.entry.tensor)
     # A tensor of the adapter takes the place of the base's; what is added comes on top.
     ref = whole if whole is not None else base
     assert isinstance(ref, TensorRef)
-    dtype = base.dtype if isinstance(base, TensorRef) else ref.dtype
+    return ref, base.dtype if isinstance(base, TensorRef) else ref.dtype
+
+
+def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
+    """The place of a tensor after the merge, with its dtype and its shape."""
+    ref, dtype = _ref_after(target)
     if ref.dtype != dtype and not can_cast(ref.dtype, dtype):
         assert target.whole is not None
         raise UnsupportedError(
@@ -456,13 +461,13 @@ def _merged_checkpoint(
         entry = target.entry
         # A head that was tied to its embedding gets a tensor of its own.
         if target.name in plan.untied:
-            ties.append(Leftover(target.name, _untied_text(plan.untied[target.name])))
+            ties.append(_changed(target.name, _untied_text(plan.untied[target.name])))
             wanted[_UNTIED] = None
         # So does one that the adapter holds as a whole, unless it is the embedding
         # still.
         embedding = plan.apart.get(target.name)
         if embedding is not None and not _equals_embedding(target, plan, embedding):
-            ties.append(Leftover(target.name, _apart_text(embedding)))
+            ties.append(_changed(target.name, _apart_text(embedding)))
             wanted[_UNTIED] = None
         if entry is None:
             fresh[target.name] = new_tensor(place, dtype, shape, _first_device(source))
@@ -476,7 +481,7 @@ def _merged_checkpoint(
             if value is not None:
                 text = f"{text}: {value.text}"
                 wanted[value] = None
-            ties.append(Leftover(entry.name, text))
+            ties.append(_changed(entry.name, text))
         # Storages may be shared by parts of a fused tensor, which do not overlap.
         tied: list[Entry] = []
         for other in sharing.get(ref.storage, ()):
@@ -493,7 +498,7 @@ def _merged_checkpoint(
         rivals = [other for other in tied if id(other) in changed]
         if rivals:
             # Two changes of one memory: each gets its own, and the rest stays.
-            ties.append(Leftover(entry.name, _parted_text(rivals[0].name)))
+            ties.append(_changed(entry.name, _parted_text(rivals[0].name)))
             stays = f"shared the memory of {entry.name}, and stays as in BASE"
             for other in tied:
                 if other not in rivals:
@@ -505,7 +510,7 @@ def _merged_checkpoint(
             # Tied tensors stay tied: the storage changes once, for all of them.
             filling.put(ref, place)
             changes = f"shares the memory of {entry.name}, and changes with it"
-            ties += [Leftover(name, changes) for name in others]
+            ties += [_changed(name, changes) for name in others]
         elif others:
             problem = (
                 f"{show(entry.name, 80)} shares its memory with "
@@ -519,6 +524,11 @@ def _merged_checkpoint(
         return filling.checkpoint(source, limits), ties, tuple(wanted)
     edited = edited_checkpoint(source, _root_of(source, filling, fresh), limits)
     return replace(edited, is_edited=True), ties, tuple(wanted)
+
+
+def _changed(name: str, what: str) -> Leftover:
+    """A row about a tensor that is not as it was in the base."""
+    return Leftover(name, what, is_changed=True)
 
 
 _CLASSIFIERS = (

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from io import IOBase
 from typing import TYPE_CHECKING, cast
 
+from ckpt.bytes.far import is_url
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
-from ckpt.model.errors import FolderError, UsageError
+from ckpt.model.errors import FolderError, NotOpenedError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.names import natural_sort_key
 from ckpt.model.text import and_more, counted_noun, show
@@ -74,6 +75,10 @@ def average(
             "a mean takes two checkpoints or more" if names else "nothing to average"
         )
         path = path_of(names[0]) if names else None
+        # A pattern that no shell expanded is no file.
+        is_named = path is not None and path not in NAMELESS and not is_url(path)
+        if path is not None and is_named and not os.path.lexists(path):
+            raise NotOpenedError("no such file", path=path)
         raise UsageError(problem, path=path, hint="PATH PATH..., or --last N FOLDER")
     request = Options(
         ratios,

@@ -13,11 +13,12 @@ from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import LossError, UnsupportedError, UsageError
 from ckpt.model.limits import Limits
+from ckpt.surface.api.config_files import with_folder_hint
 from ckpt.surface.api.keywords import Path, Texts, doubt_lines, keyword_texts, text_only
 from ckpt.surface.api.opening import Input, at_hand, path_of
 from ckpt.surface.api.rewriting import Open, Talk, rewrite_checkpoint
 from ckpt.surface.api.rewriting import check as check_options
-from ckpt.surface.api.writing import names_own_layout, options_of
+from ckpt.surface.api.writing import as_format_of, names_own_layout, options_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -56,6 +57,7 @@ def warmstart(
     into_section: str | None = None,
     arg: Texts = (),
     init: bool = False,
+    with_config: bool = False,
     check: bool = True,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
@@ -67,7 +69,8 @@ def warmstart(
     `grid` names where it is not square: `"14x21"`, or `"12x101:12x50"` for
     PRETRAINED and TARGET. `recipe`
     is the path of a recipe, which brings the pretrained weights into another layout
-    first; for a GGUF it may be `transformers`. `report.coverage` is the plan. With
+    first; for a GGUF it may be `transformers`. `with_config` makes `out` a folder with
+    config.json and the tokenizer of `into`. `report.coverage` is the plan. With
     `print_code` nothing is written, and `report.code` are lines of Python. The other
     keywords are in `Writing`; `Checkpoint.load_into` fills a live model. Raises
     CkptError; LossError where too little would be loaded and `check` is set. Without it
@@ -109,6 +112,10 @@ def warmstart(
             "--print-code prints no recipe",
             hint="ckpt convert --recipe writes PRETRAINED anew",
         )
+    if into_model is not None and with_config:
+        raise UsageError(
+            "--with-config goes with --into TARGET, which has them beside it"
+        )
     if into_model is None and (keyword_texts(arg) or init):
         raise UsageError(
             f"--{'init' if init else 'arg'} goes with --into-model FILE.py:FACTORY"
@@ -141,6 +148,8 @@ def warmstart(
             options = options._replace(
                 format=save.format_for(options.out, None, endings=save.ENDINGS)
             )
+    if with_config:
+        options = options._replace(format=save.SHARD_FORMAT, with_config=True)
     talk = Talk(options.tell)
     # A recipe may need further files: they are opened with PRETRAINED.
     open_input = at_hand if recipe is None else load_hook("layouts").opened_side
@@ -172,9 +181,12 @@ def warmstart(
                         report.coverage, weights, survey, request, options.limits
                     )
                 )
-            return report
+            # Without a format of its own the result has that of TARGET.
+            return as_format_of(report, options, limits) if with_config else report
 
-        report = rewrite_checkpoint(into_model or into or "", make, options)
+        path = into_model or into or ""
+        with with_folder_hint(None if into is None else path_of(into), options.out):
+            report = rewrite_checkpoint(path, make, options)
     # The command line asks without `check`, and prints the plan before its refusal.
     if check and report.coverage is not None and report.coverage.refusal:
         raise LossError(

@@ -848,7 +848,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         # transformers loads a folder, and asks for config.json in it.
         flag(
             "--with-config",
-            "slim convert* average merge",
+            "slim convert* average merge warmstart*",
             (
                 "Make OUT a folder, with config.json and the tokenizer from beside the "
                 "weights."

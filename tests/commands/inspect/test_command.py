@@ -468,3 +468,23 @@ def test_a_part_without_values_says_so(tmp_path: Path) -> None:
     assert done.lines[-1] == "no values here"
     done = ckpt("inspect", "a.pth", "--values", cwd=tmp_path)
     assert done.lines[-1].split() == ["epoch", "int", "3"]
+
+
+def test_learning_rates_that_are_not_listed_are_counted(tmp_path: Path) -> None:
+    """Gaussian splatting has a group for each of its six tensors."""
+    tensors = [torch.nn.Parameter(torch.ones(3)) for _ in range(6)]
+    rates = [0.01 * (number + 1) for number in range(6)]
+    groups = [
+        {"params": [tensor], "lr": rate}
+        for tensor, rate in zip(tensors, rates, strict=True)
+    ]
+    optimizer = torch.optim.Adam(groups)
+    for tensor in tensors:
+        tensor.grad = torch.ones(3)
+    optimizer.step()
+    torch.save({"optimizer": optimizer.state_dict()}, tmp_path / "a.pth")
+
+    lines = ckpt("inspect", tmp_path / "a.pth").lines
+
+    (line,) = (line for line in lines if "Adam-like" in line)
+    assert line.endswith("lr 0.01, 0.02, 0.03, 0.04 and 2 more")

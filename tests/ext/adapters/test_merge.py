@@ -386,6 +386,8 @@ def test_added_tokens_change_the_config_that_goes_along(
     assert ("config.json: vocab_size: 30 → 32" in said) == is_set
     assert ("vocab_size in config.json must say 32" in said) != is_set
     assert said.count("is [32, 12], and was [30, 12]") == 2
+    assert said.count("in the result: ") == 2 and "left alone" not in said
+    assert re.search(r"replaced +2 tensors, 3\.00 KiB", said)
     (tmp_path / "adapter" / "tokenizer.json").write_text("{}")
     done = inside(*words, "--force", cwd=tmp_path)
     line = "ckpt: adapter: OUT gets the tokenizer of BASE, and not the one beside this"

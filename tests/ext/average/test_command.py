@@ -98,6 +98,7 @@ def test_what_is_wrong_is_one_line(folder: Path) -> None:
     for words, says in (
         ((), "nothing to average (path path..., or --last n folder)"),
         (("epoch_1.pth",), "epoch_1.pth: a mean takes two checkpoints or more"),
+        (("epoch_*.pth",), "epoch_*.pth: no such file"),
         (("epoch_1.pth", "epoch_2.pth"), "where to write? (-o epoch_2.average.pth)"),
         (("epoch_1.pth", "epoch_9.pth"), "epoch_9.pth: no such file"),
         (("epoch_9.pth", "epoch_1.pth"), "epoch_9.pth: no such file"),

@@ -4,6 +4,7 @@ a model by itself.
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from pathlib import Path
@@ -239,3 +240,31 @@ def test_one_tensor_that_ranks_share_is_equal(tmp_path: Path) -> None:
     report = ckpt.diff(folder / "consolidated.00.pth", folder / "consolidated.01.pth")
     (finding,) = [row for row in report.findings if row.code == "tensor-parallel"]
     assert finding.message.endswith(": 2 tensors differ, 1 is equal.")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_a_folder_says_stands_once_among_the_values(
+    ranks: int, tmp_path: Path
+) -> None:
+    """The iteration of one rank, and the name of each of several."""
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("10")
+    for rank in range(ranks):
+        folder = tmp_path / "iter_0000010" / f"mp_rank_{rank:02d}"
+        folder.mkdir(parents=True)
+        state = {
+            "args": argparse.Namespace(tensor_model_parallel_size=ranks, num_layers=1),
+            "iteration": 10,
+            "model": {"decoder.layers.0.mlp.linear_fc1.weight": torch.randn(8, 4)},
+        }
+        torch.save(state, folder / "model_optim_rng.pt")
+
+    done = inside("inspect", ".", cwd=tmp_path)
+
+    assert done.code == 0, done.err
+    (line,) = (line for line in done.lines if line.lstrip().startswith("values "))
+    pieces = line.split("values", 1)[1].strip().split(" · ")
+    assert pieces[0] == "iteration 10"
+    names = [piece.split()[0] for piece in pieces]
+    assert len(names) == len(set(names))
+    if ranks > 1:
+        assert "mp_rank_01 'tensor 1', 4 values (iteration 10)" in pieces

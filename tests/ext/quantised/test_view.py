@@ -79,8 +79,9 @@ def test_every_view_counts_weights(
     head = ckpt("inspect", path, *options).stdout.splitlines()[0]
 
     assert "32.8 K parameters" in plain and weight.numel() == 32_768
-    count = len(tensors) if options == ["--all"] else 1
-    assert f" · {count} tensor" in head
+    apart = "" if options == ["--all"] else ", 1 when dequantised"
+    assert f" · {len(tensors)} tensors{apart} · " in head
+    assert f"{len(tensors)} tensors" in ckpt("stats", path).stdout.splitlines()[0]
     assert head.split(" · ")[3:] == plain.split(" · ")[3:]
 
 

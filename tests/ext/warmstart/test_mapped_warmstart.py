@@ -280,6 +280,8 @@ def test_less_than_a_tenth_is_refused_and_a_number_accepts_it(tmp_path: Path) ->
     assert re.search(
         r"loaded, less than 10 % of the model: nothing was written", done.complaints[0]
     )
+    assert "loads 1 of 2 tensors" in done.lines[0]
+    assert not [line for line in done.lines if line.startswith("loaded")]
     words = again(done)
     assert words[words.index("--min-coverage") + 1] == "0"
     assert inside(*words, cwd=tmp_path).code == 0

@@ -995,7 +995,8 @@ def test_a_folder_is_not_written_as_a_file_without_an_ending(tmp_path: Path) -> 
         done = inside(*words, "-o", "out", cwd=tmp_path)
 
         assert done.code == 2, words
-        assert done.complaints[-1].endswith("(-o out.safetensors)"), words
+        folder = "-o out/ --with-config, or " if words[0] == "warmstart" else ""
+        assert done.complaints[-1].endswith(f"({folder}-o out.safetensors)"), words
         assert not (tmp_path / "out").exists()
 
 
@@ -1031,3 +1032,55 @@ def test_a_layer_that_each_block_has_is_no_head(tmp_path: Path) -> None:
     shown = inside("warmstart", *arguments, "--min-coverage", "0", cwd=tmp_path)
     assert b"loads 1 of 5 tensors" in shown.out
     assert b"head" not in shown.out
+
+
+def in_folder(state: dict[str, torch.Tensor], folder: Path, *, tied: bool) -> Path:
+    """A model as a hub has it: weights, config.json, and a tokenizer."""
+    folder.mkdir()
+    if tied:
+        state["lm_head.weight"] = state["embed_tokens.weight"]
+        torch.save(state, folder / "pytorch_model.bin")
+    else:
+        safetensors.torch.save_file(state, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_config_of_the_target_goes_along(tied: bool, tmp_path: Path) -> None:
+    one = {"embed_tokens.weight": torch.randn(6, 4), "norm.weight": torch.randn(4)}
+    two = {name: torch.zeros_like(tensor) for name, tensor in one.items()}
+    in_folder(dict(one), tmp_path / "a", tied=False)
+    in_folder(two, tmp_path / "b", tied=tied)
+    words = ("warmstart", "a", "--into", "b", "-o", "out")
+
+    done = inside(*words, cwd=tmp_path)
+    assert done.code == 2
+    assert "(-o out/ --with-config, or -o out." in " ".join(done.complaints)
+
+    done = inside(*words, "--with-config", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "carried along: config.json, tokenizer.json" in done.lines
+    found = safetensors.torch.load_file(tmp_path / "out" / "model.safetensors")
+    assert found.keys() == one.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in one.items())
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == {
+        "model_type": "llama"
+    }
+
+
+def test_a_refused_plan_carries_nothing_along(tmp_path: Path) -> None:
+    in_folder({"a.weight": torch.ones(3)}, tmp_path / "a", tied=False)
+    in_folder({"b.weight": torch.ones(4)}, tmp_path / "b", tied=False)
+    words = ("warmstart", "a", "--into", "b", "-o", "out", "--with-config")
+    done = inside(*words, cwd=tmp_path)
+    assert done.code == 1 and "nothing was written" in done.complaints[0]
+    assert "carried along" not in done.out.decode()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_built_model_has_no_config_beside_it(tmp_path: Path) -> None:
+    rewriting.saved(net(0).state_dict(), tmp_path / "a.pth")
+    words = ("warmstart", "a.pth", "--into-model", "a.py:f", "-o", "o", "--with-config")
+    check_error(inside(*words, cwd=tmp_path), "--with-config goes with --into target")

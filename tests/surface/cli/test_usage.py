@@ -101,6 +101,9 @@ LINES = {
     "convert llama_bf16.pth --to safetensors": (
         "--to safetensors: a format, and not a device (--format safetensors)"
     ),
+    "convert . -r --to safetensors -o out": (
+        "--to safetensors: a format, and not a device (--format safetensors)"
+    ),
     "lint . --annotate github": (
         "lint: no option --annotate (--annotate is --output-format now)"
     ),

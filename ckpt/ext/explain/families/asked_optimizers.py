@@ -188,7 +188,8 @@ def _of_optimizer(name: str, case: Case) -> Iterator[Statement]:
         if held is None:
             continue
         family = (
-            f" is {held.family}"
+            # A family by what it keeps, where several optimizers keep it.
+            f" is {held.family.replace('with ', 'one with ', 1)}"
             if held.family
             else " has state of an unknown kind"
             if held.with_state

@@ -13,6 +13,7 @@ from ckpt.evidence.numbering import (
     Numbering,
     Numbers,
     changes_without_step,
+    count_unnamed,
     numbered_among,
     numbered_by_change,
     numbered_by_names,
@@ -103,7 +104,7 @@ def _answer_gradients(message: Message, case: Case) -> Answer:
         if case.older is not None and _has_other_changes(case):
             unchanged = set(case.older.unchanged)
             found_numbers = numbered_among(found_numbers, unchanged)
-    rows += _reason_statements(numbers, found_numbers)
+    rows += _reason_statements(numbers, found_numbers, survey)
     if case.older is not None:
         misfit = None
         if certain is None and by_change is None:
@@ -339,7 +340,12 @@ def _own_names(names: Sequence[str], survey: Survey) -> list[str]:
     return [ends.get(name, known.get(name, name)) for name in names]
 
 
-def _reason_statements(numbers: Numbers, found: Numbering) -> Iterator[Statement]:
+def _reason_statements(
+    numbers: Numbers, found: Numbering, survey: Survey
+) -> Iterator[Statement]:
+    """Say why parameters had no gradient, and where the message and the file are hardly
+    of one run.
+    """
     if numbers.kind == "twice":
         yield Statement(
             "Its gradient was ready twice: it is used outside of forward, in several "
@@ -353,6 +359,22 @@ def _reason_statements(numbers: Numbers, found: Numbering) -> Iterator[Statement
         yield Statement(
             "A gradient in an earlier step: forward did not take this branch in the "
             "step that stopped."
+        )
+    unnamed, are_counted = count_unnamed(survey, found)
+    if unnamed and numbers.kind in ("without", "line"):
+        is_one = unnamed == 1
+        it, its = ("it", "its") if is_one else ("them", "their")
+        whys = [f"{'it is' if is_one else 'they are'} frozen"]
+        if are_counted:
+            whys = [
+                f"DDP counts all, and {its} first one came in the step that stopped"
+            ]
+        if numbers.kind == "line":
+            whys.append(f"DDP's own search found {it} (find_unused_parameters=True)")
+        yield Statement(
+            f"By this file {counted_noun(unnamed, 'other parameter')} never had a "
+            f"gradient, and the message does not name {it}: {', or '.join(whys)}, or "
+            "the message and the file are not of one run."
         )
     ranks = {row.ranks for row in found.rows}
     if len(ranks) > 1:

@@ -113,11 +113,16 @@ def _roles_text(word: str, section: Section) -> str:
         if word != used or None in begins:
             continue
         one, two = (show(str(begin).rstrip("."), 60) for begin in begins)
-        return (
-            f" By their names the optimizer trained {one}, and {two} followed it by "
-            "averages: DINO, iBOT and their kin publish that one, and use it."
-        )
+        return _text_of_roles(one, two)
     return ""
+
+
+def _text_of_roles(trained: str, used: str) -> str:
+    """The sentence on two networks of a self-supervised training."""
+    return (
+        f" By their names the optimizer trained {trained}, and {used} followed it by "
+        "averages: DINO, iBOT and their kin publish that one, and use it."
+    )
 
 
 def _asked_words(text: str) -> list[str]:
@@ -140,6 +145,7 @@ def _of_sections(
     sections: Sequence[Section], words: Sequence[str], case: Case
 ) -> Iterator[Statement]:
     """Print the line of each part that has a key of its own."""
+    keys = {str(section.path[-1]).lower(): section for section in sections}
     for section in sections:
         load = load_of(case.survey.checkpoint, [section])
         held = counted_noun(len(section.entries), "tensor")
@@ -150,6 +156,10 @@ def _of_sections(
                 f"{show(section.name, 80)}, with {held}, is by its name the copy that "
                 "follows the one that is trained, by averages."
             )
+        for trained, used in _ROLES:
+            if trained in keys and keys.get(used) is section:
+                one, two = (show(keys[key].name, 60) for key in (trained, used))
+                text += _text_of_roles(one, two)
         if len(begins) > 1:
             shown = [f"{show(word, 40)} ({count:,})" for word, count in begins.items()]
             text += f" Its names begin with {and_more(shown, _SHOWN)}."

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from ckpt.evidence.gradients import GradientUse
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.sections import Section
@@ -550,8 +551,27 @@ _OF_LAYERS = re.compile(
 )
 
 
+ASKS_OF_UNTRAINED = (
+    r"\b(?:layers?|weights?|param\w{0,7}|modules?|tensors?)\b[^\n]{0,60}\b(?:gradients?"
+    r"|grads?|unused|untrained)\b|\b(?:gradients?|grads?|unused|untrained)\b[^\n]{0,60}"
+    r"\b(?:layers?|weights?|param\w{0,7}|modules?|tensors?)\b"
+    r"|\b(?:what|which) (?:is|are|was|were) (?:unused|untrained)\b"
+    r"|\b(?:layers?|weights?|param\w{0,7}|modules?|parts?)\b[^\n]{0,40}(?:\b(?:not"
+    r"|never)|n't) (?:\w+ )?(?:train\w{0,4}|updat\w{1,3}|learn\w{0,4}|used)\b"
+    r"|没有?梯度|未使用的?(?:参数|层)"
+)
+"""Words of a question for the parameters that had no gradient."""
+_UNTRAINED = re.compile(f"(?i){ASKS_OF_UNTRAINED}")
+_SHORT = 100
+"""Letters of words that ask by themselves: `unused parameters`."""
+
+
 def asks_of_frozen(text: str) -> bool:
-    """Tell whether a text is about layers that were frozen."""
+    """Tell whether a text is about layers that were frozen, or is a few words about
+    parameters without a gradient.
+    """
+    if len(text) <= _SHORT and _UNTRAINED.search(text) is not None:
+        return True
     return _FROZEN.search(text) is not None and _OF_LAYERS.search(text) is not None
 
 
@@ -600,6 +620,8 @@ def frozen_statements(case: Case) -> Iterator[Statement]:
             left,
         )
     yield from finding_statements(case.found("unused"))
+    for use in case.survey.uses:
+        yield from _of_gradients(use)
     norms = [
         name.rpartition(".")[0]
         for section in case.survey.candidates[:1]
@@ -620,6 +642,26 @@ def frozen_statements(case: Case) -> Iterator[Statement]:
         (),
         None if name is None else f"ckpt diff OLDER {name}",
     )
+
+
+def _of_gradients(use: GradientUse) -> Iterator[Statement]:
+    """Say what an optimizer tells of gradients where no finding does: that each
+    parameter had one, or nothing at all.
+    """
+    slots = use.match.slots
+    optimizer = show(use.match.optimizer.name, 60) or "the optimizer"
+    if slots and not any(slot.keeps_state for slot in slots):
+        yield Statement(
+            f"{optimizer} is of a kind that keeps no state (SGD without momentum): it "
+            "does not say which parameters had a gradient."
+        )
+    counters = use.counters.values()
+    is_whole = len(counters) == len(slots) and not use.is_shared
+    if slots and is_whole and min(counters) > 0 and not (use.zero or use.is_before):
+        yield Statement(
+            f"Each of the {len(slots):,} parameters in {optimizer} has state there, so "
+            "each of them had a gradient."
+        )
 
 
 def _of_count(match: Match, model: Section, case: Case) -> Iterator[Statement]:

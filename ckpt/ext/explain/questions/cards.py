@@ -107,6 +107,7 @@ def of_state(text: str, case: Case) -> Iterator[Statement]:
             "In a file without the rest:", case.plan(("slim",))
         )
     told = []
+    families = set()
     stateless = 0
     # A GAN saves two optimizers, and one of them may have lost its state.
     for section in case.optimizers:
@@ -114,6 +115,9 @@ def of_state(text: str, case: Case) -> Iterator[Statement]:
         if facts is not None and not facts.with_state:
             stateless += _keeps_state(section)
         kind = "" if facts is None or facts.family is None else f", {facts.family}"
+        family = "" if facts is None else facts.family or ""
+        is_plain = facts is not None and facts.is_plain_sgd
+        families.add("with momentum" if is_plain else family)
         count = (
             ""
             if facts is None
@@ -149,10 +153,39 @@ def of_state(text: str, case: Case) -> Iterator[Statement]:
         if stateless == len(told)
         else "So a run can go on from it, if the program loads both."
     )
+    asked = {
+        name: kept for words, name, kept in _NAMED_OPTIMIZERS if words.search(text)
+    }
+    # Of a change from one to another nothing tells which of them is the new one.
+    if len(asked) == 1 and "" not in families and families.isdisjoint(asked.values()):
+        (other,) = asked
+        can = (
+            "A run with an optimizer of that kind can go on from it. "
+            f"{other} is another kind: it does not take this state, and an error such "
+            "as KeyError follows at its load, or in the first step. Load the model "
+            "alone there: the optimizer begins anew."
+        )
     yield Statement(
         f"This file has the state of an optimizer, in {and_more(told, 3)}.{beside} "
         f"{can}{lacks}"
     )
+
+
+def _named_optimizer(
+    words: str, name: str, family: str
+) -> tuple[re.Pattern[str], str, str]:
+    return re.compile(rf"(?i)\b(?:{words})\b"), name, family
+
+
+_NAMED_OPTIMIZERS = (
+    _named_optimizer("sgd", "SGD", "with momentum"),
+    _named_optimizer("adamw?", "Adam", "Adam-like"),
+    _named_optimizer("rmsprop", "RMSprop", "RMSprop"),
+    _named_optimizer("adagrad", "Adagrad", "Adagrad"),
+    _named_optimizer("adafactor", "Adafactor", "Adafactor"),
+    _named_optimizer("l-?bfgs", "LBFGS", "LBFGS"),
+)
+"""Words of a question for an optimizer, its name, and the family of its state."""
 
 
 def _keeps_state(section: Section) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ckpt.ext.explain.case import Case, Statement, root_keys
 from ckpt.ext.explain.families.parts import beginnings_of
 from ckpt.model.nodes import Node, tensor_of
-from ckpt.model.text import and_more, show
+from ckpt.model.text import and_more, counted_noun, show
 from ckpt.tree.find import children_of
 
 _ANY_NAME = r"[`'\"]?(?P<{}>[A-Za-z]\w{{0,60}}(?:[._]\w{{1,60}}){{1,12}})(?![\w/\\(-])"
@@ -143,9 +143,15 @@ def of_other_keys(text: str, case: Case) -> Iterator[Statement]:
     models = [show(part.name, 60) for part in case.survey.candidates if part.name]
     if not models:
         return
+    # A key below which weights lie is one of them, whatever its name.
+    weights = {
+        part.path[0]
+        for part in case.survey.sections
+        if part.path and part.kind in ("model", "ema")
+    }
     for key, node in children_of(case.survey.checkpoint.root):
         name = str(key)
-        if name.casefold() not in words or _OF_OTHERS.search(name):
+        if name.casefold() not in words or _OF_OTHERS.search(name) or key in weights:
             continue
         yield Statement(
             f"{show(name, 60)} is {_kind_of(node)} at the root of this file, beside "
@@ -162,4 +168,4 @@ def _kind_of(node: Node) -> str:
     if tensor is not None:
         return f"a tensor of {list(tensor.shape)}"
     count = len(list(children_of(node)))
-    return f"a part with {count:,} entries" if count else "a value"
+    return f"a part with {counted_noun(count, 'item')}" if count else "a value"

@@ -17,6 +17,7 @@ from ckpt.ext.explain.families.averages import (
 )
 from ckpt.ext.explain.families.runs import (
     ASKS_OF_MIXED_PRECISION,
+    ASKS_OF_UNTRAINED,
     BEGINS_AT,
     counts_statements,
     frozen_statements,
@@ -315,7 +316,7 @@ _TOPICS = (
         r"|frozen|kept|unchanged|not)\b|\b(?:backbone|encoder|layers?|embeddings?|head"
         r"|weights?)\b[^\n]{0,40}\b(?:updat|chang|mov|learn"
         r"|tun)ed\b[^\n]{0,40}\b(?:dur\w+"
-        r"|train\w*|fine-?tun\w*)|冻结",
+        rf"|train\w*|fine-?tun\w*)|冻结|{ASKS_OF_UNTRAINED}",
         lambda text, case: frozen_statements(case),
     ),
     _topic(
@@ -365,8 +366,9 @@ _TOPICS = (
         of_wrapper,
     ),
     _topic(
-        r"\b(?:how many|number of|count|total) (?:\w+ )?param\w{0,7}\b|\bparam\w{0,7} "
-        r"(?:count|number)\b|\bhow (?:big|large) is (?:the|this) (?:model|network)\b"
+        r"\b(?:how many|number of|count|total) (?:\w+ )?(?:param\w{0,7}|tensors"
+        r"|weights)\b|\bparam\w{0,7} (?:count|number)\b"
+        r"|\bhow (?:big|large) is (?:the|this) (?:model|network)\b"
         r"|\bsize in param\w{0,7}\b|\b(?:which|what) (?:layers?|tensors?"
         r"|part)\b[^\n]{0,40}"
         r"\b(?:most|largest|biggest|heaviest)\b|参数量|多少参数",
