@@ -165,6 +165,14 @@ def test_a_product_of_low_rank_has_the_digits_of_torch(rows: int, rank: int) -> 
     assert np.mean(out == (left @ right).numpy()) > 0.999
 
 
+def test_infinite_numbers_in_the_last_columns_make_no_warning() -> None:
+    left, right = np.full((5, 3), np.inf, "f4"), np.ones((3, 21), "f4")
+    out = np.empty((5, 21), "f4")
+    with np.errstate(all="raise"):
+        matrix_product(left, right, out)
+    assert np.isposinf(out).all()
+
+
 PRODUCT = """
 import hashlib
 import numpy as np

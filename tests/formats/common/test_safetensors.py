@@ -209,7 +209,7 @@ def test_raw_numbers_with_a_brace_are_no_header(tmp_path: Path) -> None:
     """The ninth byte of a file of floats is a brace in one of 256: only what JSON has
     behind it makes a header.
     """
-    raw = bytes.fromhex("cd0c59b9f9cb0c397b3cccb9ff9f53b9") * 32
+    raw = bytes.fromhex("cd0c59b9000000007b3cccb9ff9f53b9") * 32
     (tmp_path / "layer.bparam").write_bytes(raw)
     (tmp_path / "layer.safetensors").write_bytes(raw)
     (tmp_path / "router.inc").write_text("router1 {\n    mode: interior\n}\n")
