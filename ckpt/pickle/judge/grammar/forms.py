@@ -201,7 +201,9 @@ def _nesting_parts(node: Node) -> list[Node]:
     return [part for part in _node_parts(node) if type(part) in _NESTING]
 
 
-_NESTING = (Opaque, list, tuple, Dict, Set)
+_INNER = (list, tuple, Dict, Set)
+"""The containers of the pickle itself."""
+_NESTING = (Opaque, *_INNER)
 
 
 def is_unguarded(node: Node) -> bool:
@@ -301,8 +303,17 @@ class Grammar:
         """
         if not self._changed:
             return
-        holders = dict.fromkeys(self._changed, 0)
+        shown = self._list_below(self._held_twice(calls, roots))
+        for key, (_, call) in self._changed.items():
+            if key in shown:
+                yield call
+
+    def _held_twice(self, calls: Sequence[Opaque], roots: Sequence[Node]) -> list[Node]:
+        """Return the containers, and the nodes that loading changes, that two places
+        of the file hold.
+        """
         seen: set[int] = set()
+        twice: dict[int, Node] = {}
         todo: list[Iterable[Node]] = [roots]
         for call in calls:
             named = () if call.kwargs is None else (call.kwargs,)
@@ -310,16 +321,40 @@ class Grammar:
             todo += [call.keys, call.values]
         while todo:
             for node in todo.pop():
-                if id(node) in holders:
-                    holders[id(node)] += 1
                 # Objects are not followed, for all calls are here.
-                is_inner = type(node) in (list, tuple, Dict, Set)
-                if is_inner and id(node) not in seen:
-                    seen.add(id(node))
+                is_inner = type(node) in _INNER
+                if not is_inner and type(node) is not Opaque:
+                    if id(node) not in self._changed:
+                        continue
+                if id(node) in seen:
+                    twice[id(node)] = node
+                    continue
+                seen.add(id(node))
+                if is_inner:
                     todo.append(_node_parts(node))
-        for key, (_, call) in self._changed.items():
-            if holders[key] > 1:
-                yield call
+        return list(twice.values())
+
+    def _list_below(self, nodes: Sequence[Node]) -> set[int]:
+        """Return the ids of nodes and of all in the containers that they are.
+
+        What an object holds is its own, however many places hold the object.
+        """
+        below: set[int] = set()
+        todo = list(nodes)
+        while todo:
+            node = todo.pop()
+            if id(node) in below:
+                continue
+            below.add(id(node))
+            if type(node) in _INNER or (type(node) is Opaque and self._fills(node)):
+                todo += _node_parts(node)
+        return below
+
+    def _fills(self, call: Opaque) -> bool:
+        """Tell whether a call makes a container."""
+        origin = made_by(call)
+        rule = None if origin is None else self.rule(origin[0])
+        return rule is not None and rule.makes == "container"
 
     def rule(self, name: Global) -> Rule | None:
         """Return the rule of a function or class, or None when it is not listed."""

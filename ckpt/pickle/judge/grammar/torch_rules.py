@@ -492,21 +492,32 @@ def changed_by_optimizer(grammar: Grammar, call: Opaque) -> list[Node]:
             elif key == "param_groups" and type(value) is list:
                 changed += value
             elif key == "state":
-                of_each = _pairs_of(grammar, value) or []
-                changed += [each for _, each in of_each if _has_numbers(grammar, each)]
+                of_each = [each for _, each in _pairs_of(grammar, value) or []]
+                # Adagrad looks at the first state, and turns the steps of all.
+                if any(_has_numbers(grammar, each) for each in of_each):
+                    changed += [each for each in of_each if _has_steps(grammar, each)]
     return changed
 
 
 def _has_numbers(grammar: Grammar, node: Node) -> bool:
     """Tell whether a state of a parameter has a number that becomes a tensor."""
-    # Only a dict is asked for its pairs; a state may be a tensor too.
-    if type(node) is not Dict and type(node) is not Opaque:
-        return False
     return any(
         value is not None and not is_tensor(grammar, value)
-        for key, value in _pairs_of(grammar, node) or ()
-        if key in _TURNED or type(key) is Opaque
+        for value in _steps_in(grammar, node)
     )
+
+
+def _has_steps(grammar: Grammar, node: Node) -> bool:
+    return bool(_steps_in(grammar, node))
+
+
+def _steps_in(grammar: Grammar, node: Node) -> list[Node]:
+    """The entries in the state of a parameter that may become tensors."""
+    # Only a dict is asked for its pairs; a state may be a tensor too.
+    if type(node) is not Dict and type(node) is not Opaque:
+        return []
+    pairs = _pairs_of(grammar, node) or []
+    return [value for key, value in pairs if key in _TURNED or type(key) is Opaque]
 
 
 _ADDED = {
