@@ -29,6 +29,7 @@ COUNT = call(glob("itertools", "count"), 0, 0)
 ENDLESS = call(glob("itertools", "count"), 0)
 CHAIN = made("collections", "ChainMap", {"maps": ENDLESS})
 MESH, SPEC = "torch.distributed.device_mesh", "torch.distributed.tensor._dtensor_spec"
+WRAPPED = "torch.nn.modules.module"
 LAYER: dict[str, Any] = {"_parameters": {}, "_buffers": {}, "_modules": {}}
 MODULE = made("torch.nn.modules.linear", "Identity", LAYER)
 LSTM = {
@@ -236,6 +237,64 @@ CALLED: dict[str, bytes] = {
     "a function of torch behind state_dict": layer(
         _state_dict_hooks={0: glob("torch.nn.functional", "relu")}
     ),
+    "a function of torch behind load_state_dict": layer(
+        _load_state_dict_pre_hooks={0: BELL}
+    ),
+    "a partial behind load_state_dict": layer(
+        _load_state_dict_post_hooks=call(
+            glob("collections", "OrderedDict"), [(0, CALLER)]
+        )
+    ),
+    "a wrapped function behind load_state_dict": layer(
+        _load_state_dict_pre_hooks={
+            0: made(WRAPPED, "_WrappedHook", {"hook": CALLER, "with_module": False})
+        }
+    ),
+    "a wrapper in a wrapper behind load_state_dict": layer(
+        _load_state_dict_pre_hooks={
+            0: made(
+                WRAPPED,
+                "_WrappedHook",
+                {"hook": made(WRAPPED, "_WrappedHook", {"hook": CALLER})},
+            )
+        }
+    ),
+    "a norm that is another object": made(
+        "torch.nn.utils.spectral_norm",
+        "SpectralNormLoadStateDictPreHook",
+        {"fn": made("types", "SimpleNamespace", {"_solve_v_and_rescale": CALLER})},
+    ),
+    "the schedulers of a scheduler": made(
+        "torch.optim.lr_scheduler",
+        "SequentialLR",
+        {"_schedulers": [made("types", "SimpleNamespace", {"state_dict": CALLER})]},
+    ),
+    "a chain of what are no schedulers": made(
+        "torch.optim.lr_scheduler",
+        "ChainedScheduler",
+        {"_schedulers": [made("argparse", "Namespace", {"state_dict": CALLER})]},
+    ),
+    "a text that hides names of buffers": layer(_non_persistent_buffers_set="a weight"),
+    "a dict that hides names of buffers": layer(
+        _non_persistent_buffers_set={"weight": 1}
+    ),
+    "a scalar that hides a name of a buffer": layer(
+        _non_persistent_buffers_set=call(
+            glob("builtins", "set"), [call(glob("numpy", "str_"), "weight")]
+        )
+    ),
+    "a decay that becomes decoupled": made(
+        "torch.optim.adamw",
+        "AdamW",
+        {
+            "defaults": {},
+            "state": {},
+            "param_groups": [{"params": [], "decoupled_weight_decay": False}],
+        },
+    ),
+    "a state that is thrown away": made(
+        "torch.backends.cudnn.rnn", "Unserializable", {"inner": 1}
+    ),
     "a hook that is asked for its module": made(
         "torch.nn.modules.module",
         "_WrappedHook",
@@ -311,6 +370,12 @@ def named(stream: Any) -> Any:
     return stream
 
 
+def hidden_buffer() -> torch.nn.Module:
+    module = torch.nn.Identity()
+    module.register_buffer("a", torch.ones(2), persistent=False)
+    return module
+
+
 OPTIMIZER = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
 WRITTEN: dict[str, Any] = {
     "an average by a cosine": torch.optim.swa_utils.SWALR(OPTIMIZER, 0.1),
@@ -327,7 +392,45 @@ WRITTEN: dict[str, Any] = {
     "an id of a computer": uuid.UUID(int=5, is_safe=uuid.SafeUUID.unsafe),
     "settings": argparse.Namespace(a=1, f=torch.nn.functional.relu),
     "maps": collections.ChainMap({"a": 1}, {}),
+    "schedulers in a row": torch.optim.lr_scheduler.SequentialLR(
+        OPTIMIZER,
+        [
+            torch.optim.lr_scheduler.ConstantLR(OPTIMIZER),
+            torch.optim.lr_scheduler.StepLR(OPTIMIZER, 1),
+        ],
+        [3],
+    ),
+    "a chain of schedulers": torch.optim.lr_scheduler.ChainedScheduler(
+        [torch.optim.lr_scheduler.ConstantLR(OPTIMIZER)]
+    ),
+    "a lazy layer": torch.nn.LazyLinear(3),
+    "a norm of weights": torch.nn.utils.spectral_norm(torch.nn.Linear(2, 2)),
+    "a recurrent layer with a norm": torch.nn.utils.weight_norm(
+        torch.nn.LSTM(2, 3), "weight_hh_l0"
+    ),
+    "a layer in another dtype": torch.nn.GRU(2, 3, 2, bidirectional=True).double(),
+    "decoupled decay": torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]),
+    "a buffer that is not saved": hidden_buffer(),
 }
+
+
+def test_a_recurrent_layer_that_computes_with_other_weights_is_a_warning(
+    tmp_path: Path,
+) -> None:
+    """`state_dict()` and ckpt show the parameters, and `forward` takes the list."""
+    names = ["weight_ih_l0"]
+    own = op.tensor() + op.put(9)
+    state: dict[str, Any] = {"_all_weights": [names], "_flat_weights_names": names}
+    state["_parameters"] = {names[0]: own}
+    for weights, group in (
+        ([op.get(9)], {}),
+        ([op.tensor()], {}),
+        ([op.tensor((6,), (1,))], {"torch.nn.modules.rnn.LSTM": "odd"}),
+        ([None], {"torch.nn.modules.rnn.LSTM": "odd"}),
+        ([], {"torch.nn.modules.rnn.LSTM": "odd"}),
+    ):
+        program = lstm(**state, _flat_weights=weights)
+        assert groups(tmp_path / "x.pth", program) == group
 
 
 @pytest.mark.parametrize("name", WRITTEN)
