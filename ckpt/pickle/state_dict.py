@@ -4,7 +4,8 @@ give.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
 
 from ckpt.model.nodes import Dict, Global, Node, Opaque, tensor_of
 from ckpt.model.rows import replace
@@ -180,9 +181,18 @@ def without_gradient(node: Node) -> Node:
     return call
 
 
-def without_tensors(node: Node, names: Collection[str], prefix: str = "") -> Node:
+def without_tensors(node: Node, names: Collection[str]) -> Node:
     """A state dict without the tensors of these names. What is beside tensors stays;
     dicts that become empty go.
+    """
+    return _without_names(node, frozenset(names), sorted(names), "", 1)
+
+
+def _without_names(
+    node: Node, names: Collection[str], in_order: Sequence[str], prefix: str, depth: int
+) -> Node:
+    """A dict without what has one of the names. Only a dict around one of them is
+    entered, for others may hold themselves.
     """
     view = look(node)
     state: Dict | Opaque = Dict()
@@ -195,13 +205,20 @@ def without_tensors(node: Node, names: Collection[str], prefix: str = "") -> Nod
         name = f"{prefix}{key!s}"
         if name in names:
             continue
-        inner = look(child)
         # A dict of dicts: names have dots between the keys.
-        if inner.kind == "mapping" and inner.keys:
-            child = without_tensors(child, names, f"{name}.")
-            if not look(child).keys:
-                continue
+        if depth < _DEPTH and _is_around(f"{name}.", in_order):
+            inner = look(child)
+            if inner.kind == "mapping" and inner.keys:
+                child = _without_names(child, names, in_order, f"{name}.", depth + 1)
+                if not look(child).keys:
+                    continue
         keys.append(key)
         values.append(child)
     state.set(keys, values)
     return state
+
+
+def _is_around(prefix: str, in_order: Sequence[str]) -> bool:
+    """Tell whether one of the sorted names begins with a prefix."""
+    place = bisect_left(in_order, prefix)
+    return place < len(in_order) and in_order[place].startswith(prefix)
