@@ -39,11 +39,19 @@ def state_dict(view: View) -> Opaque:
     # A stack of iterators, so that the order is that of the live module.
     todo = [iter(list(module_steps(view, (), "", None)))]
     prefixes = [""]
+    # The modules around, with what is noted before each, and those that give nothing:
+    # a module of many places is gone through once, and none inside of itself.
+    around: list[tuple[Node, int]] = []
+    closed: set[int] = set()
     while todo:
         step = next(todo[-1], None)
         if step is None:
             todo.pop()
             prefixes.pop()
+            if around:
+                module, before = around.pop()
+                if len(state.keys) + len(versions.keys) > before:
+                    closed.discard(id(module))
             continue
         path, name, node, kind, registered, persistent = step
         # `state_dict()` skips plain attributes and buffers with persistent=False.
@@ -54,7 +62,11 @@ def state_dict(view: View) -> Opaque:
         if len(path) == 1:  # an attribute that a quantized module saves
             state.set([full], [_saved_value(name, node)])
         elif inner.kind == "module" and kind is None and len(todo) < _DEPTH:
+            if id(node) in closed:
+                continue
             prefixes.append(f"{full}.")
+            around.append((node, len(state.keys) + len(versions.keys)))
+            closed.add(id(node))
             _note_version(versions, full, inner)
             todo.append(iter(list(module_steps(inner, (), "", None))))
         elif inner.kind == "tensor":

@@ -55,6 +55,16 @@ def lstm(**attributes: Any) -> bytes:
     )
 
 
+def doubled(levels: int) -> bytes:
+    """Layers of which each holds the next one twice."""
+    program = MODULE
+    for level in range(levels):
+        slot = 100 + level
+        inner = {"0": program + op.put(slot), "1": op.get(slot)}
+        program = layer(_modules=inner)
+    return program
+
+
 def omegaconf(**types: Any) -> bytes:
     """A DictConfig whose metadata has other types."""
     usual = {
@@ -295,6 +305,13 @@ CALLED: dict[str, bytes] = {
     "a state that is thrown away": made(
         "torch.backends.cudnn.rnn", "Unserializable", {"inner": 1}
     ),
+    "layers inside each other twice": doubled(22),
+    "a layer inside of itself": glob("torch.nn.modules.linear", "Identity")
+    + value(())
+    + newobj()
+    + op.put(9)
+    + value({**LAYER, "_modules": {"0": op.get(9)}})
+    + build(),
     "a hook that is asked for its module": made(
         "torch.nn.modules.module",
         "_WrappedHook",
@@ -412,6 +429,10 @@ WRITTEN: dict[str, Any] = {
     "decoupled decay": torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]),
     "a buffer that is not saved": hidden_buffer(),
 }
+
+
+def test_layers_at_some_places_are_harmless(tmp_path: Path) -> None:
+    assert groups(tmp_path / "x.pth", doubled(12)) == {}
 
 
 def test_a_recurrent_layer_that_computes_with_other_weights_is_a_warning(

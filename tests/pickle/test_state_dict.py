@@ -137,3 +137,26 @@ def test_a_tensor_of_a_state_dict_requires_no_gradient(tmp_path: Path) -> None:
     assert isinstance(before, TensorRef) and isinstance(after, TensorRef)
     assert before.requires_grad and after[:] == before._replace(requires_grad=False)[:]
     assert dicts.without_gradient(3) == 3
+
+
+def test_layers_without_tensors_are_gone_through_once(tmp_path: Path) -> None:
+    """Twice as many at each level would never end. One with a tensor has all its
+    names.
+    """
+    layer: nn.Module = nn.Identity()
+    for _ in range(40):
+        layer = nn.Sequential(layer, layer)
+    bias = nn.Linear(1, 1)
+    model = nn.Sequential(bias, layer, nn.Sequential(layer, bias), bias)
+    made = dicts.state_dict(look(saved(model, tmp_path)))
+    expected = [
+        f"{at}.{name}" for at in ("0", "2.1", "3") for name in ("weight", "bias")
+    ]
+    assert keys_of(made) == expected
+
+
+def test_a_layer_inside_of_itself_comes_to_an_end(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(1, 1, bias=False))
+    model.add_module("own", model)
+    made = dicts.state_dict(look(saved(model, tmp_path)))
+    assert keys_of(made)[0] == "0.weight"

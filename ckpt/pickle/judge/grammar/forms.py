@@ -66,6 +66,10 @@ _LONG_NAME = 1_000
 """The most characters of a text among types."""
 _FEW_KEYS = 2_000
 """The most keys that are objects whose hashes a file can choose."""
+_MOST_LAYERS = 1_000_000
+"""The most entries of the dicts of layers inside each other, each counted as often as
+it is reached. A large mixture of experts has 200,000.
+"""
 _NESTED = 16
 """The most dtypes inside each other."""
 _WORDS = frozenset(
@@ -110,7 +114,8 @@ class _Search:
     counts as, and is None for one whose parts must have it. A node has at most `most`
     entries, each counted as often as it is reached, because a hash or a text of it
     takes as long. With `cycles`, a node may hold itself. `scalars` are the types whose
-    values have the form. With `letters` the letters of long texts count too.
+    values have the form. With `letters` the letters of long texts count too. `parts_of`
+    gives the parts of a node.
     """
 
     def __init__(
@@ -121,8 +126,10 @@ class _Search:
         cycles: bool,
         scalars: frozenset[type] = _SCALARS,
         letters: bool = False,
+        parts_of: Callable[[Node], list[Node]] | None = None,
     ) -> None:
         self._scalars = scalars
+        self._parts_of = parts_of or _node_parts
         self._letters = letters
         self._leaf = leaf
         self._most = most
@@ -147,7 +154,7 @@ class _Search:
                     or self._leaf(node) is not None
                 ):
                     continue
-                parts = _node_parts(node)
+                parts = self._parts_of(node)
                 is_open.add(id(node))
                 # The node comes back behind its parts, when their sizes are known.
                 todo.append((node, parts))
@@ -258,6 +265,9 @@ class Grammar:
         self._types = _Search(self._is_type, 1_000, cycles=False)
         self._held = _Search(self._is_held, 10_000, cycles=False)
         self._handed = _Search(self._is_handed, _HEAVY, cycles=True)
+        self._layers = _Search(
+            _is_no_layer, _MOST_LAYERS, cycles=False, parts_of=_layers_in
+        )
         self._nesting = Depths(_nesting_parts, is_unguarded)
         self._visited = _Search(
             self._is_hashed_at_once, _HEAVY, cycles=False, letters=True
@@ -605,6 +615,12 @@ class Grammar:
         """
         return self._types.has(node)
 
+    def has_few_layers(self, node: Node) -> bool:
+        """Tell whether the layers in the dict of a layer, and in those layers, are few,
+        each as often as it is reached: `state_dict()` goes through all of them.
+        """
+        return self._layers.has(node)
+
     def types_in(self, node: Node) -> int:
         """The entries of a type expression, each as often as it is reached; 0 for what
         is none.
@@ -688,6 +704,27 @@ class Grammar:
         if rule.makes != "instance":
             return self._is_plain(node)
         return python3_name(origin[0].module, origin[0].name) in _NEVER_CALLED
+
+
+def _is_no_layer(node: Node) -> bool | None:
+    """Tell whether a node holds no layers that `state_dict()` looks for."""
+    if type(node) is Opaque:
+        return True if tensor_of(node) is not None else None
+    return None if type(node) in _INNER else True
+
+
+def _layers_in(node: Node) -> list[Node]:
+    """The dict of layers of a layer, and what any other node holds."""
+    if type(node) is not Opaque:
+        return _node_parts(node)
+    tables = [
+        value
+        for state in node.states
+        if type(state) is Dict
+        for key, value in zip(state.keys, state.values, strict=True)
+        if key == "_modules"
+    ]
+    return tables or [*node.args, *node.values]
 
 
 def _letters_of_ranges(pattern: str | bytes) -> int:

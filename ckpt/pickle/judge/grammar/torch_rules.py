@@ -297,6 +297,13 @@ def _is_weight(grammar: Grammar, node: Node) -> bool:
 _WEIGHTS = _table_of(_is_weight)
 
 
+_LAYERS = _table_of(_is_layer)
+
+
+def _are_layers(grammar: Grammar, node: Node) -> bool:
+    return _LAYERS(grammar, node) and grammar.has_few_layers(node)
+
+
 _SPECTRAL_NORM = "torch.nn.utils.spectral_norm"
 _WRAPPER = result_of("torch.nn.modules.module._WrappedHook")
 
@@ -387,7 +394,7 @@ def _is_set_of_texts(grammar: Grammar, node: Node) -> bool:
 TABLES: dict[str, Form] = {
     "_parameters": _WEIGHTS,
     "_buffers": _WEIGHTS,
-    "_modules": _table_of(_is_layer),
+    "_modules": _are_layers,
     **dict.fromkeys(_HOOKS, _TABLE),
     **dict.fromkeys(
         ("_state_dict_hooks", "_state_dict_pre_hooks"), _hooks_of(_IS_SAVING_HOOK)
