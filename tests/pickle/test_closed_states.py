@@ -431,6 +431,24 @@ WRITTEN: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("table", ["_parameters", "_buffers"])
+def test_an_attribute_that_hides_a_weight_is_a_warning(
+    table: str, tmp_path: Path
+) -> None:
+    weights = {"bias": op.tensor()}
+    for tables in (
+        weights,
+        op.ordered_dict() + op.mark() + value("bias") + op.tensor() + op.setitems(),
+    ):
+        for program in (
+            layer(**{table: tables, "bias": None}),
+            lstm(**{table: tables}),
+        ):
+            found = groups(tmp_path / "x.pth", program)
+            assert set(found.values()) == {"odd"}
+        assert groups(tmp_path / "y.pth", layer(**{table: tables, "other": 1})) == {}
+
+
 def test_layers_at_some_places_are_harmless(tmp_path: Path) -> None:
     assert groups(tmp_path / "x.pth", doubled(12)) == {}
 

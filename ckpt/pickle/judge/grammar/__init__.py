@@ -53,6 +53,7 @@ from ckpt.pickle.judge.grammar.torch_rules import (
     TORCH,
     changed_by_layer,
     changed_by_optimizer,
+    hidden_weights,
     holds_own_weights,
 )
 from ckpt.pickle.judge.known import CLASSES, ENUMS, MODULES, OPTIMIZERS
@@ -338,13 +339,13 @@ def _module_rule(name: str) -> Rule:
         return Rule(
             is_made_without_call,
             "instance",
-            _with_all_weights(recurrent),
+            _with_weights_shown(_with_all_weights(recurrent)),
             work=_steps_of_layers,
         )
     return Rule(
         is_made_without_call,
         "instance",
-        State({**listed, **TABLES}, stands_decorated),
+        _with_weights_shown(State({**listed, **TABLES}, stands_decorated)),
         changes=changed_by_layer(name),
     )
 
@@ -362,6 +363,19 @@ def _with_all_weights(state: State) -> Form:
         return not {"_all_weights", "all_weights"}.isdisjoint(names) and state(
             grammar, node
         )
+
+    return judge
+
+
+def _with_weights_shown(state: Form) -> Form:
+    """The state of a layer without attributes that hide its weights: Python finds an
+    attribute first, and `state_dict()` gives the weight.
+    """
+
+    def judge(grammar: Grammar, node: Node) -> bool:
+        if type(node) is Dict:
+            grammar.odd += hidden_weights(node)
+        return state(grammar, node)
 
     return judge
 

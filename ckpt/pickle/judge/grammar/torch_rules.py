@@ -445,6 +445,18 @@ Setting an attribute whose name is in the list of names writes into the list of 
 """
 
 
+def hidden_weights(state: Dict) -> list[str]:
+    """Return the names of weights that attributes of their layer have too."""
+    names = {str(key) for key in state.keys if holds_text(key)}
+    return [
+        name
+        for key, table in zip(state.keys, state.values, strict=True)
+        if key in ("_parameters", "_buffers") and type(table) in (Dict, Opaque)
+        for name in map(_text_of, table.keys)  # type: ignore[union-attr]
+        if name in names
+    ]
+
+
 def holds_own_weights(state: Dict) -> bool:
     """Tell whether the list of weights with which a recurrent layer computes is that of
     its tables and attributes, which `state_dict()` gives.
