@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ckpt.model.nodes import Dict, Global, Node, Opaque, is_tuple
+from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
+from ckpt.model.tensors import Storage
 from ckpt.pickle.judge.grammar.forms import (
     Grammar,
     Manner,
@@ -342,6 +343,39 @@ def _array_state(grammar: Grammar, node: Node) -> bool:
     return not _is_of_objects(dtype) and is_raw(grammar, data)
 
 
+def _takes_buffer(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    """(data, dtype, shape, order), as protocol 5 writes an array, and the order of its
+    axes where that is neither C nor F.
+    """
+    if not 4 <= len(args) <= 5:
+        return False
+    data, dtype, shape, order = args[:4]
+    if not is_raw(grammar, data) or not _is_dtype_of_elements(grammar, dtype):
+        return False
+    if not is_tuple(shape) or len(shape) > _DIMENSIONS:
+        return False
+    if not all(is_count(grammar, size) for size in shape):
+        return False
+    size = _element_size(grammar, dtype)
+    held = _length_of(data)
+    # An object has no size: numpy makes none of bytes.
+    if size is None or held not in (None, size * prod(shape)):  # type: ignore[arg-type]
+        return False
+    axes = args[4] if len(args) == 5 else None
+    if order == "K":
+        places = list(axes) if is_tuple(axes) else []
+        is_whole = all(type(place) is int for place in places)
+        return is_whole and sorted(places) == list(range(len(shape)))  # type: ignore[type-var]
+    return order in ("C", "F") and axes is None
+
+
+def _length_of(data: Node) -> int | None:
+    """The length of bytes that stand in the pickle or in the file, None for others."""
+    if type(data) is PersistentId:
+        return data.meaning.nbytes if type(data.meaning) is Storage else None
+    return len(data) if type(data) in (bytes, bytearray) else None  # type: ignore[arg-type]
+
+
 def _steps_of_mask(grammar: Grammar, call: Opaque) -> int:
     """The mask of a record is made anew of all of its fields, each of which takes some
     bytes.
@@ -629,16 +663,7 @@ NUMPY = {
     "numpy.core.multiarray.scalar": Rule(
         takes(_is_dtype_of_elements, one_of_forms(is_raw, is_short))
     ),
-    "numpy.core.numeric._frombuffer": Rule(
-        takes(
-            is_raw,
-            _is_dtype_of_elements,
-            is_plain,
-            text_matching("[CFK]"),
-            one_of_forms(is_none, is_plain),
-            least=4,
-        )
-    ),
+    "numpy.core.numeric._frombuffer": Rule(_takes_buffer),
     "numpy.ma.core._mareconstruct": Rule(
         takes(_ARRAYS, _ARRAYS, _is_zero, _is_letter),
         "value",

@@ -208,11 +208,23 @@ def _takes_nested(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
 
 # --- torch ----------------------------------------------------------------------------
 
+
+def _is_place(node: Node) -> bool:
+    """Tell whether a number is one of a device: torch keeps eight bits of it, and would
+    show another device.
+    """
+    return type(node) is int and 0 <= node < 128
+
+
+def _is_device_text(grammar: Grammar, node: Node) -> bool:
+    place = str(node).partition(":")[2] if is_short_text(grammar, node) else None
+    return place is not None and (not place.isdecimal() or _is_place(int(place[:9])))
+
+
 # `torch.device("cuda", 0)` or `torch.device("cuda:0")`.
 _DEVICE = takes(
-    one_of_forms(is_short_text, result_of("torch.device")),
-    # torch keeps eight bits of it, and would show another device.
-    lambda grammar, node: type(node) is int and 0 <= node < 128,
+    one_of_forms(_is_device_text, result_of("torch.device")),
+    lambda grammar, node: _is_place(node),
     least=1,
 )
 _IS_TABLE = result_of("collections.OrderedDict", "builtins.dict")
