@@ -4,7 +4,6 @@ give.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
 from ckpt.model.nodes import Dict, Global, Node, Opaque, tensor_of
@@ -232,5 +231,11 @@ def _without_names(
 
 def _is_around(prefix: str, in_order: Sequence[str]) -> bool:
     """Tell whether one of the sorted names begins with a prefix."""
-    place = bisect_left(in_order, prefix)
-    return place < len(in_order) and in_order[place].startswith(prefix)
+    low, high = 0, len(in_order)
+    while low < high:
+        middle = (low + high) // 2
+        if in_order[middle] < prefix:
+            low = middle + 1
+        else:
+            high = middle
+    return low < len(in_order) and in_order[low].startswith(prefix)

@@ -287,6 +287,7 @@ LIMITS = [
     "pickle.judge.grammar.torch_rules._MOST_RANKS",
     "pickle.bounds._AGAIN",
     "pickle.judge.culprits._CLASSES_DEEP",
+    "pickle.bounds._LONG_ROW",
     "pickle.rebuild._MOST_AGAIN",
     "pickle.rebuild._MOST_AROUND",
     "evidence.matching._LONGEST_NAME",

@@ -470,8 +470,8 @@ def hidden_weights(state: Dict) -> list[str]:
 
 
 def holds_own_weights(state: Dict) -> bool:
-    """Tell whether the list of weights with which a recurrent layer computes is that of
-    its tables and attributes, which `state_dict()` gives.
+    """Tell whether a recurrent layer computes with the weights of its tables and
+    attributes, which `state_dict()` gives.
     """
     values = {
         str(key): each
