@@ -152,7 +152,7 @@ def _is_no_scalar(call: Opaque) -> bool:
 
 
 def _is_no_expression(call: Opaque) -> bool:
-    """Tell whether the flags of a regular expression exclude each other, or its kind."""
+    """Tell whether flags of a regular expression exclude each other, or its kind."""
     pattern, flags = call.args if len(call.args) == 2 else (None, None)
     if type(flags) is not int:
         return False

@@ -176,6 +176,40 @@ def test_what_lies_around_a_changed_value_stands_in_one_place(
     assert "called" in groups(tmp_path / "c.pth", maker(kept(node)), [SHARED])
 
 
+def jagged(marks: Any, *, is_alone: bool = False) -> bytes:
+    """A jagged tensor whose longest length has marks, by the call of its class or by
+    that of its parts alone.
+    """
+    typed = glob("torch._tensor", "_rebuild_from_type_v2")
+    tensor, rebuild = (
+        glob("torch", "Tensor"),
+        glob("torch._utils", "_rebuild_tensor_v2"),
+    )
+    of_numbers = op.storage_id("0", "FloatStorage", 6)
+    arguments = (of_numbers, 0, (6, 0), (1, 1), False, op.ordered_dict())
+    longest = call(typed, rebuild, tensor, arguments, {"_specialize_on": marks})
+    fields = {
+        "values": op.tensor(),
+        "offsets": op.tensor((1,), (1,), key="1", cls="LongStorage", numel=3),
+        "_metadata_cache": {"max_seqlen": longest},
+    }
+    module = "torch.nested._internal.nested_tensor"
+    made_by, cls = glob(module, "_rebuild_njt"), glob(module, "NestedTensor")
+    if is_alone:
+        return call(made_by, fields)
+    return call(typed, made_by, cls, (fields,), {})
+
+
+def test_the_marks_of_a_jagged_tensor_stand_in_one_place(tmp_path: Path) -> None:
+    marks = kept({0: ["x"]})
+    path = tmp_path / "a.pth"
+    assert groups(path, jagged(marks)) == {"known"}
+    assert "called" in groups(path, marks, jagged(SHARED, is_alone=True))
+    assert "called" in groups(path, marks, jagged(SHARED))
+    loaded = torch.load(path, weights_only=False)
+    assert loaded["0"] == {0: []}
+
+
 def test_an_object_that_changes_its_values_may_stand_anywhere(tmp_path: Path) -> None:
     """A scheduler holds the optimizer that stands beside it."""
     states = state_of_one({"step": 5})

@@ -9,6 +9,7 @@ from math import prod
 
 from ckpt.model.dtypes import BY_STORAGE
 from ckpt.model.nodes import (
+    WITH_STATE,
     Dict,
     Global,
     Nested,
@@ -137,11 +138,14 @@ def _work_of_tensor(grammar: Grammar, call: Opaque) -> int:
 
 def changed_by_copy(grammar: Grammar, call: Opaque) -> list[Node]:
     """The data of a tensor on another device, where torch makes no copy: it has that
-    device and that dtype already, so a flag or an attribute is set on the data.
+    device and that dtype already, so a flag or an attribute is set on the data. Of a
+    jagged tensor the marks of its lengths.
     """
     is_wrapped = call.class_name.rpartition(".")[2].startswith("_rebuild_from_type")
     func = call.args[0] if is_wrapped and call.args else call.func
     made = call.meaning
+    if isinstance(made, Composite) and made.layout == "jagged":
+        return _marks_of_lengths(call)
     if (
         type(func) is not Global
         or func.name != _COPY
@@ -153,6 +157,34 @@ def changed_by_copy(grammar: Grammar, call: Opaque) -> list[Node]:
         return []
     is_there = (made.own_device or "").startswith("cpu") or data.device != "cpu"
     return list(_inner_arguments(call)[:1]) if is_there else []
+
+
+def _marks_of_lengths(call: Opaque) -> list[Node]:
+    """The attributes of the lengths that a jagged tensor keeps: torch marks each length
+    as dynamic once more, in the dicts and sets that it has.
+    """
+    fields = (_inner_arguments(call) or (None,))[0]
+    caches = [
+        value
+        for key, value in _pairs_in(fields)
+        if key == "_metadata_cache" and type(value) is Dict
+    ]
+    lengths = [value for cache in caches for value in cache.values]
+    return [
+        value
+        for length in lengths
+        if type(length) is Opaque
+        for state in length.args[WITH_STATE - 1 :]
+        for part in (state if is_tuple(state) else (state,))
+        for _, value in _pairs_in(part)
+        if type(value) in (Dict, Set, Opaque)
+    ]
+
+
+def _pairs_in(node: Node) -> list[tuple[Node, Node]]:
+    if type(node) is not Dict:
+        return []
+    return list(zip(node.keys, node.values, strict=True))
 
 
 _COPY = "_rebuild_device_tensor_from_cpu_tensor"
@@ -1033,9 +1065,6 @@ _ADJUSTED = {
         )
         for version in ("", "_v2")
     },
-    f"torch._utils.{_COPY}": Rule(
-        _takes_rebuild, "value", work=_work_of_tensor, changes=changed_by_copy
-    ),
     "torch._utils._rebuild_parameter": Rule(
         _takes_rebuild, "value", work=_work_of_parameter
     ),
@@ -1239,7 +1268,9 @@ _ADJUSTED = {
 _KINDS = [name.removesuffix("Storage") for name in BY_STORAGE]
 TORCH = {
     **{
-        name: Rule(_takes_rebuild, "value", work=_work_of_tensor)
+        name: Rule(
+            _takes_rebuild, "value", work=_work_of_tensor, changes=changed_by_copy
+        )
         for name in REBUILD_CALLS
     },
     **{
