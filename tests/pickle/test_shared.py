@@ -100,6 +100,22 @@ CHANGED: dict[str, tuple[Any, Any]] = {
         TABLES,
         lambda of: layer_of("upsampling", "Upsample", of),
     ),
+    "attributes of settings": (
+        {"_metadata": None, "_parent": None, "_content": {}},
+        lambda of: (
+            glob("omegaconf.dictconfig", "DictConfig")
+            + value(())
+            + newobj()
+            + value(of)
+            + build()
+        ),
+    ),
+    "the types of settings": (
+        made("omegaconf.base", "ContainerMetadata", {"key_type": None}),
+        lambda of: made(
+            "omegaconf.listconfig", "ListConfig", {"_metadata": of, "_content": []}
+        ),
+    ),
     "a bit generator": (bits(pcg(1)), lambda of: generator(of, pcg(2))),
     "a bit generator without a state": (bits(), lambda of: generator(of, pcg(2))),
 }

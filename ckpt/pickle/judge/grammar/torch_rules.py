@@ -1049,6 +1049,20 @@ where an object shows its text.
 _OMEGACONF = result_of("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata")
 
 
+def _changed_by_config(grammar: Grammar, call: Opaque) -> list[Node]:
+    """The attributes of a container of OmegaConf, to which `__setstate__` adds a cache
+    of flags, and the metadata, of which it sets types.
+    """
+    states = [state for state in call.states if type(state) is Dict]
+    metadata = [
+        value
+        for state in states
+        for key, value in _pairs_in(state)
+        if key == "_metadata" and value is not None
+    ]
+    return [*states, *metadata]
+
+
 def _are_sizes(grammar: Grammar, node: Node) -> bool:
     return (type(node) is list or is_tuple(node)) and grammar.once(_all_sizes, node)
 
@@ -1260,6 +1274,7 @@ _ADJUSTED = {
             takes_nothing,
             "instance",
             free_attributes(_metadata=one_of_forms(is_none, _OMEGACONF)),
+            changes=_changed_by_config,
         )
         for name in ("dictconfig.DictConfig", "listconfig.ListConfig")
     },
