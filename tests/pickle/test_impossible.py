@@ -90,6 +90,7 @@ CANNOT = {
     "a device in capitals": of_python("torch", "device", "CPU"),
     "a device without a name": of_python("torch", "device", ""),
     "a device of a place with a nought": of_python("torch", "device", "cuda:01"),
+    "a generator of a device in capitals": of_python("torch._C", "Generator", "CPU"),
     "a device of two places": of_python("torch", "device", "cuda:0:1"),
     "an expression of two alphabets": of_python("re", "_compile", "a", 256 | 32),
     "an expression of a locale": of_python("re", "_compile", "a", 4),
@@ -148,6 +149,10 @@ CAN = {
     "a range": of_python("builtins", "range", 5),
     "a tensor class": of_python("torch", "FloatTensor"),
     "a device": of_python("torch", "device", "cuda:1"),
+    "a generator": of_python("torch._C", "Generator", "cpu"),
+    "a generator of a device": of_python(
+        "torch._C", "Generator", of_python("torch", "device", "cpu")
+    ),
     "a device with its place": of_python("torch", "device", "cuda", 1),
     "an expression": of_python("re", "_compile", "a", 32 | 2),
     "an expression of bytes": of_python("re", "_compile", binary(b"a"), 4),

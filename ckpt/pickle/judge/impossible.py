@@ -145,7 +145,7 @@ def _rule_of(name: Global, by_torch: bool) -> _Rule | None:
         return _Rule(_is_called)
     counted = _ARGUMENTS.get(known)
     is_refused: Callable[[Opaque], bool] | None = None
-    if known == "torch.device":
+    if known in ("torch.device", "torch._C.Generator"):
         is_refused = _is_no_device
     elif known in _FROM_NUMPY:
         is_refused = _gives_no_array

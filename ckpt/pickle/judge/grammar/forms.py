@@ -333,15 +333,12 @@ class Grammar:
             for node in todo.pop():
                 # Objects are not followed, for all calls are here.
                 is_inner = type(node) in _INNER
-                if not is_inner and type(node) is not Opaque:
-                    if id(node) not in self._changed:
-                        continue
                 if id(node) in seen:
                     twice[id(node)] = node
-                    continue
-                seen.add(id(node))
-                if is_inner:
-                    todo.append(_node_parts(node))
+                elif is_inner or type(node) is Opaque or id(node) in self._changed:
+                    seen.add(id(node))
+                    if is_inner:
+                        todo.append(_node_parts(node))
         return list(twice.values())
 
     def _list_below(self, nodes: Sequence[Node]) -> set[int]:
