@@ -160,7 +160,6 @@ class _Search:
                 todo.append((node, parts))
                 todo += [(part, None) for part in parts if type(part) not in _SCALARS]
                 continue
-            is_open.discard(id(node))
             size = 1
             for part in parts:
                 if type(part) is int:
@@ -173,6 +172,7 @@ class _Search:
                     of = self._size(part)
                 # One part without the form, and the whole does not have it.
                 size = 0 if not of or not size else size + of
+            is_open.discard(id(node))  # behind its parts, for it may be one of them
             # Nodes that each hold the next twice would double this number level by
             # level.
             sizes[id(node)] = size if size <= self._most else 0
@@ -190,6 +190,29 @@ class _Search:
     def _size(self, node: Node) -> int:
         leaf = self._leaf(node)
         return self._sizes.get(id(node), 0) if leaf is None else int(leaf)
+
+
+_UNFOLDED = 100
+"""The entries of a value for each byte of its pickle. A long list may stand at hundreds
+of places.
+"""
+
+
+def unfolds_far(root: Node, size: int) -> bool:
+    """Tell whether the lists and dicts of a tree hold each other so many times that
+    printing the tree, or copying it part by part, hardly ends.
+
+    `size` is the number of bytes that the pickle of the tree takes.
+    """
+    most = max(_HEAVY, _UNFOLDED * size)
+    return not _Search(_is_part, most, cycles=True).has(root)
+
+
+def _is_part(node: Node) -> bool | None:
+    """Tell whether a node is one entry, with nothing inside that is looked at."""
+    if type(node) is Opaque:
+        return True if tensor_of(node) is not None else None
+    return None if type(node) in _INNER else True
 
 
 _UNGUARDED = (
@@ -266,7 +289,7 @@ class Grammar:
         self._held = _Search(self._is_held, 10_000, cycles=False)
         self._handed = _Search(self._is_handed, _HEAVY, cycles=True)
         self._layers = _Search(
-            _is_no_layer, _MOST_LAYERS, cycles=False, parts_of=_layers_in
+            _is_part, _MOST_LAYERS, cycles=False, parts_of=_layers_in
         )
         self._nesting = Depths(_nesting_parts, is_unguarded)
         self._visited = _Search(
@@ -701,13 +724,6 @@ class Grammar:
         if rule.makes != "instance":
             return self._is_plain(node)
         return python3_name(origin[0].module, origin[0].name) in _NEVER_CALLED
-
-
-def _is_no_layer(node: Node) -> bool | None:
-    """Tell whether a node holds no layers that `state_dict()` looks for."""
-    if type(node) is Opaque:
-        return True if tensor_of(node) is not None else None
-    return None if type(node) in _INNER else True
 
 
 def _layers_in(node: Node) -> list[Node]:
