@@ -288,6 +288,7 @@ LIMITS = [
     "pickle.bounds._AGAIN",
     "pickle.judge.culprits._CLASSES_DEEP",
     "pickle.bounds._LONG_ROW",
+    "pickle.judge.grammar.forms._UNFOLDED",
     "pickle.rebuild._MOST_AGAIN",
     "pickle.rebuild._MOST_AROUND",
     "evidence.matching._LONGEST_NAME",
