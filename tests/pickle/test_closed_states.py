@@ -11,6 +11,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import opcodes as op
 import oracle
 import pytest
@@ -428,6 +429,10 @@ WRITTEN: dict[str, Any] = {
     "a layer in another dtype": torch.nn.GRU(2, 3, 2, bidirectional=True).double(),
     "decoupled decay": torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]),
     "a buffer that is not saved": hidden_buffer(),
+    "data sets beside each other": torch.utils.data.StackDataset(
+        torch.utils.data.TensorDataset(torch.ones(2))
+    ),
+    "records with a mask": np.ma.array([("a", 1)], dtype=[("x", "U3"), ("y", "i4")]),
 }
 
 
@@ -474,8 +479,10 @@ def test_a_recurrent_layer_that_computes_with_other_weights_is_a_warning(
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_is_written_is_harmless(name: str, tmp_path: Path) -> None:
-    torch.save({"x": WRITTEN[name]}, tmp_path / "x.pth")
-    assert groups_of(tmp_path / "x.pth") == {}
+    for protocol in (2, 4, 5):
+        path = tmp_path / f"{protocol}.pth"
+        torch.save({"x": WRITTEN[name]}, path, pickle_protocol=protocol)
+        assert groups_of(path) == {}
 
 
 def nested(module: str, name: str, state: Any, **items: Any) -> bytes:

@@ -416,11 +416,16 @@ def _size_of(dtype: Node) -> int:
 
 def _elements_of(fill: Node) -> int:
     """The elements of a fill value."""
+    if type(fill) is not Opaque:
+        return 1
+    # The shape stands in the state, or is an argument of the call at protocol 5.
+    parts = list(fill.args[2:3])
+    for state in fill.states:
+        parts += state[:2] if is_tuple(state) else ()
     count = 1
-    for state in fill.states if type(fill) is Opaque else ():
-        for part in state[:2] if is_tuple(state) else ():
-            if is_tuple(part) and all(type(number) is int for number in part):
-                count *= prod(part)  # type: ignore[arg-type]
+    for part in parts:
+        if is_tuple(part) and all(type(number) is int for number in part):
+            count *= prod(part)  # type: ignore[arg-type]
     return count
 
 
@@ -484,7 +489,11 @@ def _masked_state(grammar: Grammar, node: Node) -> bool:
     return _array_state(grammar, node[:5]) and is_raw(grammar, node[5]) and is_filled
 
 
-_FILL = result_of("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar")
+_FILL = result_of(
+    "numpy.core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar",
+    "numpy.core.numeric._frombuffer",
+)
 
 
 def _is_fill(grammar: Grammar, node: Node) -> bool:
