@@ -50,6 +50,12 @@ CATALOGUE: dict[str, Code] = {
             _INSPECT,
         ),
         Code(
+            "unfolds",
+            "error",
+            "lists or dicts hold each other so many times that using them hardly ends",
+            _INSPECT,
+        ),
+        Code(
             "damaged-file",
             "error",
             "a file of a folder is damaged and was not read",

@@ -377,7 +377,7 @@ torch.utils.data.dataset.ChainDataset: datasets*
 torch.utils.data.dataset.ConcatDataset: cumulative_sizes datasets*
 torch.utils.data.dataset.Dataset:
 torch.utils.data.dataset.IterableDataset:
-torch.utils.data.dataset.StackDataset: _length datasets
+torch.utils.data.dataset.StackDataset: _length datasets*
 torch.utils.data.dataset.Subset: dataset* indices
 torch.utils.data.dataset.TensorDataset: tensors
 torch.utils.data.sampler.BatchSampler: batch_size drop_last sampler*

@@ -10,7 +10,7 @@ aten/src/ATen/SparseCsrTensorUtils.h, torch/nested/_internal/nested_tensor.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import pairwise, product
 from struct import unpack
 
 from ckpt.model.dtypes import UINT8, DType, contiguous
@@ -244,12 +244,18 @@ class Bounds:
         self._again = 0
         self._read: dict[int, Storage] = {}
 
-    def excess(self, tensor: Composite, length: int = 0) -> str | None:
+    def excess(
+        self,
+        tensor: Composite,
+        length: int = 0,
+        said: tuple[int | None, int | None] = (None, None),
+    ) -> str | None:
         """Return the first number that leads out of a tensor, as text, or None.
 
         `length` is the length of the values of a jagged one, along the dimension of its
-        rows. Bytes that are not there, or damaged, are not looked at: torch cannot load
-        them either.
+        rows, and `said` are the lengths that its shortest and its longest row are said
+        to have. Bytes that are not there, or damaged, are not looked at: torch cannot
+        load them either.
         """
         if tensor.layout not in _CHECKED:
             return None
@@ -263,7 +269,9 @@ class Bounds:
             if tensor.layout == "nested":
                 return _excess_of_rows(parts)
             if tensor.layout == "jagged":
-                return _excess_of_jagged(parts, length)
+                return _excess_of_jagged(parts, length) or _odd_lengths(
+                    parts, length, said
+                )
             if tensor.layout == "sparse_coo":
                 return _excess_of_coordinates(parts["indices"], tensor.shape)
             return _excess_of_compressed(tensor, parts)
@@ -364,6 +372,42 @@ def _excess_of_jagged(parts: Mapping[str, TensorRef], size: int) -> str | None:
             if wrong is not None:
                 return f"a row that ends at {wrong:,} of {size:,} values"
     return None
+
+
+_LONG_ROW = 1 << 17
+"""The length that any row may be said to have: programs give one for all batches."""
+
+
+def _odd_lengths(
+    parts: Mapping[str, TensorRef], size: int, said: tuple[int | None, int | None]
+) -> str | None:
+    """Return a row of a jagged tensor that is shorter or longer than all are said to
+    be, as text, or None. torch makes tensors of the longest one, and cuts others there.
+    """
+    least, most = said
+    if least is None and most is None:
+        return None
+    if most is not None and not 0 <= most <= max(size, _LONG_ROW):
+        return f"a longest row of {most:,} among {size:,} values"
+    for lengths in _lengths_of_rows(parts):
+        if least is not None and min(lengths) < least:
+            return f"a row of {min(lengths):,} where the shortest has {least:,}"
+        if most is not None and max(lengths) > most:
+            return f"a row of {max(lengths):,} where the longest has {most:,}"
+    return None
+
+
+def _lengths_of_rows(parts: Mapping[str, TensorRef]) -> Iterator[list[int]]:
+    """Yield the lengths of the rows of a jagged tensor in runs."""
+    if "lengths" in parts:
+        yield from _number_runs(parts["lengths"])
+        return
+    before: list[int] = []
+    for numbers in _number_runs(parts["offsets"]):
+        ends = before + numbers
+        if len(ends) > 1:
+            yield [end - start for start, end in pairwise(ends)]
+        before = numbers[-1:]
 
 
 def _excess_of_rows(parts: Mapping[str, TensorRef]) -> str | None:

@@ -352,6 +352,8 @@ class Pickle:
         self.hashed_tuples: dict[int, Node] = {}
         self.late: list[Opaque] = []
         self.again: dict[int, Made] = {}
+        self.shares = False
+        """Tells whether a list, dict or set was fetched from the memo."""
         self.fillings = Fillings()
         self.hashed: list[Node] = []
         self.keyed: dict[int, Dict | Opaque] = {}
@@ -712,6 +714,7 @@ def _run_opcodes(
                 out.root = pop()
                 out.left = len(stack)
                 out.end = pos
+                out.shares = any(map(_holds_items, again.values()))
                 again.clear()
                 budget.operations += remaining - 1
                 settle(STEP - remaining)
@@ -915,6 +918,11 @@ def _check_nesting(
             )
         deep[id(items)] = inner + 1, entries, items
     return items
+
+
+def _holds_items(node: Made) -> bool:
+    """Tell whether a node is a container, or an object with items of its own."""
+    return type(node) is not Opaque or bool(node.items or node.keys or node.states)
 
 
 FAR_SLOT = "the number of a memo slot is too large"

@@ -482,14 +482,28 @@ class Rebuilder:
         tensor = Composite(
             "jagged", values.dtype, (rows,), tuple(parts), elements=values.numel
         )
-        self._look_at(tensor, call, values.shape[ragged - 1])
+        said = _said_lengths(fields.get("_metadata_cache"))
+        if call.args is not args and len(call.args) == WITH_STATE:
+            # The attributes come after the arguments, and hold them once more.
+            kept = _state_attributes(call.args[-1]).get("_metadata_cache")
+            if kept is not None and _said_lengths(kept) != said:
+                raise BadCallError("its state sets other lengths of its rows")
+        self._look_at(tensor, call, values.shape[ragged - 1], said)
         return tensor
 
-    def _look_at(self, tensor: Composite, call: Opaque, length: int = 0) -> None:
+    def _look_at(
+        self,
+        tensor: Composite,
+        call: Opaque,
+        length: int = 0,
+        said: tuple[int | None, int | None] = (None, None),
+    ) -> None:
         """Note a number in the parts of a tensor that leads out of it. `length` is the
-        length of the values of a jagged one.
+        length of the values of a jagged one, `said` what it says of its rows.
         """
-        excess = None if self._bounds is None else self._bounds.excess(tensor, length)
+        excess = (
+            None if self._bounds is None else self._bounds.excess(tensor, length, said)
+        )
         if excess is not None:
             self.excesses.append(
                 f"{excess}, in the {tensor.layout} tensor at byte {call.offset:,} of "
@@ -969,6 +983,28 @@ _LAYOUTS = frozenset(
         "_mkldnn",
     )
 )
+
+
+def _said_lengths(cache: Node) -> tuple[int | None, int | None]:
+    """The lengths of the shortest and the longest row that a jagged tensor says it has,
+    each None where it says nothing. Raises BadCallError.
+
+    torch keeps a length as the size of an empty tensor.
+    """
+    lengths: list[int | None] = []
+    fields = _state_attributes(cache)
+    for name in ("min_seqlen", "max_seqlen"):
+        node = fields.get(name)
+        length = tensor_of(node)
+        if node is None:
+            lengths.append(None)
+        elif isinstance(length, TensorRef) and length.shape[1:] == (0,):
+            lengths.append(length.shape[0])
+        elif type(node) is int:  # torch 2.2 and 2.3
+            lengths.append(node)
+        else:
+            raise BadCallError("a length of its rows is no size of an empty tensor")
+    return lengths[0], lengths[1]
 
 
 def _tuple_state(call: Opaque) -> tuple[Node, ...]:

@@ -4,7 +4,7 @@ give.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ckpt.model.nodes import Dict, Global, Node, Opaque, tensor_of
 from ckpt.model.rows import replace
@@ -38,11 +38,19 @@ def state_dict(view: View) -> Opaque:
     # A stack of iterators, so that the order is that of the live module.
     todo = [iter(list(module_steps(view, (), "", None)))]
     prefixes = [""]
+    # The modules around, with what is noted before each, and those that give nothing:
+    # a module of many places is gone through once, and none inside of itself.
+    around: list[tuple[Node, int]] = []
+    closed: set[int] = set()
     while todo:
         step = next(todo[-1], None)
         if step is None:
             todo.pop()
             prefixes.pop()
+            if around:
+                module, before = around.pop()
+                if len(state.keys) + len(versions.keys) > before:
+                    closed.discard(id(module))
             continue
         path, name, node, kind, registered, persistent = step
         # `state_dict()` skips plain attributes and buffers with persistent=False.
@@ -53,7 +61,11 @@ def state_dict(view: View) -> Opaque:
         if len(path) == 1:  # an attribute that a quantized module saves
             state.set([full], [_saved_value(name, node)])
         elif inner.kind == "module" and kind is None and len(todo) < _DEPTH:
+            if id(node) in closed:
+                continue
             prefixes.append(f"{full}.")
+            around.append((node, len(state.keys) + len(versions.keys)))
+            closed.add(id(node))
             _note_version(versions, full, inner)
             todo.append(iter(list(module_steps(inner, (), "", None))))
         elif inner.kind == "tensor":
@@ -180,9 +192,18 @@ def without_gradient(node: Node) -> Node:
     return call
 
 
-def without_tensors(node: Node, names: Collection[str], prefix: str = "") -> Node:
+def without_tensors(node: Node, names: Collection[str]) -> Node:
     """A state dict without the tensors of these names. What is beside tensors stays;
     dicts that become empty go.
+    """
+    return _without_names(node, frozenset(names), sorted(names), "", 1)
+
+
+def _without_names(
+    node: Node, names: Collection[str], in_order: Sequence[str], prefix: str, depth: int
+) -> Node:
+    """A dict without what has one of the names. Only a dict around one of them is
+    entered, for others may hold themselves.
     """
     view = look(node)
     state: Dict | Opaque = Dict()
@@ -195,13 +216,26 @@ def without_tensors(node: Node, names: Collection[str], prefix: str = "") -> Nod
         name = f"{prefix}{key!s}"
         if name in names:
             continue
-        inner = look(child)
         # A dict of dicts: names have dots between the keys.
-        if inner.kind == "mapping" and inner.keys:
-            child = without_tensors(child, names, f"{name}.")
-            if not look(child).keys:
-                continue
+        if depth < _DEPTH and _is_around(f"{name}.", in_order):
+            inner = look(child)
+            if inner.kind == "mapping" and inner.keys:
+                child = _without_names(child, names, in_order, f"{name}.", depth + 1)
+                if not look(child).keys:
+                    continue
         keys.append(key)
         values.append(child)
     state.set(keys, values)
     return state
+
+
+def _is_around(prefix: str, in_order: Sequence[str]) -> bool:
+    """Tell whether one of the sorted names begins with a prefix."""
+    low, high = 0, len(in_order)
+    while low < high:
+        middle = (low + high) // 2
+        if in_order[middle] < prefix:
+            low = middle + 1
+        else:
+            high = middle
+    return low < len(in_order) and in_order[low].startswith(prefix)

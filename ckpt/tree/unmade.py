@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 
-from ckpt.model.nodes import Node, Opaque, is_tuple
+from ckpt.model.nodes import ByteStr, Node, Opaque, is_tuple
 from ckpt.tree.arrays import CODECS, as_bytes, numpy_dtype
 from ckpt.tree.scalars import class_of
 
@@ -151,6 +151,21 @@ def _is_no_scalar(call: Opaque) -> bool:
     return len(data) < size or (is_text and dtype.decode(data, 1) is None)
 
 
+def _is_no_expression(call: Opaque) -> bool:
+    """Tell whether flags of a regular expression exclude each other, or its kind."""
+    pattern, flags = call.args if len(call.args) == 2 else (None, None)
+    if type(flags) is not int:
+        return False
+    if flags & _ASCII and flags & (_UNICODE | _LOCALE):
+        return True
+    # Of texts none follows the locale, of bytes none is Unicode.
+    if isinstance(pattern, ByteStr) or not isinstance(pattern, (str, bytes)):
+        return False
+    return bool(flags & (_LOCALE if isinstance(pattern, str) else _UNICODE))
+
+
+_LOCALE, _UNICODE, _ASCII = 4, 32, 256
+"""Flags of the module re."""
 UNMADE: dict[str, Callable[[Opaque], bool]] = {
     "builtins.int": _refused_by(int),
     "builtins.float": _refused_by(float),
@@ -167,5 +182,6 @@ UNMADE: dict[str, Callable[[Opaque], bool]] = {
     "decimal.Decimal": _is_no_decimal,
     "fractions.Fraction": _is_no_fraction,
     "numpy.core.multiarray.scalar": _is_no_scalar,
+    "re._compile": _is_no_expression,
 }
 """Name -> its rule. What takes long or depends on the system is not asked."""

@@ -288,6 +288,8 @@ LIMITS = [
     "pickle.judge.grammar.torch_rules._MOST_RANKS",
     "pickle.bounds._AGAIN",
     "pickle.judge.culprits._CLASSES_DEEP",
+    "pickle.bounds._LONG_ROW",
+    "pickle.judge.grammar.forms._UNFOLDED",
     "pickle.rebuild._MOST_AGAIN",
     "pickle.rebuild._MOST_AROUND",
     "evidence.matching._LONGEST_NAME",

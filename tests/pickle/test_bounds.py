@@ -109,6 +109,9 @@ class Jagged:
 
 EMPTY = torch.arange(1).as_strided((4096, 0), (1, 1))
 ODD: dict[str, Callable[[], Any]] = {
+    "a longest row that is no size": lambda: Jagged(_metadata_cache={"max_seqlen": torch.zeros(4)}),
+    "a shortest row that is a text": lambda: Jagged(_metadata_cache={"min_seqlen": "2"}),
+    "another longest row in the state": lambda: Jagged({"_metadata_cache": {"max_seqlen": torch.zeros(0, 0)}}),
     "offsets without elements": lambda: nested(*nested().arguments[:3], torch.zeros((2, 0), dtype=torch.int64)),
     "offsets of two dimensions": lambda: nested(*nested().arguments[:3], longs([[0], [2]])),
     "offsets with gaps": lambda: nested(*nested().arguments[:3], longs([0, 9, 2, 9])[::2]),
@@ -255,6 +258,13 @@ OUTSIDE: dict[str, Callable[[], Any]] = {
     "jagged rows along another dimension": lambda: Jagged(_ragged_idx=2),
     "a jagged length behind the values": lambda: Jagged(lengths=longs([2, 5])),
     "a jagged length before 0": lambda: Jagged(lengths=longs([2, -1])),
+    "a jagged longest row that is too short": lambda: Jagged(_metadata_cache={"max_seqlen": torch.zeros(1, 0)}),
+    "a jagged longest row of nothing": lambda: Jagged(_metadata_cache={"max_seqlen": torch.zeros(0, 0)}),
+    "a jagged longest row that is far too long": lambda: Jagged(_metadata_cache={"max_seqlen": torch.zeros(10**9, 0)}),
+    "a jagged shortest row that is too long": lambda: Jagged(_metadata_cache={"min_seqlen": torch.zeros(5, 0)}),
+    "a jagged longest row that is shorter than a length": lambda: Jagged(
+        lengths=longs([2, 1]), _metadata_cache={"max_seqlen": torch.zeros(1, 0)}
+    ),
     "a jagged offset with a length": lambda: Jagged(offsets=longs([0, FAR, 6]), lengths=longs([2, 1])),
 }  # fmt: skip
 
@@ -379,6 +389,9 @@ HONEST: dict[str, Callable[[], Any]] = {
     ).transpose(1, 2),
     "jagged with lengths": lambda: torch.nested.narrow(
         torch.ones(3, 6, 2), 1, longs([0, 1, 2]), longs([1, 2, 3]), layout=torch.jagged
+    ),
+    "jagged with a limit of all batches": lambda: torch.nested.nested_tensor_from_jagged(
+        torch.ones(6, 3), longs([0, 2, 6]), min_seqlen=0, max_seqlen=4_096
     ),
     "jagged with limits": lambda: torch.nn.Parameter(
         torch.nested.nested_tensor_from_jagged(torch.ones(6, 3), longs([0, 2, 6]), min_seqlen=2, max_seqlen=4)

@@ -11,6 +11,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import opcodes as op
 import oracle
 import pytest
@@ -29,6 +30,7 @@ COUNT = call(glob("itertools", "count"), 0, 0)
 ENDLESS = call(glob("itertools", "count"), 0)
 CHAIN = made("collections", "ChainMap", {"maps": ENDLESS})
 MESH, SPEC = "torch.distributed.device_mesh", "torch.distributed.tensor._dtensor_spec"
+WRAPPED = "torch.nn.modules.module"
 LAYER: dict[str, Any] = {"_parameters": {}, "_buffers": {}, "_modules": {}}
 MODULE = made("torch.nn.modules.linear", "Identity", LAYER)
 LSTM = {
@@ -52,6 +54,16 @@ def lstm(**attributes: Any) -> bytes:
         "LSTM",
         {key: each for key, each in state.items() if each is not ...},
     )
+
+
+def doubled(levels: int) -> bytes:
+    """Layers of which each holds the next one twice."""
+    program = MODULE
+    for level in range(levels):
+        slot = 100 + level
+        inner = {"0": program + op.put(slot), "1": op.get(slot)}
+        program = layer(_modules=inner)
+    return program
 
 
 def omegaconf(**types: Any) -> bytes:
@@ -236,6 +248,71 @@ CALLED: dict[str, bytes] = {
     "a function of torch behind state_dict": layer(
         _state_dict_hooks={0: glob("torch.nn.functional", "relu")}
     ),
+    "a function of torch behind load_state_dict": layer(
+        _load_state_dict_pre_hooks={0: BELL}
+    ),
+    "a partial behind load_state_dict": layer(
+        _load_state_dict_post_hooks=call(
+            glob("collections", "OrderedDict"), [(0, CALLER)]
+        )
+    ),
+    "a wrapped function behind load_state_dict": layer(
+        _load_state_dict_pre_hooks={
+            0: made(WRAPPED, "_WrappedHook", {"hook": CALLER, "with_module": False})
+        }
+    ),
+    "a wrapper in a wrapper behind load_state_dict": layer(
+        _load_state_dict_pre_hooks={
+            0: made(
+                WRAPPED,
+                "_WrappedHook",
+                {"hook": made(WRAPPED, "_WrappedHook", {"hook": CALLER})},
+            )
+        }
+    ),
+    "a norm that is another object": made(
+        "torch.nn.utils.spectral_norm",
+        "SpectralNormLoadStateDictPreHook",
+        {"fn": made("types", "SimpleNamespace", {"_solve_v_and_rescale": CALLER})},
+    ),
+    "the schedulers of a scheduler": made(
+        "torch.optim.lr_scheduler",
+        "SequentialLR",
+        {"_schedulers": [made("types", "SimpleNamespace", {"state_dict": CALLER})]},
+    ),
+    "a chain of what are no schedulers": made(
+        "torch.optim.lr_scheduler",
+        "ChainedScheduler",
+        {"_schedulers": [made("argparse", "Namespace", {"state_dict": CALLER})]},
+    ),
+    "a text that hides names of buffers": layer(_non_persistent_buffers_set="a weight"),
+    "a dict that hides names of buffers": layer(
+        _non_persistent_buffers_set={"weight": 1}
+    ),
+    "a scalar that hides a name of a buffer": layer(
+        _non_persistent_buffers_set=call(
+            glob("builtins", "set"), [call(glob("numpy", "str_"), "weight")]
+        )
+    ),
+    "a decay that becomes decoupled": made(
+        "torch.optim.adamw",
+        "AdamW",
+        {
+            "defaults": {},
+            "state": {},
+            "param_groups": [{"params": [], "decoupled_weight_decay": False}],
+        },
+    ),
+    "a state that is thrown away": made(
+        "torch.backends.cudnn.rnn", "Unserializable", {"inner": 1}
+    ),
+    "layers inside each other twice": doubled(22),
+    "a layer inside of itself": glob("torch.nn.modules.linear", "Identity")
+    + value(())
+    + newobj()
+    + op.put(9)
+    + value({**LAYER, "_modules": {"0": op.get(9)}})
+    + build(),
     "a hook that is asked for its module": made(
         "torch.nn.modules.module",
         "_WrappedHook",
@@ -311,6 +388,12 @@ def named(stream: Any) -> Any:
     return stream
 
 
+def hidden_buffer() -> torch.nn.Module:
+    module = torch.nn.Identity()
+    module.register_buffer("a", torch.ones(2), persistent=False)
+    return module
+
+
 OPTIMIZER = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
 WRITTEN: dict[str, Any] = {
     "an average by a cosine": torch.optim.swa_utils.SWALR(OPTIMIZER, 0.1),
@@ -327,13 +410,79 @@ WRITTEN: dict[str, Any] = {
     "an id of a computer": uuid.UUID(int=5, is_safe=uuid.SafeUUID.unsafe),
     "settings": argparse.Namespace(a=1, f=torch.nn.functional.relu),
     "maps": collections.ChainMap({"a": 1}, {}),
+    "schedulers in a row": torch.optim.lr_scheduler.SequentialLR(
+        OPTIMIZER,
+        [
+            torch.optim.lr_scheduler.ConstantLR(OPTIMIZER),
+            torch.optim.lr_scheduler.StepLR(OPTIMIZER, 1),
+        ],
+        [3],
+    ),
+    "a chain of schedulers": torch.optim.lr_scheduler.ChainedScheduler(
+        [torch.optim.lr_scheduler.ConstantLR(OPTIMIZER)]
+    ),
+    "a lazy layer": torch.nn.LazyLinear(3),
+    "a norm of weights": torch.nn.utils.spectral_norm(torch.nn.Linear(2, 2)),
+    "a recurrent layer with a norm": torch.nn.utils.weight_norm(
+        torch.nn.LSTM(2, 3), "weight_hh_l0"
+    ),
+    "a layer in another dtype": torch.nn.GRU(2, 3, 2, bidirectional=True).double(),
+    "decoupled decay": torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]),
+    "a buffer that is not saved": hidden_buffer(),
+    "data sets beside each other": torch.utils.data.StackDataset(
+        torch.utils.data.TensorDataset(torch.ones(2))
+    ),
+    "records with a mask": np.ma.array([("a", 1)], dtype=[("x", "U3"), ("y", "i4")]),
 }
+
+
+@pytest.mark.parametrize("table", ["_parameters", "_buffers"])
+def test_an_attribute_that_hides_a_weight_is_a_warning(
+    table: str, tmp_path: Path
+) -> None:
+    weights = {"bias": op.tensor()}
+    for tables in (
+        weights,
+        op.ordered_dict() + op.mark() + value("bias") + op.tensor() + op.setitems(),
+    ):
+        for program in (
+            layer(**{table: tables, "bias": None}),
+            lstm(**{table: tables}),
+        ):
+            found = groups(tmp_path / "x.pth", program)
+            assert set(found.values()) == {"odd"}
+        assert groups(tmp_path / "y.pth", layer(**{table: tables, "other": 1})) == {}
+
+
+def test_layers_at_some_places_are_harmless(tmp_path: Path) -> None:
+    assert groups(tmp_path / "x.pth", doubled(12)) == {}
+
+
+def test_a_recurrent_layer_that_computes_with_other_weights_is_a_warning(
+    tmp_path: Path,
+) -> None:
+    """`state_dict()` and ckpt show the parameters, and `forward` takes the list."""
+    names = ["weight_ih_l0"]
+    own = op.tensor() + op.put(9)
+    state: dict[str, Any] = {"_all_weights": [names], "_flat_weights_names": names}
+    state["_parameters"] = {names[0]: own}
+    for weights, group in (
+        ([op.get(9)], {}),
+        ([op.tensor()], {}),
+        ([op.tensor((6,), (1,))], {"torch.nn.modules.rnn.LSTM": "odd"}),
+        ([None], {"torch.nn.modules.rnn.LSTM": "odd"}),
+        ([], {"torch.nn.modules.rnn.LSTM": "odd"}),
+    ):
+        program = lstm(**state, _flat_weights=weights)
+        assert groups(tmp_path / "x.pth", program) == group
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_is_written_is_harmless(name: str, tmp_path: Path) -> None:
-    torch.save({"x": WRITTEN[name]}, tmp_path / "x.pth")
-    assert groups_of(tmp_path / "x.pth") == {}
+    for protocol in (2, 4, 5):
+        path = tmp_path / f"{protocol}.pth"
+        torch.save({"x": WRITTEN[name]}, path, pickle_protocol=protocol)
+        assert groups_of(path) == {}
 
 
 def nested(module: str, name: str, state: Any, **items: Any) -> bytes:

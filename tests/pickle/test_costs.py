@@ -12,6 +12,7 @@ import numpy as np
 import opcodes as op
 import oracle
 import pytest
+import torch
 from gadgets import made
 from opcodes import binary, build, call, glob, pickled, torch_zip, value
 
@@ -892,3 +893,53 @@ def test_attributes_that_many_tensors_share_are_refused(tmp_path: Path) -> None:
     path.write_bytes(op.torch_zip(op.pickled(state + op.pop() + first + many)))
     with pytest.raises(CkptError, match="are those of other tensors too"):
         open(str(path))
+
+
+# --- values that hold each other ------------------------------------------------------
+
+
+def twice(levels: int, kind: str) -> bytes:
+    """A value whose parts each hold the next one twice."""
+    program = value([1, 2])
+    for level in range(levels):
+        slot = 100 + level
+        first, second = program + op.put(slot), op.get(slot)
+        if kind == "lists":
+            program = value([first, second])
+        elif kind == "dicts":
+            program = value({"a": first, "b": second})
+        elif kind == "ordered dicts":
+            pairs = value("a") + first + value("b") + second
+            program = op.ordered_dict() + op.mark() + pairs + op.setitems()
+        else:
+            program = made("types", "SimpleNamespace", {"a": first, "b": second})
+    return program
+
+
+@pytest.mark.parametrize("kind", ["lists", "dicts", "ordered dicts", "objects"])
+def test_a_value_that_unfolds_far_beyond_its_file_is_an_error(
+    kind: str, tmp_path: Path
+) -> None:
+    """`load_state_dict()` of an optimizer copies it part by part."""
+    path = tmp_path / "x.pth"
+    for levels, is_far in ((12, False), (24, True)):
+        content = {"w": op.tensor(), "x": twice(levels, kind)}
+        path.write_bytes(torch_zip(pickled(content)))
+        with open(str(path)) as checkpoint:
+            assert checkpoint.account.has_noticed("unfolds") is is_far
+            assert (checkpoint.not_loadable is not None) is is_far
+
+
+def test_a_long_list_at_many_places_is_no_alarm(tmp_path: Path) -> None:
+    words = [str(number) for number in range(20_000)]
+    torch.save({"x": [words] * 600}, tmp_path / "x.pth")
+    with open(str(tmp_path / "x.pth")) as checkpoint:
+        assert not checkpoint.account.has_noticed("unfolds")
+
+
+def test_a_value_that_holds_itself_is_no_alarm(tmp_path: Path) -> None:
+    held: list[Any] = [1]
+    held.append(held)
+    torch.save({"x": held, "y": {"z": held}}, tmp_path / "x.pth")
+    with open(str(tmp_path / "x.pth")) as checkpoint:
+        assert not checkpoint.account.has_noticed("unfolds")

@@ -43,6 +43,10 @@ def scalar(of: bytes, data: Any) -> bytes:
     return call(glob("numpy.core.multiarray", "scalar"), of, data)
 
 
+def array(data: bytes, *args: Any) -> bytes:
+    return call(glob("numpy.core.numeric", "_frombuffer"), data, *args)
+
+
 def of_python(module: str, name: str, *args: Any) -> bytes:
     return call(glob(module, name), *args)
 
@@ -83,6 +87,23 @@ CANNOT = {
     "a fraction of nothing": of_python("fractions", "Fraction", 1, 0),
     "a decimal of a point": of_python("decimal", "Decimal", "."),
     "a text of no text": of_python("builtins", "str", binary(b"\xff"), "utf-8"),
+    "a device in capitals": of_python("torch", "device", "CPU"),
+    "a device without a name": of_python("torch", "device", ""),
+    "a device of a place with a nought": of_python("torch", "device", "cuda:01"),
+    "a generator of a device in capitals": of_python("torch._C", "Generator", "CPU"),
+    "a device of two places": of_python("torch", "device", "cuda:0:1"),
+    "an expression of two alphabets": of_python("re", "_compile", "a", 256 | 32),
+    "an expression of a locale": of_python("re", "_compile", "a", 4),
+    "an expression of bytes in Unicode": of_python("re", "_compile", binary(b"a"), 32),
+    "an array of another length": array(binary(bytes(8)), FLOAT, (3,), "C"),
+    "an array of half a number": array(binary(bytes(7)), FLOAT, (2,), "C"),
+    "an array of a fraction": array(binary(bytes(8)), FLOAT, (2.0,), "C"),
+    "an array of a text": array(binary(bytes(8)), FLOAT, "2", "C"),
+    "an array in no order": array(binary(bytes(8)), FLOAT, (2,), "K"),
+    "an array of axes that are not there": array(
+        binary(bytes(8)), FLOAT, (2, 1), "K", (0, 2)
+    ),
+    "an array of objects in bytes": array(binary(bytes(8)), OBJECT, (1,), "C"),
     "a storage class": of_python("torch", "FloatStorage"),
     "a storage class of a GPU": of_python("torch.cuda", "LongStorage"),
     "a storage class with a size": of_python("torch", "ByteStorage", 5),
@@ -127,6 +148,17 @@ CAN = {
     "a decimal": of_python("decimal", "Decimal", "sNaN12"),
     "a range": of_python("builtins", "range", 5),
     "a tensor class": of_python("torch", "FloatTensor"),
+    "a device": of_python("torch", "device", "cuda:1"),
+    "a generator": of_python("torch._C", "Generator", "cpu"),
+    "a generator of a device": of_python(
+        "torch._C", "Generator", of_python("torch", "device", "cpu")
+    ),
+    "a device with its place": of_python("torch", "device", "cuda", 1),
+    "an expression": of_python("re", "_compile", "a", 32 | 2),
+    "an expression of bytes": of_python("re", "_compile", binary(b"a"), 4),
+    "an array": array(binary(bytes(24)), FLOAT, (2, 3), "F"),
+    "an array of turned axes": array(binary(bytes(24)), FLOAT, (2, 3), "K", (1, 0)),
+    "an array of nothing": array(binary(b""), FLOAT, (0, 3), "C"),
     "a float": of_python("builtins", "float", "-inf"),
 }
 

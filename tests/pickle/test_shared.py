@@ -100,6 +100,22 @@ CHANGED: dict[str, tuple[Any, Any]] = {
         TABLES,
         lambda of: layer_of("upsampling", "Upsample", of),
     ),
+    "attributes of settings": (
+        {"_metadata": None, "_parent": None, "_content": {}},
+        lambda of: (
+            glob("omegaconf.dictconfig", "DictConfig")
+            + value(())
+            + newobj()
+            + value(of)
+            + build()
+        ),
+    ),
+    "the types of settings": (
+        made("omegaconf.base", "ContainerMetadata", {"key_type": None}),
+        lambda of: made(
+            "omegaconf.listconfig", "ListConfig", {"_metadata": of, "_content": []}
+        ),
+    ),
     "a bit generator": (bits(pcg(1)), lambda of: generator(of, pcg(2))),
     "a bit generator without a state": (bits(), lambda of: generator(of, pcg(2))),
 }
@@ -130,6 +146,108 @@ def test_a_value_that_loading_changes_stands_in_one_place(
     assert "called" in groups(tmp_path / "f.pth", maker(kept(node)), filled)
     thrown = kept(node) + op.pop() + maker(SHARED) + op.pop() + SHARED
     assert "called" in groups(tmp_path / "e.pth", thrown)
+
+
+AROUND: dict[str, tuple[Any, Any]] = {
+    "the list of groups": (
+        [{"params": [], "lr": 0.1}],
+        lambda of: optimizer("SGD", param_groups=of),
+    ),
+    "the attributes of an optimizer": (
+        {"defaults": {}, "state": {}, "param_groups": [{"params": [], "lr": 0.1}]},
+        lambda of: glob("torch.optim.sgd", "SGD") + value(()) + newobj() + of + build(),
+    ),
+    "the states of all parameters": (
+        state_of_one({"step": 5}),
+        lambda of: optimizer("Adam", state=of),
+    ),
+    "a default dict of the states": (
+        call(glob("collections", "defaultdict"), glob("builtins", "dict"))
+        + op.tensor()
+        + value({"step": 5})
+        + op.setitem(),
+        lambda of: optimizer("Adam", state=of),
+    ),
+    "the arguments of a copy": (
+        (op.tensor(key="1"), glob("torch", "float32"), "cpu", True),
+        lambda of: call(
+            glob("torch._tensor", "_rebuild_from_type_v2"),
+            glob("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"),
+            glob("torch", "Tensor"),
+            of,
+            {"label": 5},
+        ),
+    ),
+}
+"""Values around one that loading changes."""
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_what_lies_around_a_changed_value_stands_in_one_place(
+    name: str, tmp_path: Path
+) -> None:
+    node, maker = AROUND[name]
+    assert groups(tmp_path / "a.pth", maker(kept(node))) == {"known"}
+    assert "called" in groups(tmp_path / "b.pth", kept(node), maker(SHARED))
+    assert "called" in groups(tmp_path / "c.pth", maker(kept(node)), [SHARED])
+
+
+def jagged(marks: Any, *, is_alone: bool = False) -> bytes:
+    """A jagged tensor whose longest length has marks, by the call of its class or by
+    that of its parts alone.
+    """
+    typed = glob("torch._tensor", "_rebuild_from_type_v2")
+    tensor, rebuild = (
+        glob("torch", "Tensor"),
+        glob("torch._utils", "_rebuild_tensor_v2"),
+    )
+    of_numbers = op.storage_id("0", "FloatStorage", 6)
+    arguments = (of_numbers, 0, (6, 0), (1, 1), False, op.ordered_dict())
+    longest = call(typed, rebuild, tensor, arguments, {"_specialize_on": marks})
+    fields = {
+        "values": op.tensor(),
+        "offsets": op.tensor((1,), (1,), key="1", cls="LongStorage", numel=3),
+        "_metadata_cache": {"max_seqlen": longest},
+    }
+    module = "torch.nested._internal.nested_tensor"
+    made_by, cls = glob(module, "_rebuild_njt"), glob(module, "NestedTensor")
+    if is_alone:
+        return call(made_by, fields)
+    return call(typed, made_by, cls, (fields,), {})
+
+
+def test_the_marks_of_a_jagged_tensor_stand_in_one_place(tmp_path: Path) -> None:
+    marks = kept({0: ["x"]})
+    path = tmp_path / "a.pth"
+    assert groups(path, jagged(marks)) == {"known"}
+    assert "called" in groups(path, marks, jagged(SHARED, is_alone=True))
+    assert "called" in groups(path, marks, jagged(SHARED))
+    loaded = torch.load(path, weights_only=False)
+    assert loaded["0"] == {0: []}
+
+
+def test_an_object_that_changes_its_values_may_stand_anywhere(tmp_path: Path) -> None:
+    """A scheduler holds the optimizer that stands beside it."""
+    states = state_of_one({"step": 5})
+    whole = optimizer("Adam", state=states, param_groups=[{"params": []}])
+    assert groups(tmp_path / "a.pth", kept(whole), SHARED, [SHARED]) == {"known"}
+
+
+def test_one_number_of_steps_changes_the_states_of_all_parameters(
+    tmp_path: Path,
+) -> None:
+    """Adagrad makes tensors anew where the first number of steps is none."""
+    step = op.tensor((1,), (1,), key="1", cls="LongStorage", numel=3)
+
+    def states(first: Any) -> bytes:
+        begun = state_of_one({"step": first, "sum": 0.0})
+        return begun + op.tensor() + SHARED + op.setitem()
+
+    other = kept({"step": step, "sum": 0.0})
+    path = tmp_path / "a.pth"
+    assert "called" in groups(path, other, optimizer("Adagrad", state=states(3)))
+    tensors = optimizer("Adagrad", state=states(op.tensor()))
+    assert groups(path, other, tensors) == {"known"}
 
 
 UNCHANGED: dict[str, tuple[Any, Any]] = {

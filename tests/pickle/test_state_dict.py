@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ckpt import formats
-from ckpt.model.nodes import Node, Opaque, tensor_of
+from ckpt.model.nodes import Node, Opaque, dict_of, tensor_of
 from ckpt.model.tensors import TensorRef
 from ckpt.pickle import state_dict as dicts
 from ckpt.tree.view import look
@@ -109,6 +109,26 @@ def test_a_state_dict_without_names_keeps_all_else(tmp_path: Path) -> None:
     assert keys_of(root) == list(state)
 
 
+def test_a_dict_that_holds_itself_loses_what_is_named() -> None:
+    """One without a name of these is as it was."""
+    root, inner = dict_of([("a", 1), ("b", 2)]), dict_of([("x", 1), ("y", 2)])
+    root.set(["root", "inner"], [root, inner])
+    made = dicts.without_tensors(root, {"a", "root.root.b", "inner.x"})
+    assert keys_of(made) == ["b", "root", "inner"]
+    once = look(made).children[1]
+    assert keys_of(once) == ["a", "b", "root", "inner"]
+    assert keys_of(look(once).children[2]) == ["a", "root", "inner"]
+    assert look(once).children[3] is inner
+    assert keys_of(look(made).children[2]) == ["y"]
+
+
+def test_a_name_of_many_steps_enters_no_dict_forever() -> None:
+    root = dict_of([("a", 1)])
+    root.set(["a" * 2], [root])
+    made = dicts.without_tensors(root, {"aa." * 5_000 + "b"})
+    assert keys_of(made) == ["a", "aa"]
+
+
 def test_a_tensor_of_a_state_dict_requires_no_gradient(tmp_path: Path) -> None:
     saved_one = look(
         saved({"w": torch.ones(2, requires_grad=True)}, tmp_path)
@@ -117,3 +137,26 @@ def test_a_tensor_of_a_state_dict_requires_no_gradient(tmp_path: Path) -> None:
     assert isinstance(before, TensorRef) and isinstance(after, TensorRef)
     assert before.requires_grad and after[:] == before._replace(requires_grad=False)[:]
     assert dicts.without_gradient(3) == 3
+
+
+def test_layers_without_tensors_are_gone_through_once(tmp_path: Path) -> None:
+    """Twice as many at each level would never end. One with a tensor has all its
+    names.
+    """
+    layer: nn.Module = nn.Identity()
+    for _ in range(40):
+        layer = nn.Sequential(layer, layer)
+    bias = nn.Linear(1, 1)
+    model = nn.Sequential(bias, layer, nn.Sequential(layer, bias), bias)
+    made = dicts.state_dict(look(saved(model, tmp_path)))
+    expected = [
+        f"{at}.{name}" for at in ("0", "2.1", "3") for name in ("weight", "bias")
+    ]
+    assert keys_of(made) == expected
+
+
+def test_a_layer_inside_of_itself_comes_to_an_end(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(1, 1, bias=False))
+    model.add_module("own", model)
+    made = dicts.state_dict(look(saved(model, tmp_path)))
+    assert keys_of(made)[0] == "0.weight"

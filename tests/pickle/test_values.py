@@ -410,13 +410,14 @@ def test_a_device_that_torch_counts_otherwise_is_no_harmless_call(
     index: int, group: str, tmp_path: Path
 ) -> None:
     """torch keeps eight bits of its number."""
-    device = call(glob("torch", "device"), "cuda", index)
-    path = write(tmp_path / "x.pth", device)
-    loaded = torch.load(path, weights_only=False)["weight"]
+    for args in (("cuda", index), (f"cuda:{index}",)):
+        path = write(tmp_path / "x.pth", call(glob("torch", "device"), *args))
+        loaded = torch.load(path, weights_only=False)["weight"]
 
-    assert (loaded.index == index) is (group == "known")
-    with open(str(path)) as checkpoint:
-        assert {r.group for r in checkpoint.imports if r.name == "device"} == {group}
+        assert (loaded.index == index) is (group == "known")
+        with open(str(path)) as checkpoint:
+            found = {r.group for r in checkpoint.imports if r.name == "device"}
+        assert found == {group}
 
 
 SPELLED_TWICE = {

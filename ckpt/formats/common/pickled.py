@@ -216,7 +216,20 @@ def interpret_pickle(
             f"DANGER: torch reads and writes outside of a tensor of this file: {found}."
         )
         contents.notices.append(Notice("out-of-bounds", text))
+    if pickle.shares:
+        # Here: few files hold a list or a dict at several places.
+        from ckpt.pickle.judge.grammar.forms import unfolds_far
+
+        if unfolds_far(pickle.root, pickle.end):
+            contents.not_loadable = contents.not_loadable or _UNFOLDS
+            contents.notices.append(Notice("unfolds", f"DANGER: {_UNFOLDS}."))
     refuse_equal_keys(pickle)
+
+
+_UNFOLDS = (
+    "its lists and dicts hold each other so many times that printing them, or loading "
+    "them into an optimizer, hardly ends"
+)
 
 
 def make_checkpoint(

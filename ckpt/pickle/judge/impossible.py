@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -63,7 +64,14 @@ _VALUES = frozenset(
     ]
 )
 """Names of values that Python cannot call."""
-_OF_PYTHON_AND_NUMPY = ("builtins.", "datetime.", "decimal.", "fractions.", "numpy.")
+_OF_PYTHON_AND_NUMPY = (
+    "builtins.",
+    "datetime.",
+    "decimal.",
+    "fractions.",
+    "numpy.",
+    "re.",
+)
 """The beginnings of all names in `UNMADE`."""
 
 
@@ -137,7 +145,9 @@ def _rule_of(name: Global, by_torch: bool) -> _Rule | None:
         return _Rule(_is_called)
     counted = _ARGUMENTS.get(known)
     is_refused: Callable[[Opaque], bool] | None = None
-    if known in _FROM_NUMPY:
+    if known in ("torch.device", "torch._C.Generator"):
+        is_refused = _is_no_device
+    elif known in _FROM_NUMPY:
         is_refused = _gives_no_array
     elif known.startswith(_OF_PYTHON_AND_NUMPY):
         from ckpt.tree.unmade import UNMADE  # here: most state dicts name none of them
@@ -152,6 +162,25 @@ _FROM_NUMPY = (
     "torch._utils._rebuild_device_tensor_from_numpy",
     "torch._utils._rebuild_xla_tensor",
 )
+
+
+_DEVICE = re.compile(r"[A-Za-z_]+(:(0|[1-9][0-9]*))?")
+_DEVICES = (
+    *("cpu", "cuda", "ipu", "xpu", "mkldnn", "opengl", "opencl", "ideep", "hip", "ve"),
+    *("fpga", "maia", "xla", "lazy", "vulkan", "mps", "meta", "hpu", "mtia"),
+)
+"""The devices of torch itself. A program may give another name to `privateuseone`."""
+
+
+def _is_no_device(call: Opaque) -> bool:
+    """Tell whether a text is none of a device, as `CPU` or `cuda:01`."""
+    text = call.args[0] if call.args else None
+    if not isinstance(text, str) or len(text) > _WORD:
+        return False
+    kind = text.partition(":")[0]
+    return _DEVICE.fullmatch(text) is None or (
+        kind.lower() in _DEVICES and kind not in _DEVICES
+    )
 
 
 def _gives_no_array(call: Opaque) -> bool:

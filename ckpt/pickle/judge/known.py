@@ -276,6 +276,9 @@ torch.nn.functional: adaptive_avg_pool2d adaptive_avg_pool3d affine_grid alpha_d
 torch.nn.init: constant_ dirac_ eye_ kaiming_normal_ kaiming_uniform_ normal_ ones_ orthogonal_ sparse_ trunc_normal_
   uniform_ xavier_normal_ xavier_uniform_ zeros_
 torch.nn.modules.module: _forward_unimplemented
+torch.optim.lr_scheduler: CyclicLR._exp_range_scale_fn CyclicLR._triangular2_scale_fn CyclicLR._triangular_scale_fn
+  OneCycleLR._annealing_cos OneCycleLR._annealing_linear
+torch.optim.swa_utils: SWALR._cosine_anneal SWALR._linear_anneal
 typing: AbstractSet Annotated Any AnyStr Callable ClassVar Collection DefaultDict Deque Dict Final FrozenSet Generator
   Generic Hashable Iterable Iterator List Literal Mapping MutableMapping NamedTuple NoReturn Optional OrderedDict
   Sequence Set Sized Text Tuple Type TypeVar Union

@@ -16,7 +16,7 @@ pickle are judged, not only the calls in its tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ckpt.model.nodes import ByteStr, Dict, Node, Opaque, is_tuple
 from ckpt.pickle.attributes import ATTRIBUTES
@@ -46,12 +46,15 @@ from ckpt.pickle.judge.grammar.numpy_rules import NUMPY
 from ckpt.pickle.judge.grammar.python_rules import PYTHON
 from ckpt.pickle.judge.grammar.torch_rules import (
     GROUPS,
+    GROUPS_OF_ADAMW,
     RECURRENT,
     RECURRENT_LAYERS,
     TABLES,
     TORCH,
     changed_by_layer,
     changed_by_optimizer,
+    hidden_weights,
+    holds_own_weights,
 )
 from ckpt.pickle.judge.known import CLASSES, ENUMS, MODULES, OPTIMIZERS
 from ckpt.pickle.machine import Fillings
@@ -112,13 +115,21 @@ _LISTS_OF_WEIGHTS = (
 _SEARCHES = 10
 # torch makes up to ten names for a layer: five weights in each direction.
 _LAYER = 100
-_OPTIMIZER_RULE = Rule(
-    is_made_without_call,
-    "instance",
-    State(GROUPS, stands_closed),
-    work=_steps_of_optimizer,
-    changes=changed_by_optimizer,
-)
+
+
+def _rule_of_optimizer(groups: Mapping[str, Form]) -> Rule:
+    return Rule(
+        is_made_without_call,
+        "instance",
+        State(groups, stands_closed),
+        work=_steps_of_optimizer,
+        changes=changed_by_optimizer,
+    )
+
+
+_OPTIMIZER_RULE = _rule_of_optimizer(GROUPS)
+_ADAMW = "torch.optim.adamw.AdamW"
+_RULE_OF_ADAMW = _rule_of_optimizer(GROUPS_OF_ADAMW)
 
 
 def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -328,13 +339,13 @@ def _module_rule(name: str) -> Rule:
         return Rule(
             is_made_without_call,
             "instance",
-            _with_all_weights(recurrent),
+            _with_weights_shown(_with_all_weights(recurrent)),
             work=_steps_of_layers,
         )
     return Rule(
         is_made_without_call,
         "instance",
-        State({**listed, **TABLES}, stands_decorated),
+        _with_weights_shown(State({**listed, **TABLES}, stands_decorated)),
         changes=changed_by_layer(name),
     )
 
@@ -346,10 +357,25 @@ def _with_all_weights(state: State) -> Form:
 
     def judge(grammar: Grammar, node: Node) -> bool:
         names = map(str, filter(holds_text, node.keys)) if type(node) is Dict else ()
+        if type(node) is Dict and not holds_own_weights(node):
+            grammar.odd.append("_flat_weights")
         # Old torch wrote `all_weights`, which `__setstate__` takes for `_all_weights`.
         return not {"_all_weights", "all_weights"}.isdisjoint(names) and state(
             grammar, node
         )
+
+    return judge
+
+
+def _with_weights_shown(state: Form) -> Form:
+    """The state of a layer without attributes that hide its weights: Python finds an
+    attribute first, and `state_dict()` gives the weight.
+    """
+
+    def judge(grammar: Grammar, node: Node) -> bool:
+        if type(node) is Dict:
+            grammar.odd += hidden_weights(node)
+        return state(grammar, node)
 
     return judge
 
@@ -403,7 +429,7 @@ def rule_of(name: str) -> Rule | None:
     if name in DICTS:
         return _DICT_RULE
     if name in OPTIMIZERS:
-        return _OPTIMIZER_RULE
+        return _RULE_OF_ADAMW if name == _ADAMW else _OPTIMIZER_RULE
     return _object_rule(name) if name in CLASSES else None
 
 

@@ -66,6 +66,10 @@ _LONG_NAME = 1_000
 """The most characters of a text among types."""
 _FEW_KEYS = 2_000
 """The most keys that are objects whose hashes a file can choose."""
+_MOST_LAYERS = 1_000_000
+"""The most entries of the dicts of layers inside each other, each counted as often as
+it is reached. A large mixture of experts has 200,000.
+"""
 _NESTED = 16
 """The most dtypes inside each other."""
 _WORDS = frozenset(
@@ -110,7 +114,8 @@ class _Search:
     counts as, and is None for one whose parts must have it. A node has at most `most`
     entries, each counted as often as it is reached, because a hash or a text of it
     takes as long. With `cycles`, a node may hold itself. `scalars` are the types whose
-    values have the form. With `letters` the letters of long texts count too.
+    values have the form. With `letters` the letters of long texts count too. `parts_of`
+    gives the parts of a node.
     """
 
     def __init__(
@@ -121,8 +126,10 @@ class _Search:
         cycles: bool,
         scalars: frozenset[type] = _SCALARS,
         letters: bool = False,
+        parts_of: Callable[[Node], list[Node]] | None = None,
     ) -> None:
         self._scalars = scalars
+        self._parts_of = parts_of or _node_parts
         self._letters = letters
         self._leaf = leaf
         self._most = most
@@ -147,13 +154,12 @@ class _Search:
                     or self._leaf(node) is not None
                 ):
                     continue
-                parts = _node_parts(node)
+                parts = self._parts_of(node)
                 is_open.add(id(node))
                 # The node comes back behind its parts, when their sizes are known.
                 todo.append((node, parts))
                 todo += [(part, None) for part in parts if type(part) not in _SCALARS]
                 continue
-            is_open.discard(id(node))
             size = 1
             for part in parts:
                 if type(part) is int:
@@ -166,6 +172,7 @@ class _Search:
                     of = self._size(part)
                 # One part without the form, and the whole does not have it.
                 size = 0 if not of or not size else size + of
+            is_open.discard(id(node))  # behind its parts, for it may be one of them
             # Nodes that each hold the next twice would double this number level by
             # level.
             sizes[id(node)] = size if size <= self._most else 0
@@ -185,6 +192,29 @@ class _Search:
         return self._sizes.get(id(node), 0) if leaf is None else int(leaf)
 
 
+_UNFOLDED = 100
+"""The entries of a value for each byte of its pickle. A long list may stand at hundreds
+of places.
+"""
+
+
+def unfolds_far(root: Node, size: int) -> bool:
+    """Tell whether the lists and dicts of a tree hold each other so many times that
+    printing the tree, or copying it part by part, hardly ends.
+
+    `size` is the number of bytes that the pickle of the tree takes.
+    """
+    most = max(_HEAVY, _UNFOLDED * size)
+    return not _Search(_is_part, most, cycles=True).has(root)
+
+
+def _is_part(node: Node) -> bool | None:
+    """Tell whether a node is one entry, with nothing inside that is looked at."""
+    if type(node) is Opaque:
+        return True if tensor_of(node) is not None else None
+    return None if type(node) in _INNER else True
+
+
 _UNGUARDED = (
     "collections.deque",
     "collections.defaultdict",
@@ -201,7 +231,9 @@ def _nesting_parts(node: Node) -> list[Node]:
     return [part for part in _node_parts(node) if type(part) in _NESTING]
 
 
-_NESTING = (Opaque, list, tuple, Dict, Set)
+_INNER = (list, tuple, Dict, Set)
+"""The containers of the pickle itself."""
+_NESTING = (Opaque, *_INNER)
 
 
 def is_unguarded(node: Node) -> bool:
@@ -256,6 +288,9 @@ class Grammar:
         self._types = _Search(self._is_type, 1_000, cycles=False)
         self._held = _Search(self._is_held, 10_000, cycles=False)
         self._handed = _Search(self._is_handed, _HEAVY, cycles=True)
+        self._layers = _Search(
+            _is_part, _MOST_LAYERS, cycles=False, parts_of=_layers_in
+        )
         self._nesting = Depths(_nesting_parts, is_unguarded)
         self._visited = _Search(
             self._is_hashed_at_once, _HEAVY, cycles=False, letters=True
@@ -301,8 +336,17 @@ class Grammar:
         """
         if not self._changed:
             return
-        holders = dict.fromkeys(self._changed, 0)
+        shown = self._list_below(self._held_twice(calls, roots))
+        for key, (_, call) in self._changed.items():
+            if key in shown:
+                yield call
+
+    def _held_twice(self, calls: Sequence[Opaque], roots: Sequence[Node]) -> list[Node]:
+        """Return the containers, and the nodes that loading changes, that two places
+        of the file hold.
+        """
         seen: set[int] = set()
+        twice: dict[int, Node] = {}
         todo: list[Iterable[Node]] = [roots]
         for call in calls:
             named = () if call.kwargs is None else (call.kwargs,)
@@ -310,16 +354,37 @@ class Grammar:
             todo += [call.keys, call.values]
         while todo:
             for node in todo.pop():
-                if id(node) in holders:
-                    holders[id(node)] += 1
                 # Objects are not followed, for all calls are here.
-                is_inner = type(node) in (list, tuple, Dict, Set)
-                if is_inner and id(node) not in seen:
+                is_inner = type(node) in _INNER
+                if id(node) in seen:
+                    twice[id(node)] = node
+                elif is_inner or type(node) is Opaque or id(node) in self._changed:
                     seen.add(id(node))
-                    todo.append(_node_parts(node))
-        for key, (_, call) in self._changed.items():
-            if holders[key] > 1:
-                yield call
+                    if is_inner:
+                        todo.append(_node_parts(node))
+        return list(twice.values())
+
+    def _list_below(self, nodes: Sequence[Node]) -> set[int]:
+        """Return the ids of nodes and of all in the containers that they are.
+
+        What an object holds is its own, however many places hold the object.
+        """
+        below: set[int] = set()
+        todo = list(nodes)
+        while todo:
+            node = todo.pop()
+            if id(node) in below:
+                continue
+            below.add(id(node))
+            if type(node) in _INNER or (type(node) is Opaque and self._fills(node)):
+                todo += _node_parts(node)
+        return below
+
+    def _fills(self, call: Opaque) -> bool:
+        """Tell whether a call makes a container."""
+        origin = made_by(call)
+        rule = None if origin is None else self.rule(origin[0])
+        return rule is not None and rule.makes == "container"
 
     def rule(self, name: Global) -> Rule | None:
         """Return the rule of a function or class, or None when it is not listed."""
@@ -570,6 +635,12 @@ class Grammar:
         """
         return self._types.has(node)
 
+    def has_few_layers(self, node: Node) -> bool:
+        """Tell whether the layers in the dict of a layer, and in those layers, are few,
+        each as often as it is reached: `state_dict()` goes through all of them.
+        """
+        return self._layers.has(node)
+
     def types_in(self, node: Node) -> int:
         """The entries of a type expression, each as often as it is reached; 0 for what
         is none.
@@ -653,6 +724,20 @@ class Grammar:
         if rule.makes != "instance":
             return self._is_plain(node)
         return python3_name(origin[0].module, origin[0].name) in _NEVER_CALLED
+
+
+def _layers_in(node: Node) -> list[Node]:
+    """The dict of layers of a layer, and what any other node holds."""
+    if type(node) is not Opaque:
+        return _node_parts(node)
+    tables = [
+        value
+        for state in node.states
+        if type(state) is Dict
+        for key, value in zip(state.keys, state.values, strict=True)
+        if key == "_modules"
+    ]
+    return tables or [*node.args, *node.values]
 
 
 def _letters_of_ranges(pattern: str | bytes) -> int:

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ckpt.model.nodes import Dict, Global, Node, Opaque, is_tuple
+from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
+from ckpt.model.tensors import Storage
 from ckpt.pickle.judge.grammar.forms import (
     Grammar,
     Manner,
@@ -342,6 +343,39 @@ def _array_state(grammar: Grammar, node: Node) -> bool:
     return not _is_of_objects(dtype) and is_raw(grammar, data)
 
 
+def _takes_buffer(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    """(data, dtype, shape, order), as protocol 5 writes an array, and the order of its
+    axes where that is neither C nor F.
+    """
+    if not 4 <= len(args) <= 5:
+        return False
+    data, dtype, shape, order = args[:4]
+    if not is_raw(grammar, data) or not _is_dtype_of_elements(grammar, dtype):
+        return False
+    if not is_tuple(shape) or len(shape) > _DIMENSIONS:
+        return False
+    if not all(is_count(grammar, size) for size in shape):
+        return False
+    size = _element_size(grammar, dtype)
+    held = _length_of(data)
+    # An object has no size: numpy makes none of bytes.
+    if size is None or held not in (None, size * prod(shape)):  # type: ignore[arg-type]
+        return False
+    axes = args[4] if len(args) == 5 else None
+    if order == "K":
+        places = list(axes) if is_tuple(axes) else []
+        is_whole = all(type(place) is int for place in places)
+        return is_whole and sorted(places) == list(range(len(shape)))  # type: ignore[type-var]
+    return order in ("C", "F") and axes is None
+
+
+def _length_of(data: Node) -> int | None:
+    """The length of bytes that stand in the pickle or in the file, None for others."""
+    if type(data) is PersistentId:
+        return data.meaning.nbytes if type(data.meaning) is Storage else None
+    return len(data) if type(data) in (bytes, bytearray) else None  # type: ignore[arg-type]
+
+
 def _steps_of_mask(grammar: Grammar, call: Opaque) -> int:
     """The mask of a record is made anew of all of its fields, each of which takes some
     bytes.
@@ -382,11 +416,16 @@ def _size_of(dtype: Node) -> int:
 
 def _elements_of(fill: Node) -> int:
     """The elements of a fill value."""
+    if type(fill) is not Opaque:
+        return 1
+    # The shape stands in the state, or is an argument of the call at protocol 5.
+    parts = list(fill.args[2:3])
+    for state in fill.states:
+        parts += state[:2] if is_tuple(state) else ()
     count = 1
-    for state in fill.states if type(fill) is Opaque else ():
-        for part in state[:2] if is_tuple(state) else ():
-            if is_tuple(part) and all(type(number) is int for number in part):
-                count *= prod(part)  # type: ignore[arg-type]
+    for part in parts:
+        if is_tuple(part) and all(type(number) is int for number in part):
+            count *= prod(part)  # type: ignore[arg-type]
     return count
 
 
@@ -450,7 +489,11 @@ def _masked_state(grammar: Grammar, node: Node) -> bool:
     return _array_state(grammar, node[:5]) and is_raw(grammar, node[5]) and is_filled
 
 
-_FILL = result_of("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar")
+_FILL = result_of(
+    "numpy.core.multiarray._reconstruct",
+    "numpy.core.multiarray.scalar",
+    "numpy.core.numeric._frombuffer",
+)
 
 
 def _is_fill(grammar: Grammar, node: Node) -> bool:
@@ -629,16 +672,7 @@ NUMPY = {
     "numpy.core.multiarray.scalar": Rule(
         takes(_is_dtype_of_elements, one_of_forms(is_raw, is_short))
     ),
-    "numpy.core.numeric._frombuffer": Rule(
-        takes(
-            is_raw,
-            _is_dtype_of_elements,
-            is_plain,
-            text_matching("[CFK]"),
-            one_of_forms(is_none, is_plain),
-            least=4,
-        )
-    ),
+    "numpy.core.numeric._frombuffer": Rule(_takes_buffer),
     "numpy.ma.core._mareconstruct": Rule(
         takes(_ARRAYS, _ARRAYS, _is_zero, _is_letter),
         "value",

@@ -9,16 +9,18 @@ from math import prod
 
 from ckpt.model.dtypes import BY_STORAGE
 from ckpt.model.nodes import (
+    WITH_STATE,
     Dict,
     Global,
     Nested,
     Node,
     Opaque,
+    Set,
     Tagged,
     is_tuple,
     tensor_of,
 )
-from ckpt.model.tensors import Composite
+from ckpt.model.tensors import Composite, is_same_view
 from ckpt.pickle.attributes import ATTRIBUTES
 from ckpt.pickle.judge.grammar.forms import (
     MOST_ARGUMENTS,
@@ -34,6 +36,8 @@ from ckpt.pickle.judge.grammar.forms import (
     is_anything,
     is_called,
     is_count,
+    is_getattr,
+    is_made_without_call,
     is_none,
     is_nowhere,
     is_number,
@@ -134,11 +138,14 @@ def _work_of_tensor(grammar: Grammar, call: Opaque) -> int:
 
 def changed_by_copy(grammar: Grammar, call: Opaque) -> list[Node]:
     """The data of a tensor on another device, where torch makes no copy: it has that
-    device and that dtype already, so a flag or an attribute is set on the data.
+    device and that dtype already, so a flag or an attribute is set on the data. Of a
+    jagged tensor the marks of its lengths.
     """
     is_wrapped = call.class_name.rpartition(".")[2].startswith("_rebuild_from_type")
     func = call.args[0] if is_wrapped and call.args else call.func
     made = call.meaning
+    if isinstance(made, Composite) and made.layout == "jagged":
+        return _marks_of_lengths(call)
     if (
         type(func) is not Global
         or func.name != _COPY
@@ -150,6 +157,34 @@ def changed_by_copy(grammar: Grammar, call: Opaque) -> list[Node]:
         return []
     is_there = (made.own_device or "").startswith("cpu") or data.device != "cpu"
     return list(_inner_arguments(call)[:1]) if is_there else []
+
+
+def _marks_of_lengths(call: Opaque) -> list[Node]:
+    """The attributes of the lengths that a jagged tensor keeps: torch marks each length
+    as dynamic once more, in the dicts and sets that it has.
+    """
+    fields = (_inner_arguments(call) or (None,))[0]
+    caches = [
+        value
+        for key, value in _pairs_in(fields)
+        if key == "_metadata_cache" and type(value) is Dict
+    ]
+    lengths = [value for cache in caches for value in cache.values]
+    return [
+        value
+        for length in lengths
+        if type(length) is Opaque
+        for state in length.args[WITH_STATE - 1 :]
+        for part in (state if is_tuple(state) else (state,))
+        for _, value in _pairs_in(part)
+        if type(value) in (Dict, Set, Opaque)
+    ]
+
+
+def _pairs_in(node: Node) -> list[tuple[Node, Node]]:
+    if type(node) is not Dict:
+        return []
+    return list(zip(node.keys, node.values, strict=True))
 
 
 _COPY = "_rebuild_device_tensor_from_cpu_tensor"
@@ -205,11 +240,23 @@ def _takes_nested(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
 
 # --- torch ----------------------------------------------------------------------------
 
+
+def _is_place(node: Node) -> bool:
+    """Tell whether a number is one of a device: torch keeps eight bits of it, and would
+    show another device.
+    """
+    return type(node) is int and 0 <= node < 128
+
+
+def _is_device_text(grammar: Grammar, node: Node) -> bool:
+    place = str(node).partition(":")[2] if is_short_text(grammar, node) else None
+    return place is not None and (not place.isdecimal() or _is_place(int(place[:9])))
+
+
 # `torch.device("cuda", 0)` or `torch.device("cuda:0")`.
 _DEVICE = takes(
-    one_of_forms(is_short_text, result_of("torch.device")),
-    # torch keeps eight bits of it, and would show another device.
-    lambda grammar, node: type(node) is int and 0 <= node < 128,
+    one_of_forms(_is_device_text, result_of("torch.device")),
+    lambda grammar, node: _is_place(node),
     least=1,
 )
 _IS_TABLE = result_of("collections.OrderedDict", "builtins.dict")
@@ -266,16 +313,10 @@ def _is_layer(grammar: Grammar, node: Node) -> bool:
     """None, a module, or an object of a class that nobody knows here: its import is
     told of by itself.
     """
-    if type(node) is not Opaque or tensor_of(node) is not None:
-        return node is None
-    origin = made_by(node)
-    # Unknown here means an import that is told of.
-    if origin is None or grammar.rule(origin[0]) is None:
-        return True
-    return python3_name(origin[0].module, origin[0].name) in _LAYERS
+    return node is None or _IS_LAYER(grammar, node) or _is_unlisted(grammar, node)
 
 
-_LAYERS = MODULES | {"torch.nn.parallel.distributed.DistributedDataParallel"}
+_IS_LAYER = result_of(*MODULES, "torch.nn.parallel.distributed.DistributedDataParallel")
 _IS_PARAMETER = result_of(
     *(
         f"torch.nn.parameter.{name}"
@@ -294,57 +335,124 @@ def _is_weight(grammar: Grammar, node: Node) -> bool:
     """None, a tensor, or what a class that nobody knows here makes."""
     if node is None or tensor_of(node) is not None or _IS_PARAMETER(grammar, node):
         return True
-    origin = made_by(node) if type(node) is Opaque else None
-    return type(node) is Opaque and (origin is None or grammar.rule(origin[0]) is None)
+    return _is_unlisted(grammar, node)
 
 
 _WEIGHTS = _table_of(_is_weight)
 
 
-_SPECTRAL_NORM = result_of("torch.nn.utils.spectral_norm.SpectralNormStateDictHook")
+_LAYERS = _table_of(_is_layer)
 
 
-def _is_saving_hook(grammar: Grammar, node: Node) -> bool:
-    """A hook that `state_dict()` calls: the one of spectral norm, a function of
-    torch.distributed, or one that nobody knows here, whose import is told of by itself.
+def _are_layers(grammar: Grammar, node: Node) -> bool:
+    return _LAYERS(grammar, node) and grammar.has_few_layers(node)
+
+
+_SPECTRAL_NORM = "torch.nn.utils.spectral_norm"
+_WRAPPER = result_of("torch.nn.modules.module._WrappedHook")
+
+
+def _is_unlisted(grammar: Grammar, node: Node) -> bool:
+    """Tell whether a node is an object of a class, or the result of a function, that
+    nobody knows here: its import is told of by itself.
     """
-    name = class_of(node)
-    if name is not None:
-        return not is_own(name.module) or name.module.startswith("torch.distributed.")
     if type(node) is not Opaque or tensor_of(node) is not None:
         return False
-    if _SPECTRAL_NORM(grammar, node):
-        return True
     origin = made_by(node)
     return origin is None or grammar.rule(origin[0]) is None
 
 
-def _are_saving_hooks(grammar: Grammar, node: Node) -> bool:
-    pairs = _pairs_of(grammar, node)
-    return pairs is not None and all(
-        _is_saving_hook(grammar, value) for _, value in pairs
+def _is_hook(own: Form) -> Form:
+    """A hook that torch calls beside a forward pass: one of its own, a function of
+    torch.distributed, or one that nobody knows here.
+    """
+
+    def form(grammar: Grammar, node: Node) -> bool:
+        name = class_of(node)
+        if name is not None:
+            is_distributed = name.module.startswith("torch.distributed.")
+            return is_distributed or not is_own(name.module)
+        return own(grammar, node) or _is_unlisted(grammar, node)
+
+    return form
+
+
+def _is_lazy_hook(grammar: Grammar, node: Node) -> bool:
+    """The method of a lazy layer that loads its weights."""
+    return type(node) is Opaque and is_getattr(node) and node.args[1] == _LAZY_HOOK
+
+
+_LAZY_HOOK = "_lazy_load_hook"
+_IS_SAVING_HOOK = _is_hook(result_of(f"{_SPECTRAL_NORM}.SpectralNormStateDictHook"))
+_IS_LOADING_HOOK = _is_hook(
+    one_of_forms(
+        result_of(f"{_SPECTRAL_NORM}.SpectralNormLoadStateDictPreHook"), _is_lazy_hook
+    )
+)
+
+
+def _is_wrapped_hook(grammar: Grammar, node: Node) -> bool:
+    """A hook that `load_state_dict()` calls, also inside of torch's wrapper."""
+    if type(node) is not Opaque or not _WRAPPER(grammar, node):
+        return _IS_LOADING_HOOK(grammar, node)
+    return all(
+        _IS_LOADING_HOOK(grammar, value)
+        for state in node.states
+        if type(state) is Dict
+        for key, value in zip(state.keys, state.values, strict=True)
+        if key == "hook"
     )
 
 
-def _has_saving_hooks(grammar: Grammar, node: Node) -> bool:
-    return _TABLE(grammar, node) and grammar.once(_are_saving_hooks, node)
+def _hooks_of(form: Form) -> Form:
+    """A dict of hooks, each of which has a form."""
+
+    def judge(grammar: Grammar, node: Node) -> bool:
+        pairs = _pairs_of(grammar, node)
+        return pairs is not None and all(form(grammar, value) for _, value in pairs)
+
+    return lambda grammar, node: _TABLE(grammar, node) and grammar.once(judge, node)
 
 
 def _is_empty_dict(grammar: Grammar, node: Node) -> bool:
     return type(node) is Dict and not node.keys
 
 
+_IS_SET = result_of("builtins.set")
+
+
+def _is_set_of_texts(grammar: Grammar, node: Node) -> bool:
+    """A set of names. A text would hide each name that is a part of it, a scalar of
+    numpy the name that it is equal to.
+    """
+    if type(node) is Set:
+        return all(map(holds_text, node.items))
+    if type(node) is not Opaque or not _IS_SET(grammar, node):
+        return False
+    return all(
+        (type(arg) is list or is_tuple(arg)) and all(map(holds_text, arg))
+        for arg in node.args
+    )
+
+
 TABLES: dict[str, Form] = {
     "_parameters": _WEIGHTS,
     "_buffers": _WEIGHTS,
-    "_modules": _table_of(_is_layer),
+    "_modules": _are_layers,
     **dict.fromkeys(_HOOKS, _TABLE),
-    **dict.fromkeys(("_state_dict_hooks", "_state_dict_pre_hooks"), _has_saving_hooks),
+    **dict.fromkeys(
+        ("_state_dict_hooks", "_state_dict_pre_hooks"), _hooks_of(_IS_SAVING_HOOK)
+    ),
+    **dict.fromkeys(
+        ("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+        _hooks_of(_is_wrapped_hook),
+    ),
+    "_non_persistent_buffers_set": _is_set_of_texts,
     # `torch.jit.script` leaves it on the layers that it went through.
     "__overloads__": _is_empty_dict,
 }
 """The dicts of a layer. Loading looks names up in the first three, and calls no hook;
-`state_dict()` calls the last two kinds.
+`state_dict()` and `load_state_dict()` call the last four kinds.
 """
 
 
@@ -379,6 +487,48 @@ RECURRENT: dict[str, Form] = {
 """`__setstate__` of RNN, LSTM and GRU makes names for all layers, and looks each up.
 Setting an attribute whose name is in the list of names writes into the list of weights.
 """
+
+
+def hidden_weights(state: Dict) -> list[str]:
+    """Return the names of weights that attributes of their layer have too."""
+    names = {str(key) for key in state.keys if holds_text(key)}
+    return [
+        name
+        for key, table in zip(state.keys, state.values, strict=True)
+        if key in ("_parameters", "_buffers") and type(table) in (Dict, Opaque)
+        for name in map(_text_of, table.keys)  # type: ignore[union-attr]
+        if name in names
+    ]
+
+
+def holds_own_weights(state: Dict) -> bool:
+    """Tell whether a recurrent layer computes with the weights of its tables and
+    attributes, which `state_dict()` gives.
+    """
+    values = {
+        str(key): each
+        for key, each in zip(state.keys, state.values, strict=True)
+        if holds_text(key)
+    }
+    weights, names = values.get("_flat_weights"), values.get("_flat_weights_names")
+    if type(weights) is not list or type(names) is not list:
+        return True
+    own = dict(values)
+    for table in map(values.get, ("_buffers", "_parameters")):
+        if type(table) is Dict or type(table) is Opaque:
+            own.update(zip(map(_text_of, table.keys), table.values, strict=True))
+    return len(weights) == len(names) and all(
+        _is_same_weight(own.get(_text_of(name)), weight)
+        for name, weight in zip(names, weights, strict=True)
+    )
+
+
+def _text_of(key: Node) -> str:
+    return str(key) if holds_text(key) else ""
+
+
+def _is_same_weight(one: Node, other: Node) -> bool:
+    return one is other or is_same_view(tensor_of(one), tensor_of(other))
 
 
 def _are_groups(grammar: Grammar, node: Node) -> bool:
@@ -492,21 +642,32 @@ def changed_by_optimizer(grammar: Grammar, call: Opaque) -> list[Node]:
             elif key == "param_groups" and type(value) is list:
                 changed += value
             elif key == "state":
-                of_each = _pairs_of(grammar, value) or []
-                changed += [each for _, each in of_each if _has_numbers(grammar, each)]
+                of_each = [each for _, each in _pairs_of(grammar, value) or []]
+                # Adagrad looks at the first state, and turns the steps of all.
+                if any(_has_numbers(grammar, each) for each in of_each):
+                    changed += [each for each in of_each if _has_steps(grammar, each)]
     return changed
 
 
 def _has_numbers(grammar: Grammar, node: Node) -> bool:
     """Tell whether a state of a parameter has a number that becomes a tensor."""
-    # Only a dict is asked for its pairs; a state may be a tensor too.
-    if type(node) is not Dict and type(node) is not Opaque:
-        return False
     return any(
         value is not None and not is_tensor(grammar, value)
-        for key, value in _pairs_of(grammar, node) or ()
-        if key in _TURNED or type(key) is Opaque
+        for value in _steps_in(grammar, node)
     )
+
+
+def _has_steps(grammar: Grammar, node: Node) -> bool:
+    return bool(_steps_in(grammar, node))
+
+
+def _steps_in(grammar: Grammar, node: Node) -> list[Node]:
+    """The entries in the state of a parameter that may become tensors."""
+    # Only a dict is asked for its pairs; a state may be a tensor too.
+    if type(node) is not Dict and type(node) is not Opaque:
+        return []
+    pairs = _pairs_of(grammar, node) or []
+    return [value for key, value in pairs if key in _TURNED or type(key) is Opaque]
 
 
 _ADDED = {
@@ -545,6 +706,24 @@ GROUPS: dict[str, Form] = {
 """The state that `Optimizer.__getstate__` gives. `__setstate__` reads the groups and
 the state of each parameter.
 """
+
+
+def _are_decoupled(grammar: Grammar, node: Node) -> bool:
+    """Groups of AdamW, whose `__setstate__` sets that their decay is decoupled."""
+    return _are_groups(grammar, node) and grammar.once(_all_decoupled, node)
+
+
+def _all_decoupled(grammar: Grammar, node: Node) -> bool:
+    assert type(node) is list
+    return all(
+        value is True
+        for group in node
+        for key, value in _pairs_of(grammar, group) or ()
+        if key == "decoupled_weight_decay"
+    )
+
+
+GROUPS_OF_ADAMW: dict[str, Form] = {**GROUPS, "param_groups": _are_decoupled}
 
 
 def _legacy_state(grammar: Grammar, node: Node) -> bool:
@@ -668,6 +847,18 @@ def _data_of(name: str) -> dict[str, Form]:
     }
 
 
+_SCHEDULER = "torch.optim.lr_scheduler"
+_IS_SCHEDULER = one_of_forms(
+    result_of(
+        *(name for name in ATTRIBUTES if name.startswith(f"{_SCHEDULER}.")),
+        "torch.optim.swa_utils.SWALR",
+    ),
+    _is_unlisted,
+)
+"""A scheduler inside of another one, whose `state_dict()` calls its own."""
+_IS_SPECTRAL_NORM = one_of_forms(
+    result_of(f"{_SPECTRAL_NORM}.SpectralNorm"), _is_unlisted
+)
 _PROPERTIES = ("dtype", "layout", "requires_grad", "memory_format", "pin_memory")
 _PLACED = ("dim", "reduce_op", "split_factor", "norm_type")
 """The attributes of placements: Shard, Partial, _StridedShard, _NormPartial."""
@@ -858,6 +1049,20 @@ where an object shows its text.
 _OMEGACONF = result_of("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata")
 
 
+def _changed_by_config(grammar: Grammar, call: Opaque) -> list[Node]:
+    """The attributes of a container of OmegaConf, to which `__setstate__` adds a cache
+    of flags, and the metadata, of which it sets types.
+    """
+    states = [state for state in call.states if type(state) is Dict]
+    metadata = [
+        value
+        for state in states
+        for key, value in _pairs_in(state)
+        if key == "_metadata" and value is not None
+    ]
+    return [*states, *metadata]
+
+
 def _are_sizes(grammar: Grammar, node: Node) -> bool:
     return (type(node) is list or is_tuple(node)) and grammar.once(_all_sizes, node)
 
@@ -874,9 +1079,6 @@ _ADJUSTED = {
         )
         for version in ("", "_v2")
     },
-    f"torch._utils.{_COPY}": Rule(
-        _takes_rebuild, "value", work=_work_of_tensor, changes=changed_by_copy
-    ),
     "torch._utils._rebuild_parameter": Rule(
         _takes_rebuild, "value", work=_work_of_parameter
     ),
@@ -935,8 +1137,9 @@ _ADJUSTED = {
             ),
         ),
     ),
+    # It throws its state away.
     "torch.backends.cudnn.rnn.Unserializable": Rule(
-        takes_nothing, "instance", is_plain
+        takes_nothing, "instance", text_matching("<unserializable>")
     ),
     "torch.nn.modules.module._WrappedHook": Rule(
         takes_nothing,
@@ -959,6 +1162,26 @@ _ADJUSTED = {
     "torch.distributed.device_mesh.DeviceMesh": Rule(
         takes_nothing, "instance", State(_OF_MESH, stands_closed)
     ),
+    **{
+        name: Rule(
+            is_made_without_call,
+            "instance",
+            State(
+                {**_data_of(name), "_schedulers": _list_of(_IS_SCHEDULER)},
+                stands_closed,
+            ),
+        )
+        for name in (f"{_SCHEDULER}.ChainedScheduler", f"{_SCHEDULER}.SequentialLR")
+    },
+    **{
+        f"{_SPECTRAL_NORM}.SpectralNorm{name}Hook": Rule(
+            is_made_without_call,
+            "instance",
+            # The hook calls the norm when weights are loaded.
+            State({"fn": _IS_SPECTRAL_NORM}, stands_closed),
+        )
+        for name in ("StateDict", "LoadStateDictPre")
+    },
     **{
         f"torch.distributed._mesh_layout.{name}": Rule(
             takes_nothing, "instance", State(_OF_LAYOUT, stands_closed)
@@ -1051,6 +1274,7 @@ _ADJUSTED = {
             takes_nothing,
             "instance",
             free_attributes(_metadata=one_of_forms(is_none, _OMEGACONF)),
+            changes=_changed_by_config,
         )
         for name in ("dictconfig.DictConfig", "listconfig.ListConfig")
     },
@@ -1059,7 +1283,9 @@ _ADJUSTED = {
 _KINDS = [name.removesuffix("Storage") for name in BY_STORAGE]
 TORCH = {
     **{
-        name: Rule(_takes_rebuild, "value", work=_work_of_tensor)
+        name: Rule(
+            _takes_rebuild, "value", work=_work_of_tensor, changes=changed_by_copy
+        )
         for name in REBUILD_CALLS
     },
     **{
