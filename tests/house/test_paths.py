@@ -144,6 +144,7 @@ LIMITS = [
     "ext.explain.questions.adapters._LISTED",
     "ext.explain.questions.by_words._LONGEST",
     "ext.explain.questions.by_words._SHOWN",
+    "ext.explain.questions.compared._LISTED",
     "ext.explain.questions.curves._DEEPEST",
     "ext.explain.questions.curves._LEAST",
     "ext.explain.questions.curves._MOST_NUMBERS",

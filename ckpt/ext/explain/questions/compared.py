@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from ckpt.commands.diff.diff import DiffReport
 from ckpt.evidence.loading import load_of
@@ -16,6 +16,7 @@ from ckpt.ext.explain.case import Statement, finding_statements
 from ckpt.ext.explain.families.averages import has_name_of_averages
 from ckpt.ext.explain.families.content import ended_statements
 from ckpt.ext.explain.parted import number_text
+from ckpt.ext.explain.questions.later import later_statements
 from ckpt.ext.explain.questions.measures import BEST_PATHS
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 from ckpt.tree.find import children_of
@@ -75,15 +76,18 @@ def compared_statements(
     ]
     total = counted_noun(len(report.rows), "tensor")
     yield Statement(f"Of {total} in both files together: {and_more(told + alone, 8)}.")
-    # The shorter list is the one that tells: two heads, or all but two frozen layers.
     changed = [row.name for row in report.rows if row.status == "changed"]
     same = [row.name for row in report.rows if row.status == "same"]
-    if changed and same:
-        fewer, word = (
-            (changed, "differ") if len(changed) <= len(same) else (same, "are the same")
+    still = list(_still_weights(report, changed)) if changed and same else []
+    yield from still
+    if changed and same and not still:
+        # The shorter list tells: two heads, or all but two frozen layers.
+        fewer, others, word = (
+            (changed, same, "differ")
+            if len(changed) <= len(same)
+            else (same, changed, "are the same")
         )
-        shown = and_more([show(name, 80) for name in fewer], _SHOWN)
-        yield Statement(f"These {word}: {shown}.")
+        yield Statement(f"These {word}: {_parts_text(fewer, others)}.")
     elif not changed and len(same) == len(report.rows):
         yield Statement("So both files hold the same model.")
         yield from _at_other_places(report, first, second)
@@ -109,7 +113,8 @@ def compared_statements(
     for status, path in (("removed", first), ("added", second)):
         names_alone = [row.name for row in report.rows if row.status == status]
         if names_alone:
-            shown = and_more([show(name, 80) for name in names_alone], _SHOWN)
+            others = [row.name for row in report.rows if row.status != status]
+            shown = _parts_text(names_alone, others)
             yield Statement(f"Only {show(path, 80)} has {shown}.")
     values = [
         f"{show(row.name, 60)} {before} → {after}"
@@ -123,6 +128,7 @@ def compared_statements(
         yield Statement(f"Values that differ: {and_more(values, 6)}.")
     if changed:
         yield from _recorded_best(report, first, second)
+        yield from later_statements(report, first, second, text)
     yield from _more_of_one(report, first, second)
     # The command that is printed below lists the others.
     for part in report.not_compared[:1]:
@@ -146,6 +152,58 @@ def compared_statements(
             (),
             f"ckpt diff {names[0]} {names[1]}",
         )
+
+
+_LISTED = 4
+"""Names that are listed as they are; more are told by the modules around them."""
+
+
+def _parts_text(names: Sequence[str], others: Collection[str]) -> str:
+    """Names in words: each by the outermost module that holds none of some others."""
+    if len(names) <= _LISTED:
+        return and_more([show(name, 80) for name in names], _SHOWN)
+    held = {begin for name in others for begin in _begins_of(name)}
+    counts = Counter(
+        next((begin for begin in _begins_of(name) if begin not in held), name)
+        for name in names
+    )
+    told = [
+        show(begin, 80)
+        if begin in names
+        else f"{show(begin, 80)} ({counted_noun(count, 'tensor')})"
+        for begin, count in counts.items()
+    ]
+    return and_more(told, _SHOWN)
+
+
+def _begins_of(name: str) -> list[str]:
+    """The modules around a tensor, from the outermost on."""
+    words = name.split(".")
+    return [".".join(words[:count]) for count in range(1, len(words))]
+
+
+def _still_weights(report: DiffReport, changed: Sequence[str]) -> Iterator[Statement]:
+    """Say that the weights of a run are the same in two saves, where the optimizer made
+    steps between them.
+    """
+    weights = [row for row in report.rows if row.kind == "model"]
+    moved = [row for row in report.rows if row.kind == "optimizer"]
+    places = [pair.before.name for pair in report.pairs if pair.after.kind == "model"]
+    is_still = bool(weights) and all(row.status == "same" for row in weights)
+    if not is_still or len(places) != 1:
+        return
+    if not set(changed) <= {row.name for row in moved}:
+        return
+    place = show(places[0], 60) or "the root"
+    yield Statement(
+        f"All {counted_noun(len(weights), 'tensor')} of {place} are the same in both, "
+        f"and {counted_noun(len(changed), 'tensor')} of the optimizer differ: the "
+        "optimizer made steps between both saves, and these weights did not follow. "
+        "Either its learning rate was 0, or the program saves other weights than the "
+        "ones that it trains: a copy that it made before, or a module that was "
+        "replaced (by a wrapper, by torch.compile, by a second load) after the "
+        "optimizer or the save had got it."
+    )
 
 
 _EMA = re.compile(r"(?i)ema")
