@@ -12,7 +12,8 @@ from typing import Any
 import oracle
 import pytest
 import torch
-from answered import weights
+from answered import Answered, weights
+from inside import folder_of
 from process import ckpt
 from torch import Tensor, nn
 
@@ -140,3 +141,97 @@ def test_files_without_counters_say_so(tmp_path: Path) -> None:
         torch.save(weights(fc__weight=(4, 4)), tmp_path / name)
     said, _ = asked(WHICH, ("a.pth", "b.pth"), tmp_path)
     assert "Neither file records an epoch, a step or a result" in said
+
+
+# --- a part alone ---------------------------------------------------------------------
+
+
+def transducer() -> State:
+    return weights(
+        encoder_embed__conv__weight=(4, 1, 3, 3),
+        encoder__layers__0__weight=(4, 4),
+        encoder__layers__0__bias=(4,),
+        decoder__embedding__weight=(9, 4),
+        joiner__weight=(9, 4),
+    )
+
+
+def taken(found: Answered, model: nn.Module, begin: str) -> None:
+    """Run the only line that takes a part below a beginning."""
+    (line,) = [row for row in found.commands if begin in row and "removeprefix" in row]
+    with folder_of(found.folder):
+        exec(line, {"torch": torch, "model": model})
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4)])
+
+
+def test_the_encoder_alone_beside_words_of_what_is_not_wanted(tmp_path: Path) -> None:
+    state = transducer()
+    run = {
+        "model": state,
+        "optimizer": stepped(state),
+        "grad_scaler": {"scale": 65536.0, "growth_factor": 2.0, "_growth_tracker": 5},
+        "model_avg": {name: value.double() for name, value in state.items()},
+        "sampler": None,
+    }
+    torch.save(run, tmp_path / "epoch-30.pt")
+    text = (
+        "How to load the checkpoint only the encoder part? can i only load the "
+        "parameters from the encoder without loading the optimizer, scheduler, "
+        "grad_scaler, or sampler? Will this hurt the performance?"
+    )
+    found = Answered(text, tmp_path / "epoch-30.pt")
+    model = Encoder()
+    taken(found, model, '["model"]')
+    assert torch.equal(model.layers[0].weight, state["encoder.layers.0.weight"])
+    assert "encoder_embed. begins with the word too" in found.said
+    assert "the optimizer, the schedule, the scaler and the sampler are for" in (
+        found.said
+    )
+    assert "float16 by autocast" not in found.said
+
+
+def test_the_encoder_of_two_networks_that_are_keys(tmp_path: Path) -> None:
+    inner = weights(encoder__layers__0__weight=(4, 4), projector__weight=(2, 4))
+    inner |= weights(encoder__layers__0__bias=(4,), projector__bias=(2,))
+    run = {
+        "online_network": {f"module.{name}": value for name, value in inner.items()},
+        "target_network": {f"module.{name}": value for name, value in inner.items()},
+        "predictor": weights(weight=(4, 4)),
+        "epoch": 300,
+    }
+    torch.save(run, tmp_path / "byol.pth")
+    text = (
+        "I want to extract features and I don't fully understand which part of the "
+        "saved checkpoint is the encoder that I should use."
+    )
+    found = Answered(text, tmp_path / "byol.pth")
+    model = Encoder()
+    taken(found, model, '["online_network"]')
+    assert torch.equal(model.layers[0].weight, inner["encoder.layers.0.weight"])
+    assert "target_network" in found.said and "follows the one" in found.said
+    assert any('["target_network"]' in command for command in found.commands)
+
+
+def test_a_part_by_the_word_of_its_key(tmp_path: Path) -> None:
+    upstream = weights(model__layers__0__weight=(4, 4), model__proj__weight=(4, 4))
+    run = {
+        "Downstream": weights(projector__weight=(4, 4), linear__weight=(2, 4)),
+        "Upstream": upstream,
+        "Optimizer": stepped(upstream),
+        "Step": 20_000,
+    }
+    torch.save(run, tmp_path / "dev-best.ckpt")
+    text = (
+        "after the fine-tuning, how can we get the updated upstream model from this "
+        "ckpt? is there a way to separate the Upstream again?"
+    )
+    found = Answered(text, tmp_path / "dev-best.ckpt")
+    assert 'torch.load("dev-best.ckpt", map_location="cpu")["Upstream"]' in (
+        found.commands
+    )
+    assert torch.load(found.run("ckpt slim dev-best.ckpt")).keys() == upstream.keys()

@@ -34,7 +34,11 @@ from ckpt.ext.explain.families.merging import (
     of_merging,
 )
 from ckpt.ext.explain.families.normalizers import of_normalizers
-from ckpt.ext.explain.families.parts import asks_of_part, of_asked_part
+from ckpt.ext.explain.families.parts import (
+    asks_of_part,
+    asks_of_part_alone,
+    of_asked_part,
+)
 from ckpt.ext.explain.families.runs import (
     asks_of_count,
     asks_of_frozen,
@@ -159,6 +163,8 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
         rows = list(_of_results(text, case))
     if _IDENTICAL.search(text) is not None and _RESUMES.search(text) is not None:
         rows = rows or list(of_finished(case))
+    if not rows and asks_of_part_alone(text):
+        rows = list(of_asked_part(text, case))
     rows = rows or list(of_topics(text, case, first=True))
     rows = rows or list(_of_formats(text, case)) or list(of_merging(text, case))
     if not rows and _MINUS_ONE.search(text) is not None:
