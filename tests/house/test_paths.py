@@ -180,6 +180,8 @@ LIMITS = [
     "ext.explain.families.paths._LONGEST_POINTER",
     "ext.explain.families.positions._FEW",
     "ext.explain.families.positions._A_LENGTH",
+    "ext.explain.questions.numbers._MOST_TENSORS",
+    "ext.explain.questions.numbers._MOST_TIMES",
     "ext.explain.questions.questions._SHORT",
     "ext.explain.families.shape_reasons._LEAST_COUNTED",
     "ext.explain.families.shape_reasons._LEAST_STAGES",

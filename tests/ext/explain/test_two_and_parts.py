@@ -235,3 +235,111 @@ def test_a_part_by_the_word_of_its_key(tmp_path: Path) -> None:
         found.commands
     )
     assert torch.load(found.run("ckpt slim dev-best.ckpt")).keys() == upstream.keys()
+
+
+# --- numbers of a question ------------------------------------------------------------
+
+
+def speakers(count: int) -> State:
+    return weights(conv1__weight=(8, 1, 3, 3), seg_1__weight=(16, 64)) | {
+        "projection.weight": torch.randn(count, 16)
+    }
+
+
+def test_rows_of_some_classes(tmp_path: Path) -> None:
+    state = speakers(1_858)
+    torch.save(state, tmp_path / "model_150.pt")
+    text = (
+        "I would like to begin from the pretrained weights. How can I extract the "
+        "weights for the required 200 classes from the original 1858 classes?"
+    )
+    found = Answered(text, tmp_path / "model_150.pt")
+    assert "1,858 is the number of rows of projection.weight ([1858, 16])" in found.said
+    (line,) = [command for command in found.commands if "range(200)" in command]
+    names: dict[str, Any] = {"torch": torch}
+    with folder_of(tmp_path):
+        exec(line, names)
+    rows = names["state"]["projection.weight"]
+    assert torch.equal(rows, state["projection.weight"][:200])
+
+
+def test_a_number_that_is_a_multiple_of_the_expected_one(tmp_path: Path) -> None:
+    torch.save(speakers(1_797), tmp_path / "avg_model.pt")
+    text = (
+        "I find the num_class of projections is 1797 because of the shape of "
+        "projection.weight. I am just curious why 1797 instead of 599?"
+    )
+    found = Answered(text, tmp_path / "avg_model.pt")
+    assert "1,797 is the number of rows of projection.weight" in found.said
+    assert "1,797 is 3 times 599" in found.said
+
+
+def test_a_number_that_no_tensor_has_is_not_told(tmp_path: Path) -> None:
+    state = speakers(1_797)
+    torch.save({"model": state, "optimizer": stepped(state)}, tmp_path / "a.pt")
+    text = (
+        "how many speakers was the pre-trained model trained with? the speaker ID "
+        "vector of the demo has a size of 82"
+    )
+    found = Answered(text, tmp_path / "a.pt")
+    assert "82 is" not in found.said
+    # A size of 82 is no number of bytes.
+    assert "The tensors of this file take" not in found.said
+
+
+# --- a run that goes on ---------------------------------------------------------------
+
+
+def test_a_file_without_an_optimizer_cannot_give_it_back(tmp_path: Path) -> None:
+    run = {
+        "state_dict": weights(encoder__weight=(4, 4)),
+        "opts": {"learning_rate": 0.0001, "checkpoint_path": None},
+        "latent_avg": torch.randn(4),
+    }
+    torch.save(run, tmp_path / "iteration_200000.pt")
+    text = (
+        "Did you resume learning rate and optimizer phase by 'checkpoint_path'? If "
+        "not, how do we resume learning rate and optimizer phase?"
+    )
+    found = Answered(text, tmp_path / "iteration_200000.pt")
+    assert "This file holds no optimizer" in found.said
+    assert "its moments begin anew too" in found.said
+    assert any('"optimizer": optimizer.state_dict()' in row for row in found.commands)
+
+
+@pytest.mark.parametrize("has_optimizer", [True, False])
+def test_a_warm_up_after_a_resume(has_optimizer: bool, tmp_path: Path) -> None:
+    state = weights(layers__0__weight=(4, 4), head__weight=(9, 4))
+    run: dict[str, Any] = {"model": state, "step": 1000}
+    if has_optimizer:
+        run["optimizer"] = stepped(state, initial_lr=0.2)
+    torch.save(run, tmp_path / "a.pt")
+    text = (
+        "When I load the checkpoint and continue training at the previous learning "
+        "rate, the loss increases sharply, so I have to warm up. Is this normal?"
+    )
+    found = Answered(text, tmp_path / "a.pt")
+    assert ("needs no warm-up" in found.said) is has_optimizer
+    assert ("a short warm-up is right" in found.said) is not has_optimizer
+
+
+def test_statistics_are_not_paired_with_weights(tmp_path: Path) -> None:
+    state: State = {}
+    model: State = {}
+    for number in range(10, 13):
+        block = f"model.{number}.conv_block"
+        for at in (1, 6):
+            model[f"{block}.{at}.weight"] = torch.randn(4, 4, 3, 3)
+        for at in (1, 5):
+            state[f"{block}.{at}.weight"] = torch.randn(4, 4, 3, 3)
+            state[f"{block}.{at + 1}.running_mean"] = torch.randn(4)
+            state[f"{block}.{at + 1}.running_var"] = torch.rand(4)
+    torch.save(state, tmp_path / "latest_net_G.pth")
+    text = "RuntimeError: Error(s) in loading state_dict for ResnetGenerator:\n"
+    for kind, one, other in (("Missing", model, state), ("Unexpected", state, model)):
+        names = ", ".join(f'"{name}"' for name in one if name not in other)
+        text += f"\t{kind} key(s) in state_dict: {names}. \n"
+    found = Answered(text, tmp_path / "latest_net_G.pth")
+    assert (
+        "model.10.conv_block.5.weight of the file is model.10.conv_block.6.weight"
+    ) in found.said

@@ -64,7 +64,8 @@ def asks_of_part(text: str) -> bool:
 
 _ALONE = re.compile(
     rf"(?i)\b(?:only|just|alone|extract\w{{0,3}}|separat\w{{1,3}})\b[^\n.?]{{0,60}}?"
-    rf"\b{_PART}s?\b|\b{_PART}s?(?: (?:part|weights?))? (?:only|alone)\b|只[^\n]{{0,10}}{_PART}"
+    rf"\b{_PART}s?\b|\b{_PART}s?(?: (?:part|weights?))? (?:only|alone)\b"
+    rf"|只[^\n]{{0,10}}{_PART}"
 )
 """Words of a question for one part and nothing else."""
 
@@ -302,7 +303,7 @@ def _below_word(word: str, section: Section, case: Case) -> Iterator[Statement]:
 
 
 def _kin_text(begin: str, section: Section) -> str:
-    """The sentence on parts whose name begins with that of the one that is asked for:
+    """The sentence on a part beside the wanted one that begins with the same word:
     `encoder_embed` beside `encoder`.
     """
     kin = [

@@ -333,6 +333,51 @@ def _of_rates(text: str, case: Case) -> Iterator[Statement]:
             "its own settings"
         )
         yield Statement(f"This file holds no optimizer, so it has {kept}.")
+        yield from _of_lost_moments(text)
+    yield from _of_warm_up(text, case)
+
+
+_NAMES_OPTIMIZER = re.compile(r"(?i)\boptimi[sz]ers?\b|优化器")
+_WARM_UP = re.compile(r"(?i)\bwarm(?:s|ed|ing)?[ _-]?ups?\b|预热")
+
+
+def _of_lost_moments(text: str) -> Iterator[Statement]:
+    """Say how the state of an optimizer is kept, where a question names it and the file
+    has none.
+    """
+    if _NAMES_OPTIMIZER.search(text) is None:
+        return
+    yield Statement(
+        "So its moments begin anew too, and no load can give them back. The next saves "
+        "have both where the program writes them, and a run that goes on loads both:",
+        (),
+        'torch.save({"model": model.state_dict(), "optimizer": '
+        'optimizer.state_dict(), "step": step}, "last.pth")',
+    )
+
+
+def _of_warm_up(text: str, case: Case) -> Iterator[Statement]:
+    """Say whether a run that goes on from a file needs a warm-up, where a question
+    names one.
+    """
+    if _WARM_UP.search(text) is None:
+        return
+    facts = [optimizer_facts(section) for section in case.optimizers]
+    if any(row is not None and row.with_state for row in facts):
+        yield Statement(
+            "A run that loads this optimizer and goes on at its rate needs no warm-up: "
+            "a warm-up bridges the first steps, in which the moments are estimates "
+            "from a few gradients, and here they are those of the run. A loss that "
+            "rises sharply after such a load says that the optimizer was not loaded, "
+            "or that the rate is another one than before."
+        )
+    elif not case.optimizers:
+        yield Statement(
+            "Without the moments of the run a short warm-up is right: the first steps "
+            "of Adam are as long as its rate, whatever the gradients are, so a rate at "
+            "which the run was stable throws the weights about. Begin below it, for "
+            "some hundred steps, or save the optimizer with the model."
+        )
 
 
 def _of_schedules(case: Case, besides: Collection[str] = ()) -> Iterator[Statement]:

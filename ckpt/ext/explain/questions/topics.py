@@ -104,6 +104,7 @@ from ckpt.ext.explain.questions.named_parts import (
     of_renaming,
     of_trained_part,
 )
+from ckpt.ext.explain.questions.numbers import ASKS_OF_NUMBERS, of_numbers_asked
 from ckpt.ext.explain.questions.plans import (
     ASKS_OF_REST,
     ASKS_WHY_ENDED,
@@ -196,6 +197,7 @@ _TOPICS = (
         of_recorded_parts,
         is_first=True,
     ),
+    _topic(ASKS_OF_NUMBERS, of_numbers_asked, is_first=True),
     _topic(ASKS_OF_TRAINING, of_trained_part, is_first=True),
     _topic(
         rf"{BEGINS_AT}[1-9]",
