@@ -145,6 +145,8 @@ LIMITS = [
     "ext.explain.questions.by_words._LONGEST",
     "ext.explain.questions.by_words._SHOWN",
     "ext.explain.questions.compared._LISTED",
+    "ext.explain.questions.compared._DEEPEST",
+    "ext.explain.questions.compared._MOST_HEADS",
     "ext.explain.questions.curves._DEEPEST",
     "ext.explain.questions.curves._LEAST",
     "ext.explain.questions.curves._MOST_NUMBERS",

@@ -15,6 +15,7 @@ from ckpt.evidence.wrappers import wrapped_names, wrapper_prefix
 from ckpt.ext.explain.case import Statement, finding_statements
 from ckpt.ext.explain.families.averages import has_name_of_averages
 from ckpt.ext.explain.families.content import ended_statements
+from ckpt.ext.explain.families.heads import HEAD_WORDS
 from ckpt.ext.explain.parted import number_text
 from ckpt.ext.explain.questions.later import later_statements
 from ckpt.ext.explain.questions.measures import BEST_PATHS
@@ -100,6 +101,13 @@ def compared_statements(
             "was frozen: the second went on from the first with all of them, or is of "
             "another start."
         )
+    if changed and _SAME_RESULT.search(text):
+        yield Statement(
+            f"So they are not the same: {counted_noun(len(changed), 'tensor')} of both "
+            "have other values. Two models that differ give no equal numbers to the "
+            "last digit, so an evaluation that gives both one result has loaded one of "
+            "them twice (a path or a cache of its results), or other weights instead."
+        )
     is_alike = counts["same"] + counts["changed"] == len(report.rows)
     roots = [
         [str(key) for key, _ in children_of(checkpoint.root)]
@@ -116,6 +124,7 @@ def compared_statements(
             others = [row.name for row in report.rows if row.status != status]
             shown = _parts_text(names_alone, others)
             yield Statement(f"Only {show(path, 80)} has {shown}.")
+    yield from _heads_of_one(report, first, second)
     values = [
         f"{show(row.name, 60)} {before} → {after}"
         for row in report.values
@@ -180,6 +189,48 @@ def _begins_of(name: str) -> list[str]:
     """The modules around a tensor, from the outermost on."""
     words = name.split(".")
     return [".".join(words[:count]) for count in range(1, len(words))]
+
+
+_SAME_RESULT = re.compile(
+    r"(?i)\b(?:exactly |completely )?(?:the )?(?:same|identical)\b[^\n.?]{0,40}"
+    r"\b(?:results?|outputs?|scores?|metrics?|accurac\w{1,3}|m?AP|models)\b"
+    r"|\b(?:results?|outputs?|scores?|metrics?|accurac\w{1,3}|m?AP|data)\b[^\n.?]{0,60}"
+    r"\b(?:same|identical)\b"
+)
+"""Words of two models that were measured with one result."""
+
+
+def _heads_of_one(report: DiffReport, first: str, second: str) -> Iterator[Statement]:
+    """Say that one of two files alone has a head, without which no program evaluates
+    the other one.
+    """
+    common = sum(row.status in ("same", "changed") for row in report.rows)
+    for status, path, other in (("removed", first, second), ("added", second, first)):
+        heads: dict[str, int] = {}
+        for row in report.rows:
+            entry = row.before if status == "removed" else row.after
+            layer = row.name.rpartition(".")[0]
+            if row.status != status or entry is None or not HEAD_WORDS.search(layer):
+                continue
+            # A layer deep inside of a block may have the word too: `attn.fc`.
+            if layer.count(".") > _DEEPEST:
+                continue
+            if row.name.endswith(".weight") and len(entry.tensor.shape) > 1:
+                heads[layer] = entry.tensor.shape[0]
+        if not 0 < len(heads) <= _MOST_HEADS or not common:
+            continue
+        told = [f"{show(name, 60)}, {count:,} rows" for name, count in heads.items()]
+        yield Statement(
+            f"{show(path, 80)} alone has a head ({and_more(told, 3)}), so it alone "
+            "predicts what that was trained for: a program that evaluates "
+            f"{show(other, 80)} makes one of random numbers, and its results are those "
+            "of an untrained head."
+        )
+
+
+_MOST_HEADS = 2
+_DEEPEST = 3
+"""Dots in the name of a head, behind the name of its model."""
 
 
 def _still_weights(report: DiffReport, changed: Sequence[str]) -> Iterator[Statement]:

@@ -407,7 +407,8 @@ _ASKS_HOW = re.compile(
 _OF_FORMATS = re.compile(
     r"(?i)\b(?:conver\w{1,5}|export\w{0,3}|sav(?:e|ing)|turn)\b[^\n]{0,200}?"
     r"(?<![\w.])\.?(?P<to>safe-?tensors?|pth?|ckpt|bin)\b"
-    r"(?! (?:files? )?(?:to|into) )"
+    # The name of a file is no form of it: `convert ckpt.pt to …`.
+    r"(?!\.\w)(?! (?:files? )?(?:to|into) )"
 )
 
 
