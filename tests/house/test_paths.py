@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMITS = [
     "commands.get.get._SORTED",
     "ext.adapters.pipelines._REST",
+    "ext.ema.find._LEAST",
     "ext.gguf.changes._MOST",
     "ext.gguf.verdicts._LOOKED",
     "ext.gguf.verdicts._SAMPLE",

@@ -343,3 +343,47 @@ def test_statistics_are_not_paired_with_weights(tmp_path: Path) -> None:
     assert (
         "model.10.conv_block.5.weight of the file is model.10.conv_block.6.weight"
     ) in found.said
+
+
+# --- an optimizer of another package, and a command once ------------------------------
+
+
+def test_the_step_of_an_optimizer_of_another_package(tmp_path: Path) -> None:
+    state = weights(fc__weight=(4, 4))
+    run = {"state_dict": state, "optimizer_states": [stepped(state)]}
+    torch.save(run, tmp_path / "last.ckpt")
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/site-packages/pytorch_optimizer/optimizer/prodigy.py", line 171, in '
+        "step\n    d_de_nom.add_(s.abs().sum())\n"
+        "RuntimeError: Expected all tensors to be on the same device, but found at "
+        "least two devices, cuda:1 and cpu!\n"
+    )
+    found = Answered(text, tmp_path / "last.ckpt")
+    assert "The step of an optimizer stopped" in found.said
+    assert not any("lint" in command for command in found.commands)
+
+
+def test_a_load_is_printed_once(tmp_path: Path) -> None:
+    state: State = {}
+    model: State = {}
+    for number in range(3):
+        mixer = f"model.stages.0.{number}.token_mixer"
+        for name, shape in (
+            ("AT_log", (8, 4)),
+            ("D", (8,)),
+            ("x_proj.weight", (12, 8)),
+        ):
+            state[f"{mixer}.{name}"] = torch.randn(shape)
+            model[f"{mixer}.mamba.{name}"] = torch.randn(shape)
+        state[f"{mixer}.local_path.pwconv1.weight"] = torch.randn(16, 8)
+        model[f"{mixer}.local.pwconv1.weight"] = torch.randn(16, 8)
+        state[f"{mixer}.local_norm.weight"] = torch.randn(8)
+    torch.save({"state_dict": state}, tmp_path / "a.ckpt")
+    text = "RuntimeError: Error(s) in loading state_dict for Classifier:\n"
+    for kind, one, other in (("Missing", model, state), ("Unexpected", state, model)):
+        names = ", ".join(f'"{name}"' for name in one if name not in other)
+        text += f"\t{kind} key(s) in state_dict: {names}. \n"
+    found = Answered(text, tmp_path / "a.ckpt")
+    loads = [row for row in found.commands if row.endswith(".load_into(model)")]
+    assert len(loads) == 1

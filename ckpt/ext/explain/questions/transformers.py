@@ -25,6 +25,13 @@ ASKS_FOR_TRANSFORMERS = (
 """Words of a question for the form of transformers."""
 _BACK = re.compile(rf"(?i)\bfrom (?:the )?{_NAMED}[^\n]{{0,60}}\b(?:in)?to\b")
 """Words of a question for the way back."""
+_ASKS_HOW = re.compile(
+    r"(?i)\bhow\b|\bcan (?:i|you|we|it)\b|\bis (?:there|it)\b|\b(?:way|script|tool"
+    r"|possible|supported)\b|\b(?:want|need|like|have) to\b"
+)
+"""Words of a question for a way. One that was gone gives another question: why the
+result is nonsense.
+"""
 _SHOWN = 4
 
 
@@ -33,7 +40,9 @@ def of_transformers(text: str, case: Case) -> Iterator[Statement]:
     the order of values that they go with.
     """
     path = case.survey.path
-    if os.path.exists(os.path.join(path, "config.json")) or _BACK.search(text):
+    if os.path.exists(os.path.join(path, "config.json")):
+        return
+    if _ASKS_HOW.search(text) is None or _BACK.search(text) is not None:
         return
     for section in case.survey.candidates[:1]:
         names = section.names()
