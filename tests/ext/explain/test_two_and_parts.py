@@ -387,3 +387,27 @@ def test_a_load_is_printed_once(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "a.ckpt")
     loads = [row for row in found.commands if row.endswith(".load_into(model)")]
     assert len(loads) == 1
+
+
+def test_no_load_below_a_warning_of_it(tmp_path: Path) -> None:
+    def policy(inputs: int) -> State:
+        return weights(
+            actor__encoder__0__weight=(30, inputs),
+            actor__backbone__0__weight=(64, inputs + 20),
+            actor__backbone__2__weight=(12, 64),
+            critic__backbone__0__weight=(64, inputs + 18),
+        )
+
+    state, model = policy(71), policy(66)
+    torch.save({"model_state_dict": state, "iter": 42_000}, tmp_path / "model.pt")
+    text = "RuntimeError: Error(s) in loading state_dict for ActorCritic:\n"
+    for name, value in model.items():
+        if state[name].shape != value.shape:
+            text += (
+                f"\tsize mismatch for {name}: copying a param with shape "
+                f"{state[name].shape} from checkpoint, the shape in current model is "
+                f"{value.shape}.\n"
+            )
+    found = Answered(text, tmp_path / "model.pt")
+    assert "a load of what fits leaves these layers untrained" in found.said
+    assert not any(".load_into(model)" in command for command in found.commands)
