@@ -193,3 +193,149 @@ def test_one_result_of_two_files_that_differ(tmp_path: Path) -> None:
     said = said_of(text, tmp_path, "best.pt", "last.pt")
     assert "So they are not the same" in said
     assert "an evaluation that gives both one result" in said
+
+
+# --- one list at several places, a projection -----------------------------------------
+
+
+def refusal(state: State, model: State) -> str:
+    text = "RuntimeError: Error(s) in loading state_dict for Net:\n"
+    for name, value in model.items():
+        if state[name].shape != value.shape:
+            text += (
+                f"\tsize mismatch for {name}: copying a param with shape "
+                f"{state[name].shape} from checkpoint, the shape in current model is "
+                f"{value.shape}.\n"
+            )
+    return text
+
+
+def test_one_list_at_several_places_is_one_difference(tmp_path: Path) -> None:
+    def graph(count: int) -> State:
+        state = weights(gnn__w_n2l__weight=(16, count), gnn__w_n2l__bias=(16,))
+        for number in (3, 4):
+            place = f"ops.{number}.node_type"
+            state[f"{place}_pred.main.2.weight"] = torch.randn(count, 16)
+            state[f"{place}_pred.main.2.bias"] = torch.randn(count)
+            state[f"{place}_embedding.weight"] = torch.randn(count, 16)
+        return state
+
+    torch.save(graph(533), tmp_path / "epoch-best.ckpt")
+    found = Answered(refusal(graph(533), graph(292)), tmp_path / "epoch-best.ckpt")
+    assert "their list or number differs" in found.said
+    assert "more than a list differs" not in found.said
+
+
+def test_a_square_last_layer_has_no_classes(tmp_path: Path) -> None:
+    def extractor(outputs: int) -> State:
+        return weights(
+            feature_extractor__conv1__weight=(8, 3, 7, 7),
+            fc__weight=(outputs, 512),
+            fc__bias=(outputs,),
+        )
+
+    torch.save(extractor(512), tmp_path / "model.pth")
+    found = Answered(refusal(extractor(512), extractor(2)), tmp_path / "model.pth")
+    assert "another number of classes" not in found.said
+    assert "as many outputs as inputs" in found.said
+    assert any(".load_into(model)" in command for command in found.commands)
+
+
+# --- a program's own keys, parts of a run ---------------------------------------------
+
+
+def test_a_gpt2_for_nanogpt(tmp_path: Path) -> None:
+    state = weights(transformer__wte__weight=(50, 16), transformer__wpe__weight=(8, 16))
+    state |= weights(
+        transformer__h__0__attn__c_attn__weight=(16, 48),
+        transformer__h__0__attn__c_attn__bias=(48,),
+        transformer__h__0__ln_1__weight=(16,),
+    )
+    torch.save(state, tmp_path / "ckpt.pt")
+    text = (
+        'Traceback (most recent call last):\n  File "sample.py", line 41, in <module>\n'
+        "    gptconf = GPTConfig(**checkpoint['model_args'])\nKeyError: 'model_args'\n"
+    )
+    found = Answered(text, tmp_path / "ckpt.pt")
+    assert "model_args is a key of a checkpoint of nanoGPT" in found.said
+    assert "init_from" in found.said
+
+
+def test_the_files_of_deepspeed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    folder = run / "global_step5"
+    folder.mkdir(parents=True)
+    (run / "latest").write_text("global_step5")
+    state = weights(fc__weight=(4, 4))
+    model = {
+        "module": state,
+        "param_shapes": [{"fc.weight": torch.Size([4, 4])}],
+        "buffer_names": [],
+        "shared_params": {},
+        "dp_world_size": 2,
+        "ds_version": "0.15.4",
+    }
+    torch.save(model, folder / "mp_rank_00_model_states.pt")
+    for rank in (0, 1):
+        part = state["fc.weight"].flatten()[8 * rank : 8 * rank + 8]
+        optimizer = {
+            "single_partition_of_fp32_groups": [part],
+            "base_optimizer_state": {"state": {}, "param_groups": []},
+            "zero_stage": 2,
+            "group_paddings": [0],
+            "partition_count": [2],
+        }
+        torch.save(
+            {"optimizer_state_dict": optimizer, "ds_version": "0.15.4"},
+            folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt",
+        )
+    text = (
+        "it saves mp_rank_00_model_states.pt, which is very big (31GB). Is it useful? "
+        "Can I remove it? There are bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt and "
+        "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt. Which is the final one?"
+    )
+    found = Answered(text, run)
+    assert "None of them is the final one" in found.said
+    assert any(command.startswith("ckpt slim run") for command in found.commands)
+
+
+def test_averages_alone_are_no_run(tmp_path: Path) -> None:
+    state = weights(proj__weight=(4, 4), proj__bias=(4,))
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(4, 4))])
+    run = {
+        "model_state_dict": state,
+        "optimizer_state_dict": optimizer.state_dict(),
+        "ema_model_state_dict": {f"ema_model.{name}": state[name] for name in state},
+        "step": 12_000,
+    }
+    torch.save(run, tmp_path / "model_12000.pt")
+    text = (
+        "it saves as 5GB. Do you have any ideas on how to make these checkpoints "
+        "smaller? is it safe to keep only the ema_model_state_dict 1.3GB?"
+    )
+    found = Answered(text, tmp_path / "model_12000.pt")
+    assert "no run goes on from that part alone" in found.said
+
+
+def test_a_gan_without_its_discriminator(tmp_path: Path) -> None:
+    torch.save(weights(generator__conv__weight=(4, 4)), tmp_path / "train.model")
+    text = "Is there a simple way to continue train? Is it possible without saving and "
+    found = Answered(
+        f"{text}loading the discriminator state?", tmp_path / "train.model"
+    )
+    assert "No key and no name of this file has the word discriminator" in found.said
+    assert "begins with a new one" in found.said
+
+
+def test_ten_times_the_file_size(tmp_path: Path) -> None:
+    state = weights(encoder__weight=(4, 4))
+    torch.save({"state": state}, tmp_path / "SCNet.th")
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(4, 4))])
+    run = {"state": state, "best": {"encoder.weight": torch.randn(4, 4)}}
+    torch.save(run | {"optimizer": optimizer.state_dict()}, tmp_path / "checkpoint.th")
+    text = (
+        "I get checkpoint save-sizes almost 10-times the filesize of the sample. Is "
+        "there anything to check in the config to mitigate this issue?"
+    )
+    said = said_of(text, tmp_path, "SCNet.th", "checkpoint.th")
+    assert "The tensors of checkpoint.th take" in said

@@ -471,7 +471,9 @@ def _beside_tables(
         and not VOCABULARY.search(row.name)
         and show(row.name.rpartition(".")[0] or row.name, 80) not in said
     ]
-    sizes = sorted(differing_sizes(rest), reverse=True)
+    # One list may give the sizes of layers that no sentence has named.
+    listed_sizes = differing_sizes([row for row in left if row not in rest])
+    sizes = sorted(differing_sizes(rest) - listed_sizes, reverse=True)
     if not 0 < len(sizes) <= _MOST_BESIDE:
         return
     listed = [

@@ -81,6 +81,12 @@ def of_asked_part(text: str, case: Case) -> Iterator[Statement]:
     """Print the line that loads the part of a file that a question names."""
     rows = list(_of_part(text, case))
     yield from rows
+    if rows and case.optimizers and _KEEPS_ONLY.search(text) is not None:
+        yield Statement(
+            "To predict, that part is all that is needed, where the program that uses "
+            "it finds it under this key. But no run goes on from that part alone: keep "
+            "the whole of the last save for that, and the part of the others."
+        )
     if rows and _WITHOUT_RUN.search(text) is not None:
         yield Statement(
             "It takes nothing else of the file: the optimizer, the schedule, the "
@@ -90,6 +96,11 @@ def of_asked_part(text: str, case: Case) -> Iterator[Statement]:
         )
 
 
+_KEEPS_ONLY = re.compile(
+    r"(?i)\b(?:keep|sav|stor|leav)\w{0,3} (?:only|just)\b"
+    r"|\bonly (?:keep|sav|stor)\w{0,3}\b"
+)
+"""Words of a question for saves of one part."""
 _WITHOUT_RUN = re.compile(
     r"(?i)\b(?:without|not|no|besides?)\b[^\n.?]{0,60}\b(?:optimi[sz]er|schedul\w{2,3}"
     r"|(?:grad_?)?scaler|sampler)s?\b"

@@ -27,9 +27,9 @@ _A_FILE = (
     r"|文件|模型|权重)"
 )
 _A_SIZE = (
-    r"(?i:(?<!-)\b(?:sizes?(?! of \d+\b(?! ?[KMGT]i?B))|larger?|bigg?er|smaller"
-    r"|large|big|huge|doubled?|twice|grow(?:s|ing)?|grew"
-    r"|\d+(?:\.\d+)? ?(?:x|times|[KMG]i?B?)|[KMG]i?B)\b"
+    r"(?i:(?<!-)\b(?:(?:file)?sizes?(?! of \d+\b(?! ?[KMGT]i?B))|larger?|bigg?er"
+    r"|smaller|large|big|huge|doubled?|twice|grow(?:s|ing)?|grew"
+    r"|\d+(?:\.\d+)?[ -]?(?:x|times|[KMG]i?B?)|[KMG]i?B)\b"
     r"|(?:这么?|那么|太|多|变|更)大|体积|占用)"
 )
 _OF_SIZES = re.compile(
