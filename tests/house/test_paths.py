@@ -523,6 +523,9 @@ another row.
 """
 
 FORMATS = [
+    "ext.explain.families.channels._COLOURS",
+    "ext.explain.families.channels._OF_PICTURES",
+    "ext.explain.families.channels._WITH_ALPHA",
     "ext.gguf.header._ARRAY",
     "ext.gguf.header._LONGEST_NAME",
     "ext.gguf.header._TEXT",

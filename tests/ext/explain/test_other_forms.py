@@ -12,6 +12,7 @@ import oracle
 import pytest
 import torch
 from answered import Answered, weights
+from inside import folder_of
 from process import ckpt
 from torch import Tensor
 
@@ -339,3 +340,61 @@ def test_ten_times_the_file_size(tmp_path: Path) -> None:
     )
     said = said_of(text, tmp_path, "SCNet.th", "checkpoint.th")
     assert "The tensors of checkpoint.th take" in said
+
+
+# --- logs of loaders, and channels -----------------------------------------------------
+
+
+def test_the_list_of_an_older_fvcore(tmp_path: Path) -> None:
+    state = weights(backbone__stem__conv1__weight=(8, 3, 7, 7))
+    state |= weights(backbone__res2__conv1__weight=(8, 8, 1, 1))
+    torch.save({"model": state, "__author__": "NPID"}, tmp_path / "npid.pth")
+    text = (
+        "Does that mean that all parameters not mentioned below are loaded?\n\n"
+        "[03/05 20:00:13] fvcore.common.checkpoint INFO: Some model parameters are not "
+        "in the checkpoint:\n  proposal_generator.rpn_head.conv.{weight, bias}\n"
+        "  roi_heads.box_predictor.cls_score.{weight, bias}\n"
+    )
+    found = Answered(text, tmp_path / "npid.pth")
+    assert found.kind == "keys"
+    assert any("roi_heads.box_predictor.cls_score.weight" in row for row in found.names)
+
+
+def test_a_name_before_a_sentence_without_a_space(tmp_path: Path) -> None:
+    state = weights(transformer__decoder__layers__0__norm1__weight=(4,))
+    torch.save({"model": state}, tmp_path / "r50.pth")
+    text = "".join(
+        f"No param transformer.decoder.layers.0.{name}.If you see this, your model does "
+        "not fully load the pre-trained weight.\n"
+        for name in ("update_attn.out_proj.weight", "norm4.bias")
+    )
+    found = Answered(text, tmp_path / "r50.pth")
+    assert "transformer.decoder.layers.0.norm4.bias" in found.names
+
+
+@pytest.mark.parametrize(
+    ("size", "got", "said"),
+    [
+        ("1, 1, 150, 150", 1, "x.expand(-1, 3, -1, -1)"),
+        ("1, 4, 150, 150", 4, "x[:, :3]"),
+        ("1, 150, 150, 3", 150, "x.permute(0, 3, 1, 2)"),
+    ],
+)
+def test_pictures_of_other_channels(
+    size: str, got: int, said: str, tmp_path: Path
+) -> None:
+    state = weights(conv1__weight=(64, 3, 7, 7), fc__weight=(10, 64))
+    torch.save(state, tmp_path / "resnet.pth")
+    text = (
+        "RuntimeError: Given groups=1, weight of size [64, 3, 7, 7], expected input"
+        f"[{size}] to have 3 channels, but got {got} channels instead\n"
+    )
+    found = Answered(text, tmp_path / "resnet.pth")
+    assert "conv1.weight of this file" in found.said
+    assert any(said in command for command in found.commands)
+    if got == 1:
+        (line,) = [command for command in found.commands if ".sum(1" in command]
+        names: dict[str, Any] = {"torch": torch}
+        with folder_of(tmp_path):
+            exec(line, names)
+        assert names["state"]["conv1.weight"].shape == (64, 1, 7, 7)
