@@ -9,7 +9,7 @@ without dots (LitEma of latent diffusion); in a list in the order of the paramet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 
 from ckpt.commands.rewriting.report import weights_of
@@ -341,7 +341,6 @@ def _of_beside(
         if name.startswith(first)
     }
     others = {name: node for name, node in nodes.items() if not name.startswith(first)}
-    own = dict.fromkeys(chain(("",), (f"{n.partition('.')[0]}." for n in others)))
     for begin in ("", *_WRAPPED[1:], *_COPIES):
         # What is beside the wrapped ones must be counters.
         rest = [node for name, node in below.items() if not name.startswith(begin)]
@@ -352,17 +351,31 @@ def _of_beside(
         }
         if not inner or any(_size_of(node) != 1 for node in rest):
             continue
-        for head in own:
-            pairs = {f"{head}{name}": node for name, node in inner.items()}
-            if len(pairs) >= _LEAST and all(
+        renamed = (
+            {f"{head}{name}": node for name, node in inner.items()}
+            for head in _heads_of(next(iter(inner)), others)
+        )
+        matches = [
+            pairs
+            for pairs in renamed
+            if all(
                 name in others and _shape(others[name]) == _shape(node)
                 for name, node in pairs.items()
-            ):
-                label = f"{section.name}.{first}".strip(".")
-                drops = tuple(name for name in nodes if name.startswith(first))
-                how = "by the names beside them"
-                return Average(label, how, section, pairs, drops=drops)
+            )
+        ]
+        # With two models of these names it is not known whose averages they are.
+        if len(matches) == 1 and len(inner) >= _LEAST:
+            label = f"{section.name}.{first}".strip(".")
+            drops = tuple(name for name in nodes if name.startswith(first))
+            how = "by the names beside them"
+            return Average(label, how, section, matches[0], drops=drops)
     return None
+
+
+def _heads_of(name: str, others: Iterable[str]) -> list[str]:
+    """The beginnings that some names have before a name that they end with."""
+    heads = [other.removesuffix(name) for other in others if other.endswith(name)]
+    return [head for head in heads if not head or head.endswith(".")]
 
 
 _LEAST = 2

@@ -178,7 +178,9 @@ def mismatch_statements(
         )
 
 
-_WARNS = re.compile(r"(?i)\ba load of what fits (?:leaves|would leave)\b")
+_WARNS = re.compile(
+    r"(?i)\ba load of what fits leaves (?:these layers|the whole table) untrained\b"
+)
 """The words of a warning, below which no such load is printed."""
 _LEAST_BEFORE = 4
 """Tensors that a message names at least, to say that it is of another file."""
