@@ -93,7 +93,8 @@ def _of_deepspeed(case: Case) -> Iterator[Statement]:
         "own."
     )
     yield from command_statements(
-        "That file, after which the folder may go:", case.written(("slim",), "", ".pth")
+        "That file, beside which only a resume needs the folder:",
+        case.written(("slim",), "", ".pth"),
     )
 
 
