@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMITS = [
     "commands.get.get._SORTED",
     "ext.adapters.pipelines._REST",
+    "ext.ema.find._LEAST",
     "ext.gguf.changes._MOST",
     "ext.gguf.verdicts._LOOKED",
     "ext.gguf.verdicts._SAMPLE",
@@ -144,6 +145,9 @@ LIMITS = [
     "ext.explain.questions.adapters._LISTED",
     "ext.explain.questions.by_words._LONGEST",
     "ext.explain.questions.by_words._SHOWN",
+    "ext.explain.questions.compared._LISTED",
+    "ext.explain.questions.compared._DEEPEST",
+    "ext.explain.questions.compared._MOST_HEADS",
     "ext.explain.questions.curves._DEEPEST",
     "ext.explain.questions.curves._LEAST",
     "ext.explain.questions.curves._MOST_NUMBERS",
@@ -179,6 +183,8 @@ LIMITS = [
     "ext.explain.families.paths._LONGEST_POINTER",
     "ext.explain.families.positions._FEW",
     "ext.explain.families.positions._A_LENGTH",
+    "ext.explain.questions.numbers._MOST_TENSORS",
+    "ext.explain.questions.numbers._MOST_TIMES",
     "ext.explain.questions.questions._SHORT",
     "ext.explain.families.runs._SHORT",
     "ext.explain.families.shape_reasons._LEAST_COUNTED",
@@ -522,6 +528,9 @@ another row.
 """
 
 FORMATS = [
+    "ext.explain.families.channels._COLOURS",
+    "ext.explain.families.channels._OF_PICTURES",
+    "ext.explain.families.channels._WITH_ALPHA",
     "ext.gguf.header._ARRAY",
     "ext.gguf.header._LONGEST_NAME",
     "ext.gguf.header._TEXT",

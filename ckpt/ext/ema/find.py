@@ -2,14 +2,14 @@
 average of.
 
 Writers keep them in four ways: under the names of the model, maybe behind the attribute
-of a wrapper (`module.`); under names without dots (LitEma of latent diffusion); in a
-list in the order of the parameters (diffusers, torch_ema); or in the place of the
-weights, so that there is nothing to do.
+of a wrapper (`module.`), in a part of their own or beside the model; under names
+without dots (LitEma of latent diffusion); in a list in the order of the parameters
+(diffusers, torch_ema); or in the place of the weights, so that there is nothing to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 
 from ckpt.commands.rewriting.report import weights_of
@@ -274,7 +274,12 @@ def _inside_model(survey: Survey, section: Section) -> Iterator[Average]:
     """Yield the averages that a model keeps in its own state dict."""
     names = section.names()
     # A quick look at the names: most models have none of these.
-    if not any(
+    firsts = [
+        word
+        for word in dict.fromkeys(name.partition(".")[0] for name in names)
+        if is_average((word,))
+    ]
+    if not firsts and not any(
         _LIT in name or name.startswith((_MMCV, "ema_model.")) or name == "n_averaged"
         for name in names
     ):
@@ -287,6 +292,14 @@ def _inside_model(survey: Survey, section: Section) -> Iterator[Average]:
             how = "without the attribute of its wrapper"
             yield Average(section.name or "the root", how, None, own, section)
             return
+    beside = [
+        found
+        for first in firsts
+        if (found := _of_beside(section, nodes, f"{first}.")) is not None
+    ]
+    if beside:
+        yield from beside
+        return
     # One LitEma per model: `model_ema.`, or `first.model_ema.`.
     begins = dict.fromkeys(
         name[: name.index(_LIT)]
@@ -314,6 +327,59 @@ def _inside_model(survey: Survey, section: Section) -> Iterator[Average]:
             drops=tuple(flat),
             problem=problem,
         )
+
+
+def _of_beside(
+    section: Section, nodes: Mapping[str, Node], first: str
+) -> Average | None:
+    """The averages below a module beside the model, whose names behind it are names of
+    the model: `ema.model.x` beside `model.x`, `net_ema.x` beside `x`.
+    """
+    below = {
+        name[len(first) :]: node
+        for name, node in nodes.items()
+        if name.startswith(first)
+    }
+    others = {name: node for name, node in nodes.items() if not name.startswith(first)}
+    for begin in ("", *_WRAPPED[1:], *_COPIES):
+        # What is beside the wrapped ones must be counters.
+        rest = [node for name, node in below.items() if not name.startswith(begin)]
+        inner = {
+            name[len(begin) :]: node
+            for name, node in below.items()
+            if name.startswith(begin)
+        }
+        if not inner or any(_size_of(node) != 1 for node in rest):
+            continue
+        renamed = (
+            {f"{head}{name}": node for name, node in inner.items()}
+            for head in _heads_of(next(iter(inner)), others)
+        )
+        matches = [
+            pairs
+            for pairs in renamed
+            if all(
+                name in others and _shape(others[name]) == _shape(node)
+                for name, node in pairs.items()
+            )
+        ]
+        # With two models of these names it is not known whose averages they are.
+        if len(matches) == 1 and len(inner) >= _LEAST:
+            label = f"{section.name}.{first}".strip(".")
+            drops = tuple(name for name in nodes if name.startswith(first))
+            how = "by the names beside them"
+            return Average(label, how, section, matches[0], drops=drops)
+    return None
+
+
+def _heads_of(name: str, others: Iterable[str]) -> list[str]:
+    """The beginnings that some names have before a name that they end with."""
+    heads = [other.removesuffix(name) for other in others if other.endswith(name)]
+    return [head for head in heads if not head or head.endswith(".")]
+
+
+_LEAST = 2
+"""Averages that make a model: one tensor may have the word in its name by chance."""
 
 
 def _of_lit(section: Section, nodes: Mapping[str, Node], begin: str) -> Average:

@@ -21,6 +21,7 @@ from ckpt.ext.explain.case import (
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.families.asked import LACKED, of_lacked
 from ckpt.ext.explain.families.attributes import ATTRIBUTE, of_attribute
+from ckpt.ext.explain.families.channels import OF_CHANNELS, of_channels
 from ckpt.ext.explain.families.consolidated import (
     NOT_CONSOLIDATED,
     of_not_consolidated,
@@ -227,6 +228,7 @@ _OF_ANY: tuple[
     (NO_SCALE, of_no_scale),
     (COPIED, of_copied),
     (LOST_PART, of_lost_part),
+    (OF_CHANNELS, of_channels),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 

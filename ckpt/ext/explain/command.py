@@ -663,9 +663,11 @@ def _explain_two(
         rows.insert(0, sizes_statement(surveys))
     told: tuple[Statement, ...] = ()
     is_of_end = _NO_EPOCH.search(found.text) is not None
+    # Words of other topics stand in such a question as well: the config, a pretrained one.
+    asked = found._replace(text=_OF_SIZE) if is_of_sizes else found
     if is_of_sizes or is_of_end or not asks_to_compare(found.text):
         request = _Request(None, None, None, limits)
-        answered = _explain_path(found, about, request).answer
+        answered = _explain_path(asked, about, request).answer
         told = () if answered is None else answered.statements
     return found._replace(page=None, message=None, answer=Answer(about, (*rows, *told)))
 
@@ -691,11 +693,14 @@ def _explain_apart(
     told: tuple[Statement, ...] = ()
     if is_of_sizes:
         request = _Request(None, None, None, limits)
-        answered = _explain_path(found, about, request).answer
+        asked = found._replace(text=_OF_SIZE)
+        answered = _explain_path(asked, about, request).answer
         told = () if answered is None else answered.statements
     return found._replace(page=None, message=None, answer=Answer(about, (*rows, *told)))
 
 
+_OF_SIZE = "why is the file so large?"
+"""The question about the larger one of two files."""
 _NO_EPOCH = re.compile(r"(?i)\bepoch\b[^\n]{0,20}-1\b")
 """An epoch of -1, which ultralytics writes at the end of a run."""
 

@@ -153,7 +153,7 @@ _NAMED: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "missing",
         _compile_pattern(
-            r"(?:^|\n)[\t ]*No param (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)"
+            r"(?:^|\n)[\t ]*No param (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$|If you see)"
         ),
     ),
     (
@@ -191,7 +191,8 @@ _BARE_LINES: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "missing",
         _compile_pattern(
-            r"Some model parameters or buffers are not found in the checkpoint:\s*\n"
+            r"Some model parameters (?:or buffers )?are not (?:found )?in the "
+            r"checkpoint:\s*\n"
         ),
     ),
     (

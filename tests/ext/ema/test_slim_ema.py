@@ -73,6 +73,29 @@ FILES: dict[str, tuple[Callable[[], Any], State]] = {
         AVERAGES,
     ),
     "BasicSR": (lambda: {"params": WEIGHTS, "params_ema": AVERAGES}, AVERAGES),
+    "beside the model": (
+        lambda: {
+            "state_dict": {
+                **prefixed(WEIGHTS, "model."),
+                **prefixed(AVERAGES, "ema.model."),
+                "ema.decay": torch.tensor(0.9),
+            }
+        },
+        prefixed(AVERAGES, "model."),
+    ),
+    "beside the model, wrapped": (
+        lambda: {
+            "state_dict": {
+                **prefixed(WEIGHTS, "net."),
+                **prefixed(AVERAGES, "model_ema.module."),
+            }
+        },
+        prefixed(AVERAGES, "net."),
+    ),
+    "beside the names": (
+        lambda: {"state_dict": {**WEIGHTS, **prefixed(AVERAGES, "net_ema.")}},
+        AVERAGES,
+    ),
     "AveragedModel": (
         lambda: {"model": WEIGHTS, "swa_model": averaged_model()},
         AVERAGES,
@@ -381,6 +404,13 @@ def test_programs_that_swap_both_when_they_save(
     training.
     """
     assert why in refused(saved(saves, tmp_path / "run.pth"))
+
+
+def test_averages_beside_the_model_of_other_shapes(tmp_path: Path) -> None:
+    other = {name: tensor[:1] for name, tensor in AVERAGES.items() if tensor.ndim}
+    state = {**prefixed(WEIGHTS, "model."), **prefixed(other, "ema.model.")}
+    path = saved({"state_dict": state}, tmp_path / "run.pth")
+    assert "finds no averages" in refused(path)
 
 
 # --- the finding ----------------------------------------------------------------------

@@ -662,6 +662,7 @@ _WANTED = {
     "init_args": "a checkpoint of nnU-Net 2",
     "inference_allowed_mirroring_axes": "a checkpoint of nnU-Net 2",
     "pytorch-lightning_version": "a checkpoint of Lightning",
+    "model_args": "a checkpoint of nanoGPT",
     "blobs": "weights of Detectron, by the names of Caffe2",
     "__version__": "a model of sentence-transformers before 2 (in its config.json)",
 }
@@ -699,6 +700,15 @@ def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
             "nnU-Net 2 names the layers of its networks otherwise, and has no loader "
             "for files of nnU-Net 1: use the file with version 1 (the package nnunet, "
             "not nnunetv2)."
+        )
+    if name == "model_args" and origin is not None and "GPT-2" in origin:
+        yield Statement(
+            "nanoGPT builds its model by these sizes, and loads a GPT-2 of "
+            "transformers otherwise: init_from with the name of the model (gpt2, "
+            "gpt2-medium, …; GPT.from_pretrained), which also turns the weights of "
+            "c_attn, c_proj and c_fc, kept as [inputs, outputs] there. It takes the "
+            "names of OpenAI's four models alone: for a GPT-2 of your own, let it load "
+            "your folder. A renamed file is not enough."
         )
     if (
         wanted is not None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from ckpt.evidence.loading import string_literal
 from ckpt.ext.explain.case import Case, Statement, command_statements, is_one_set
 from ckpt.ext.explain.origins import config_of
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
@@ -151,12 +150,10 @@ def of_own_averages(case: Case) -> Iterator[Statement]:
             "latter: it has to copy the averages over them (ema_scope() in "
             "latent-diffusion, copy_to() of its EMA)."
         )
-        way = case.plan(("slim", "--ema"))
         yield from command_statements(
-            "With the names of the model the averages are written so:", way
+            "With the names of the model the averages are written so:",
+            case.plan(("slim", "--ema")),
         )
-        if way.command is None:
-            yield from _as_own_names(among, case)
         return
     if not averages:
         return
@@ -168,34 +165,6 @@ def of_own_averages(case: Case) -> Iterator[Statement]:
     yield from command_statements(
         "They are written under the names of the model by:",
         case.plan(("slim", "--ema")),
-    )
-
-
-def _as_own_names(among: Mapping[str, int], case: Case) -> Iterator[Statement]:
-    """Give the averages under the names of the weights by a line of Python, where these
-    have another beginning: `ema.model.0.` beside `model.model.0.`.
-    """
-    load = case.survey.load.expression
-    if load is None or len(among) != 1 or len(case.survey.candidates) != 1:
-        return
-    (begin,) = among
-    names = case.survey.candidates[0].names()
-    others = {name for name in names if not name.startswith(begin)}
-    rests = [name.removeprefix(begin) for name in names if name.startswith(begin)]
-    fronts = {name.removesuffix(rests[0]) for name in others if name.endswith(rests[0])}
-    found = [
-        front for front in fronts if all(f"{front}{row}" in others for row in rests)
-    ]
-    if len(found) != 1:
-        return
-    old, new = string_literal(begin), string_literal(found[0])
-    yield Statement(
-        f"Each of them is the average of a weight of the same name with "
-        f"{show(found[0], 60)} before it. To predict with the averages, give these to "
-        "load_state_dict:",
-        (),
-        f"{{{new} + name.removeprefix({old}): value for name, value in {load}.items() "
-        f"if name.startswith({old})}}",
     )
 
 

@@ -29,7 +29,8 @@ _DEVICE = re.compile(
 _STEP = re.compile(
     r"state_steps|fused_adam|optimi[sz]er\.step|_single_tensor_|_multi_tensor_|exp_avg"
     r"|momentum_buffer|addcdiv"
-    r"|_foreach_|optimi[sz]er\w{0,40}\.py\W{1,4}line \d{1,6}, in \w{0,40}step\b"
+    r"|_foreach_|optimi[sz]er\w{0,40}(?:[\\/]\w{1,60})?\.py\W{1,4}line \d{1,6}, in "
+    r"\w{0,40}step\b"
     r"|[\\/]optim[\\/]\w{1,60}\.py\b"
 )
 _NEAR = 6_000
@@ -156,6 +157,7 @@ def _answer_replicas(message: Message, case: Case) -> Iterator[Statement]:
             "the parameters. Move the model to its device first, build the optimizer "
             "from it, and then load the state: load_state_dict moves it."
         )
+        return
     if _GOES_ON in message.names and case.optimizers and not is_replicated(message):
         labels = [show(section.name, 60) or "the root" for section in case.optimizers]
         yield Statement(

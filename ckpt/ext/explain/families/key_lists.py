@@ -243,6 +243,8 @@ class KeyLists:
         self.is_renumbered = False
         """A flag: some names count the layers otherwise, which was said."""
         self.is_told = False
+        self.is_loaded = False
+        """True where the line that loads what fits was printed."""
 
     def told_parts(self) -> Iterator[Statement]:
         """Say that a dict of state dicts was loaded as one."""
@@ -640,9 +642,11 @@ class KeyLists:
         if self.met:
             renamed = set(self.rules.partners.values())
             others = _unplaced_keys(self.here, renamed)
-            yield rename_statement(
+            row = rename_statement(
                 self.case, self.chosen, self.rules, self.total, others
             )
+            yield row
+            self.is_loaded = ".load_into(model)" in (row.command or "")
             yield from without_beginning(self.case, self.rules, self.here)
 
     @property
@@ -1365,6 +1369,7 @@ class KeyLists:
             and not self.message.mismatched
             and not self.case.is_useless
             and not is_deeper
+            and not self.is_loaded
         ):
             yield load_into_statement(
                 self.survey, "Load what fits, and see what does not:"

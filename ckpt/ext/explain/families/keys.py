@@ -548,7 +548,7 @@ _PATTERNS = (
     # fvcore, in the logs of detectron2 and its kin.
     r"Skip loading parameter '",
     r"Unable to load '[^'\n]{1,2000}' to the model due to incompatible shapes",
-    r"Some model parameters or buffers are not found in the checkpoint",
+    r"Some model parameters (?:or buffers )?are not (?:found )?in the checkpoint",
     r"The checkpoint state_dict contains keys that are not used by the model",
     # diffusers: conv_in.weight expected shape torch.Size([320, 4, 3, 3]), but got …
     (

@@ -42,18 +42,19 @@ def renumbered_statement(
     if not blocks:
         return None
     shown = and_more([show(block, 60) for block in blocks], 4)
-    shifts = _shifts_of(absent, rest)
+    weights = [name for name in rest if not _OF_STATISTIC.search(name)]
+    shifts = _shifts_of(absent, weights)
     if len(shifts) == 1 and shifts != {0}:
         (more,) = shifts
         side, other = ("file", "model") if more > 0 else ("model", "file")
         count = counted_noun(abs(more), "layer")
         return Statement(
             f"Both lists are of layers by number in the same modules ({shown}): "
-            f"{show(rest[0], 80)} of the file is {show(absent[0], 80)} in the model. "
-            f"The {side} counts {count} without weights more before it, as of dropout, "
-            f"of padding or of an activation, than the {other}: build the model with "
-            "the options of the run that saved (CycleGAN and pix2pix: --no_dropout, or "
-            "without it), or take its version of the program."
+            f"{show(weights[0], 80)} of the file is {show(absent[0], 80)} in the "
+            f"model. The {side} counts {count} without weights more before it, as of "
+            f"dropout, of padding or of an activation, than the {other}: build the "
+            "model with the options of the run that saved (CycleGAN and pix2pix: "
+            "--no_dropout, or without it), or take its version of the program."
         )
     return Statement(
         f"Both lists are of layers by number in the same modules ({shown}): there the "
@@ -64,11 +65,10 @@ def renumbered_statement(
     )
 
 
-def _shifts_of(absent: Sequence[str], rest: Sequence[str]) -> set[int]:
+def _shifts_of(absent: Sequence[str], weights: Sequence[str]) -> set[int]:
     """The differences between the last numbers of two lists of names, paired in their
     order, or nothing where anything else in the names differs.
     """
-    weights = [name for name in rest if not _OF_STATISTIC.search(name)]
     if len(weights) != len(absent):
         return set()
     shifts: set[int] = set()

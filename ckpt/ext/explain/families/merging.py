@@ -93,13 +93,41 @@ def of_merging(text: str, case: Case) -> Iterator[Statement]:
     """
     if _ASKS_TO_MERGE.search(text) is None or not case.is_folder:
         return
-    if _ADAPTER in case.survey.checkpoint.parts:
+    if ADAPTER in case.survey.checkpoint.parts:
+        yield from of_adapter_of_codes(text, case)
         yield from of_adapter_alone(case)
         return
     yield from _as_one_file(case)
 
 
-_ADAPTER = "adapter_config.json"
+_IN_BITS = re.compile(
+    r"(?i)\b[48][ -]?bits?\b|\b(?:qlora|gptq|awq)\b|\bquanti[sz]\w{1,4}\b"
+    r"|\b(?:nf4|int[48])\b"
+)
+"""Words of a base that is loaded in codes."""
+
+
+def of_adapter_of_codes(text: str, case: Case) -> Iterator[Statement]:
+    """Say that an adapter which was trained on a base in codes is merged into the base
+    in floats, where a text names such a base.
+    """
+    if _IN_BITS.search(text) is None:
+        return
+    types = list(dict.fromkeys(row.tensor.dtype.name for row in case.survey.tensors))
+    if not types:
+        return
+    yield Statement(
+        f"The adapter itself is in {and_more(types, 3)}, and not in 4 or 8 bits: a "
+        "QLoRA quantizes the base alone. A merge adds it to weights in floats, so load "
+        "the base without load_in_4bit, load_in_8bit and quantization_config, merge, "
+        "and quantize the result, if it has to be. The adapter was trained beside the "
+        "rounded base, so the merged model computes a little otherwise than the "
+        "training did; an adapter on the base in 4 bits computes as before."
+    )
+
+
+ADAPTER = "adapter_config.json"
+"""The file of PEFT that makes a folder an adapter."""
 _FILES_OF_ADAPTERS = re.compile(r"\badapter_(?:config|model)\b")
 
 
@@ -122,7 +150,7 @@ def of_adapter_alone(case: Case) -> Iterator[Statement]:
     """Say what the folder of an adapter is without its base model, and how both become
     one model.
     """
-    if _ADAPTER not in case.survey.checkpoint.parts:
+    if ADAPTER not in case.survey.checkpoint.parts:
         return
     beside = of_model_with_adapter(case.survey.path)
     if beside is not None:
@@ -188,7 +216,7 @@ def of_model_with_adapter(folder: str) -> Statement | None:
         name.startswith(("model.safetensors", "model-00001", "pytorch_model"))
         for name in names
     )
-    if _ADAPTER not in names or not adapters or not is_whole:
+    if ADAPTER not in names or not adapters or not is_whole:
         return None
     kept = os.path.join(folder, "adapter")
     paths = [pasted_path(path) for path in (kept, os.path.join(folder, "adapter_"))]
@@ -196,9 +224,9 @@ def of_model_with_adapter(folder: str) -> Statement | None:
         None if None in paths else f"mkdir {paths[0]} && mv {paths[1]}* {paths[0]}/"
     )
     return Statement(
-        f"This folder has a whole model and the files of an adapter ({_ADAPTER}, "
+        f"This folder has a whole model and the files of an adapter ({ADAPTER}, "
         f"{adapters[0]}). from_pretrained of transformers takes such a folder for the "
-        f"adapter: it loads the base model that {_ADAPTER} names, and puts the adapter "
+        f"adapter: it loads the base model that {ADAPTER} names, and puts the adapter "
         "on it. The model of this folder is not read. Where the adapter is merged into "
         "it, move the files of the adapter out, so that the merged model loads:",
         (),

@@ -162,13 +162,15 @@ def mismatch_statements(
     left: Sequence[Mismatch] = [
         row for row in message.mismatched if row.name not in other
     ]
+    is_warned = False
     for step in (*_STEPS_OF_NAMES, *(_STEPS_OF_SHAPES if left else ())):
         told = step(left, asked)
         yield from told.statements
         if told.is_last or any(MIXED in row.text for row in told.statements):
             return
+        is_warned = is_warned or any(_WARNS.search(row.text) for row in told.statements)
         left = told.left
-    if _is_worth_a_load([row.name for row in rows], left, asked):
+    if not is_warned and _is_worth_a_load([row.name for row in rows], left, asked):
         if any(map(are_other_grids, left)):
             yield from _interpolated_statements(case.survey.path)
         yield load_into_statement(
@@ -176,6 +178,10 @@ def mismatch_statements(
         )
 
 
+_WARNS = re.compile(
+    r"(?i)\ba load of what fits leaves (?:these layers|the whole table) untrained\b"
+)
+"""The words of a warning, below which no such load is printed."""
 _LEAST_BEFORE = 4
 """Tensors that a message names at least, to say that it is of another file."""
 
@@ -467,7 +473,9 @@ def _beside_tables(
         and not VOCABULARY.search(row.name)
         and show(row.name.rpartition(".")[0] or row.name, 80) not in said
     ]
-    sizes = sorted(differing_sizes(rest), reverse=True)
+    # One list may give the sizes of layers that no sentence has named.
+    listed_sizes = differing_sizes([row for row in left if row not in rest])
+    sizes = sorted(differing_sizes(rest) - listed_sizes, reverse=True)
     if not 0 < len(sizes) <= _MOST_BESIDE:
         return
     listed = [

@@ -70,6 +70,7 @@ def _loose_at_root(case: Case) -> list[str]:
         if _LOOSE.search(key)
         and (key not in taken or not _is_network(key, case))
         and not _is_of_losses(key, case)
+        and not _is_nothing(key, case)
     ]
 
 
@@ -82,6 +83,12 @@ def _is_of_losses(key: str, case: Case) -> bool:
             words = {str(word) for word, _ in children_of(node)}
             return not words or "growth_factor" in words
     return False
+
+
+def _is_nothing(key: str, case: Case) -> bool:
+    """Tell whether a key has None: the run had no such part."""
+    children = children_of(case.survey.checkpoint.root)
+    return any(str(name) == key and node is None for name, node in children)
 
 
 def _is_network(key: str, case: Case) -> bool:

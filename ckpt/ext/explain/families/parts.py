@@ -11,7 +11,12 @@ from collections.abc import Iterator, Sequence
 from ckpt.evidence.loading import load_of, string_literal
 from ckpt.evidence.sections import Section
 from ckpt.ext.explain.asking import is_asking
-from ckpt.ext.explain.case import Case, Statement, trust_text
+from ckpt.ext.explain.case import (
+    Case,
+    Statement,
+    command_statements,
+    trust_text,
+)
 from ckpt.ext.explain.families.beginnings import taken_part
 from ckpt.model.text import and_more, counted_noun, show
 
@@ -57,31 +62,109 @@ def asks_of_part(text: str) -> bool:
     )
 
 
+_ALONE = re.compile(
+    rf"(?i)\b(?:only|just|alone|extract\w{{0,3}}|separat\w{{1,3}})\b[^\n.?]{{0,60}}?"
+    rf"\b{_PART}s?\b|\b{_PART}s?(?: (?:part|weights?))? (?:only|alone)\b"
+    rf"|只[^\n]{{0,10}}{_PART}"
+)
+"""Words of a question for one part and nothing else."""
+
+
+def asks_of_part_alone(text: str) -> bool:
+    """Tell whether a text asks for one part of a file alone, whatever it names
+    beside.
+    """
+    return asks_of_part(text) and _ALONE.search(text) is not None
+
+
 def of_asked_part(text: str, case: Case) -> Iterator[Statement]:
     """Print the line that loads the part of a file that a question names."""
-    if not asks_of_part(text):
-        return
-    words = _asked_words(text)
+    rows = list(_of_part(text, case))
+    yield from rows
+    if rows and case.optimizers and _KEEPS_ONLY.search(text) is not None:
+        yield Statement(
+            "To predict, that part is all that is needed, where the program that uses "
+            "it finds it under this key. But no run goes on from that part alone: keep "
+            "the whole of the last save for that, and the part of the others."
+        )
+    if rows and _WITHOUT_RUN.search(text) is not None:
+        yield Statement(
+            "It takes nothing else of the file: the optimizer, the schedule, the "
+            "scaler and the sampler are for the run that saved to go on. A training "
+            "that only begins from these weights makes its own, for its own "
+            "parameters, and loses nothing."
+        )
+
+
+_KEEPS_ONLY = re.compile(
+    r"(?i)\b(?:keep|sav|stor|leav)\w{0,3} (?:only|just)\b"
+    r"|\bonly (?:keep|sav|stor)\w{0,3}\b"
+)
+"""Words of a question for saves of one part."""
+_WITHOUT_RUN = re.compile(
+    r"(?i)\b(?:without|not|no|besides?)\b[^\n.?]{0,60}\b(?:optimi[sz]er|schedul\w{2,3}"
+    r"|(?:grad_?)?scaler|sampler)s?\b"
+)
+"""Words of a question for a load without the state of a run."""
+
+
+def _of_part(text: str, case: Case) -> Iterator[Statement]:
+    """Print the line of each part that has a key, or of what lies below a word."""
+    words = _asked_words(text) if asks_of_part(text) else []
     parts = [
         (str(section.path[-1]).lower(), section)
         for section in case.survey.sections
         if section.kind in ("model", "ema", "other") and section.path
     ]
+    words += _words_of_keys(text, [key for key, _ in parts])
     sections = [section for key, section in parts if key in words]
     if not sections:
         # Runs with two networks put a word before: online_backbone, target_backbone.
         ends = tuple(f"_{word}" for word in words)
-        sections = [section for key, section in parts if key.endswith(ends)]
+        sections = [section for key, section in parts if ends and key.endswith(ends)]
     if sections:
         yield from _of_sections(sections[:_SHOWN], words, case)
+        if len(sections) == 1 and _WRITES.search(text) is not None:
+            (section,) = sections
+            yield from command_statements(
+                "As a file of its own:", case.plan(("slim", "--section", section.name))
+            )
         return
-    for section in case.survey.candidates[:1]:
-        words = _by_role(text, words, section)
-        for word in words:
+    told = 0
+    for section in case.survey.candidates[:_SHOWN]:
+        for word in _by_role(text, words, section):
             rows = list(_below_word(word, section, case))
+            yield from rows
+            told += bool(rows)
             if rows:
-                yield from rows
-                return
+                break
+        # A second model is told only where it is the copy that follows the first.
+        if told and not _has_follower(case):
+            return
+
+
+_WRITES = re.compile(r"(?i)\b(?:extract|separat|sav|export|convert|get|split)\w{0,3}\b")
+"""Words of a question for a file of a part."""
+_OF_ANY_FILE = frozenset(
+    ("model", "models", "state", "state_dict", "weights", "network", "net", "module")
+)
+"""Keys that are words of any question."""
+
+
+def _words_of_keys(text: str, keys: Sequence[str]) -> list[str]:
+    """The keys of a file that a text asks to take by name: `the Upstream model`."""
+    if re.search(f"(?i){_TAKES_PART}", text) is None or not _ASKS_HOW.search(text):
+        return []
+    words = set(_WORD.findall(text.lower()))
+    return [key for key in keys if key in words and key not in _OF_ANY_FILE]
+
+
+def _has_follower(case: Case) -> bool:
+    """Tell whether a model of a file follows another one by its key."""
+    return any(
+        section.path and _FOLLOWS.match(str(section.path[-1]))
+        for section in case.survey.candidates
+    )
 
 
 _ASKS_WHICH = re.compile(r"(?i)\bwhich\b|\bshould i\b|\bor (?:the )?\w{1,30}\?|哪")
@@ -197,9 +280,16 @@ def _below_word(word: str, section: Section, case: Case) -> Iterator[Statement]:
     text = (
         f"{count:,} of the {len(names):,} tensors of {label} are below "
         f"{show(begin.rstrip('.'), 80)}{beside}.{_roles_text(word, section)}"
+        f"{_kin_text(begin, section)}"
     )
-    load = case.survey.load
-    if load.expression is None or len(case.survey.candidates) > 1:
+    is_one = len(case.survey.candidates) == 1
+    load = case.survey.load if is_one else load_of(case.survey.checkpoint, [section])
+    if section.path and _FOLLOWS.match(str(section.path[-1])):
+        text += (
+            f" By its name {label} is the copy that follows the one that is trained, "
+            "by averages."
+        )
+    if load.expression is None:
         yield Statement(text)
         return
     yield Statement(
@@ -231,6 +321,20 @@ def _below_word(word: str, section: Section, case: Case) -> Iterator[Statement]:
             (),
             taken_part(load.expression, inner[0]),
         )
+
+
+def _kin_text(begin: str, section: Section) -> str:
+    """The sentence on a part beside the wanted one that begins with the same word:
+    `encoder_embed` beside `encoder`.
+    """
+    kin = [
+        show(other, 40)
+        for other in beginnings_of(section)
+        if other.startswith(f"{begin.rstrip('.')}_")
+    ]
+    if len(kin) != 1:
+        return ""
+    return f" {kin[0]} begins with the word too, and may be the first layer of it."
 
 
 def _beginning_with(word: str, section: Section) -> str | None:

@@ -14,6 +14,11 @@ from ckpt.ext.explain.case import (
     finding_statements,
     load_statements,
 )
+from ckpt.ext.explain.families.merging import (
+    ADAPTER,
+    of_adapter_alone,
+    of_adapter_of_codes,
+)
 from ckpt.ext.explain.family import Family, answer_from_statements
 from ckpt.ext.explain.message import Message
 from ckpt.model.text import and_more, counted_noun, show
@@ -229,6 +234,10 @@ def _answer_quantized(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a quantizer whose layers got weights of another kind than they were built
     for.
     """
+    if "annot merge" in message.text and ADAPTER in case.survey.checkpoint.parts:
+        yield from of_adapter_of_codes(message.text, case)
+        yield from of_adapter_alone(case)
+        return
     scaled = case.scaled_findings
     yield from finding_statements(scaled)
     # The file has codes, so the model was built for plain layers or by another method.
@@ -277,6 +286,7 @@ FAMILIES = (
             r"FP4 quantization state not initialized",
             r"does not contain `bitsandbytes__\*` and possibly other `quantized_stats`",
             r"Blockwise (?:4bit )?quantization only supports 16/32-bit floats",
+            r"Cannot merge \w{1,20} layers when the model is (?:loaded in|gptq)",
             r"The model is (?:already )?quantized with \w{1,60} but you are passing",
         ),
         answer_from_statements(_answer_quantized),

@@ -125,9 +125,11 @@ def settings_command(case: Case) -> tuple[str, str] | None:
 def settings_places(case: Case) -> list[str]:
     """The places of the settings in a file, the outermost ones."""
     found: dict[str, None] = {}
+    # Programs call their optimizer `opt` too, and its groups hold settings of its own.
+    others = tuple(f"{section.name}." for section in case.optimizers if section.name)
     for value in case.survey.checkpoint.values:
         match = _OF_SETTINGS.search(f"{_parent_name(value.name)}.")
-        if match is not None:
+        if match is not None and not value.name.startswith(others):
             # The first match in a name is the outermost place.
             found[value.name[: match.end()].rstrip("._")] = None
     return list(found)

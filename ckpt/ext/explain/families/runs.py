@@ -4,6 +4,7 @@ averages that are worse than the weights.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -38,7 +39,8 @@ _BEGAN_ANEW = re.compile(
     r"|\b(?:epochs?|iter(?:ation)?s?|steps?|counters?|progress|training)\b"
     # Read `interrupt training and restart it` as no complaint.
     r"(?:(?!\band\b)[^\n.]){0,40}"
-    r"\b(?:reset\w{0,4}|restart\w{0,3}|start\w{0,3} (?:over|again|anew))\b"
+    r"\b(?:reset\w{0,4}|re-?initiali[sz]\w{1,3}|restart\w{0,3}"
+    r"|start\w{0,3} (?:over|again|anew))\b"
     # Read `training restarts at a much higher loss` as another complaint.
     r"(?! (?:at|with) (?:an? )?(?:\w+ ){0,2}(?:high|low|large|loss|big)\w*)"
     r"|\bas if\b[^\n.]{0,40}\b(?:first time|never (?:been )?trained|untrained)\b"
@@ -250,12 +252,29 @@ def counts_statements(case: Case) -> Iterator[Statement]:
     if not told:
         yield Statement(
             "This file records no epoch, iteration or step, and holds no optimizer "
-            "that counted: only its name or the log of its run can say."
+            f"that counted: only its name or the log of its run can say."
+            f"{_name_text(case)}"
         )
         return
     yield Statement(
         f"This file records where its run stood: {and_more(told, 6)}."
         f"{_of_parts(case)}{_of_program(case)}"
+    )
+
+
+_IN_NAME = re.compile(r"(?<![A-Za-z\d.])\d{1,12}(?![A-Za-z\d]|\.\d)")
+
+
+def _name_text(case: Case) -> str:
+    """The sentence on the numbers in the name of a file, or an empty text."""
+    name = os.path.basename(case.survey.path.rstrip("/"))
+    found = [f"{int(number):,}" for number in _IN_NAME.findall(name)]
+    if not found:
+        return ""
+    return (
+        f" Its name has {and_more(found, 4)}, as the program that saved counted: one "
+        "that goes on and shows another number has counted it anew, from the steps "
+        "and the batches of its own run."
     )
 
 

@@ -644,7 +644,15 @@ def _head_statements(
     layers = {head.name.rpartition(".")[0] for head in heads}
     which = "The last layer" if len(layers) == 1 else f"These {len(layers):,} layers"
     end = f" ({show(row.name, 120)}){_other_outputs(heads)}."
-    if is_alone:
+    if is_alone and _is_square(heads):
+        end = (
+            f" ({show(row.name, 120)}). It has as many outputs as inputs in the "
+            "checkpoint, as a layer that projects features for a loss of its own "
+            f"(contrastive training) and not one of classes. {which} cannot be loaded, "
+            "and the others can: the features are what the file learned, and the new "
+            "layer is trained, or left out."
+        )
+    elif is_alone:
         end = (
             f": another number of {_outputs_noun(heads, case)}. {which} cannot be "
             "loaded, and the others can. To use what the file learned, and not to "
@@ -795,6 +803,14 @@ def _durations_statement(
         "loss.loss_name tdt and its durations, num_extra_outputs of the joint, and "
         "the decoding of TDT."
     )
+
+
+def _is_square(heads: Sequence[Mismatch]) -> bool:
+    """Tell whether the weight of the only layer has as many outputs as inputs in the
+    checkpoint.
+    """
+    matrices = [row.checkpoint for row in heads if len(row.checkpoint) > 1]
+    return len(matrices) == 1 and len(set(matrices[0])) == 1
 
 
 def _outputs_noun(heads: Sequence[Mismatch], case: Case) -> str:

@@ -27,8 +27,9 @@ _A_FILE = (
     r"|文件|模型|权重)"
 )
 _A_SIZE = (
-    r"(?i:(?<!-)\b(?:sizes?|larger?|bigg?er|smaller|large|big|huge|doubled?|twice|grow(?:s|ing)?"
-    r"|grew|\d+(?:\.\d+)? ?(?:x|times|[KMG]i?B?)|[KMG]i?B)\b"
+    r"(?i:(?<!-)\b(?:(?:file)?sizes?(?! of \d+\b(?! ?[KMGT]i?B))|larger?|bigg?er"
+    r"|smaller|large|big|huge|doubled?|twice|grow(?:s|ing)?|grew"
+    r"|\d+(?:\.\d+)?[ -]?(?:x|times|[KMG]i?B?)|[KMG]i?B)\b"
     r"|(?:这么?|那么|太|多|变|更)大|体积|占用)"
 )
 _OF_SIZES = re.compile(
@@ -141,7 +142,15 @@ def _of_beginnings(part: Section, case: Case) -> Iterator[Statement]:
         return
     shown = [f"{show(word, 60)} {size_text(size)}" for word, size in large]
     yield Statement(f"Among its modules: {and_more(shown, _SHOWN)}.")
-    frozen = [word for word in sizes if _TAKEN_AS_IT_WAS.search(word)]
+    besides = [word for word in sizes if _is_beside(word, sizes)]
+    # A network that a copy follows is one that is trained: `text_encoder_m`.
+    frozen = [
+        word
+        for word in sizes
+        if _TAKEN_AS_IT_WAS.search(word)
+        and word not in besides
+        and f"{word}_m" not in sizes
+    ]
     if frozen and len(frozen) < len(sizes):
         total = sum(sizes[word] for word in frozen)
         yield Statement(
@@ -151,7 +160,6 @@ def _of_beginnings(part: Section, case: Case) -> Iterator[Statement]:
             "leaves them as they were: where the program loads them from files of "
             "their own, a save need not have them."
         )
-    besides = [word for word in sizes if _is_beside(word, sizes)]
     if not besides or len(besides) == len(sizes):
         return
     total = sum(sizes[word] for word in besides)

@@ -129,6 +129,36 @@ def of_strength(text: str, case: Case) -> Iterator[Statement]:
     )
 
 
+ASKS_TO_TRAIN_ON = (
+    r"\b(?:lora|adapters?|peft|qlora)\b[\s\S]{0,200}\b(?:continu\w{1,4}|resum\w{1,4}"
+    r"|keep|further|more)\b[^\n]{0,30}\b(?:fine[ -]?tun|train)\w{0,4}"
+    r"|\b(?:continu\w{1,4}|resum\w{1,4}|keep) (?:to )?(?:fine[ -]?tun|train)\w{0,4}\b"
+    r"[\s\S]{0,200}\b(?:lora|adapters?|peft|qlora)\b"
+)
+"""Words of a question for a training that goes on with an adapter."""
+
+
+def of_further_training(text: str, case: Case) -> Iterator[Statement]:
+    """Say how the folder of an adapter of PEFT is trained further."""
+    del text
+    if "adapter_config.json" not in case.survey.checkpoint.parts:
+        return
+    kept = (
+        ""
+        if case.optimizers
+        else " This folder has no state of an optimizer, so its moments begin anew."
+    )
+    yield Statement(
+        "An adapter is trained on without a merge. is_trainable=True puts it on the "
+        "base as one that is trained, and without it the adapter is frozen. The base "
+        "may be loaded in 4 or 8 bits, as in the training before "
+        "(prepare_model_for_kbit_training first): the adapter stays in floats."
+        f"{kept}",
+        (),
+        f"peft.PeftModel.from_pretrained(base, {case.path_literal}, is_trainable=True)",
+    )
+
+
 def of_asked_adapter(text: str, case: Case) -> Iterator[Statement]:
     """Say what an adapter is, where the file is one, and what it lacks without its
     base.

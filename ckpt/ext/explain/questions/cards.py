@@ -29,6 +29,7 @@ from ckpt.ext.explain.families.heads import HEAD_WORDS
 from ckpt.ext.explain.families.labels import classes_statements
 from ckpt.ext.explain.families.merging import (
     of_adapter_alone,
+    of_adapter_of_codes,
     of_model_with_adapter,
 )
 from ckpt.ext.explain.families.recorded import settings_command, settings_places
@@ -636,7 +637,6 @@ _OF_LORA = re.compile(r"(?i)(?:^|[._])lora_?|lokr|loha|hada_w|\.lora\.")
 
 def of_merged(text: str, case: Case) -> Iterator[Statement]:
     """Say whether the weights of a file have an adapter beside them, or none."""
-    del text
     beside = of_model_with_adapter(case.survey.path)
     if beside is not None:
         yield beside
@@ -648,6 +648,7 @@ def of_merged(text: str, case: Case) -> Iterator[Statement]:
     if marked and len(marked) == len(names):
         whole = list(of_adapter_alone(case))
         if whole:
+            yield from of_adapter_of_codes(text, case)
             yield from whole
             return
         yield Statement(

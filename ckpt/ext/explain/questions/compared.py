@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from ckpt.commands.diff.diff import DiffReport
 from ckpt.evidence.loading import load_of
@@ -15,7 +15,9 @@ from ckpt.evidence.wrappers import wrapped_names, wrapper_prefix
 from ckpt.ext.explain.case import Statement, finding_statements
 from ckpt.ext.explain.families.averages import has_name_of_averages
 from ckpt.ext.explain.families.content import ended_statements
+from ckpt.ext.explain.families.heads import HEAD_WORDS
 from ckpt.ext.explain.parted import number_text
+from ckpt.ext.explain.questions.later import later_statements
 from ckpt.ext.explain.questions.measures import BEST_PATHS
 from ckpt.model.text import and_more, counted_noun, pasted_path, show
 from ckpt.tree.find import children_of
@@ -75,15 +77,18 @@ def compared_statements(
     ]
     total = counted_noun(len(report.rows), "tensor")
     yield Statement(f"Of {total} in both files together: {and_more(told + alone, 8)}.")
-    # The shorter list is the one that tells: two heads, or all but two frozen layers.
     changed = [row.name for row in report.rows if row.status == "changed"]
     same = [row.name for row in report.rows if row.status == "same"]
-    if changed and same:
-        fewer, word = (
-            (changed, "differ") if len(changed) <= len(same) else (same, "are the same")
+    still = list(_still_weights(report, changed)) if changed and same else []
+    yield from still
+    if changed and same and not still:
+        # The shorter list tells: two heads, or all but two frozen layers.
+        fewer, others, word = (
+            (changed, same, "differ")
+            if len(changed) <= len(same)
+            else (same, changed, "are the same")
         )
-        shown = and_more([show(name, 80) for name in fewer], _SHOWN)
-        yield Statement(f"These {word}: {shown}.")
+        yield Statement(f"These {word}: {_parts_text(fewer, others)}.")
     elif not changed and len(same) == len(report.rows):
         yield Statement("So both files hold the same model.")
         yield from _at_other_places(report, first, second)
@@ -95,6 +100,13 @@ def compared_statements(
             "No tensor that both have in one shape kept its values, so none of these "
             "was frozen: the second went on from the first with all of them, or is of "
             "another start."
+        )
+    if changed and _SAME_RESULT.search(text):
+        yield Statement(
+            f"So they are not the same: {counted_noun(len(changed), 'tensor')} of both "
+            "have other values. Two models that differ give no equal numbers to the "
+            "last digit, so an evaluation that gives both one result has loaded one of "
+            "them twice (a path or a cache of its results), or other weights instead."
         )
     is_alike = counts["same"] + counts["changed"] == len(report.rows)
     roots = [
@@ -109,8 +121,10 @@ def compared_statements(
     for status, path in (("removed", first), ("added", second)):
         names_alone = [row.name for row in report.rows if row.status == status]
         if names_alone:
-            shown = and_more([show(name, 80) for name in names_alone], _SHOWN)
+            others = [row.name for row in report.rows if row.status != status]
+            shown = _parts_text(names_alone, others)
             yield Statement(f"Only {show(path, 80)} has {shown}.")
+    yield from _heads_of_one(report, first, second)
     values = [
         f"{show(row.name, 60)} {before} → {after}"
         for row in report.values
@@ -123,6 +137,7 @@ def compared_statements(
         yield Statement(f"Values that differ: {and_more(values, 6)}.")
     if changed:
         yield from _recorded_best(report, first, second)
+        yield from later_statements(report, first, second, text)
     yield from _more_of_one(report, first, second)
     # The command that is printed below lists the others.
     for part in report.not_compared[:1]:
@@ -146,6 +161,100 @@ def compared_statements(
             (),
             f"ckpt diff {names[0]} {names[1]}",
         )
+
+
+_LISTED = 4
+"""Names that are listed as they are; more are told by the modules around them."""
+
+
+def _parts_text(names: Sequence[str], others: Collection[str]) -> str:
+    """Names in words: each by the outermost module that holds none of some others."""
+    if len(names) <= _LISTED:
+        return and_more([show(name, 80) for name in names], _SHOWN)
+    held = {begin for name in others for begin in _begins_of(name)}
+    counts = Counter(
+        next((begin for begin in _begins_of(name) if begin not in held), name)
+        for name in names
+    )
+    told = [
+        show(begin, 80)
+        if begin in names
+        else f"{show(begin, 80)} ({counted_noun(count, 'tensor')})"
+        for begin, count in counts.items()
+    ]
+    return and_more(told, _SHOWN)
+
+
+def _begins_of(name: str) -> list[str]:
+    """The modules around a tensor, from the outermost on."""
+    words = name.split(".")
+    return [".".join(words[:count]) for count in range(1, len(words))]
+
+
+_SAME_RESULT = re.compile(
+    r"(?i)\b(?:exactly |completely )?(?:the )?(?:same|identical)\b[^\n.?]{0,40}"
+    r"\b(?:results?|outputs?|scores?|metrics?|accurac\w{1,3}|m?AP|models)\b"
+    r"|\b(?:results?|outputs?|scores?|metrics?|accurac\w{1,3}|m?AP|data)\b[^\n.?]{0,60}"
+    r"\b(?:same|identical)\b"
+)
+"""Words of two models that were measured with one result."""
+
+
+def _heads_of_one(report: DiffReport, first: str, second: str) -> Iterator[Statement]:
+    """Say that one of two files alone has a head, without which no program evaluates
+    the other one.
+    """
+    common = sum(row.status in ("same", "changed") for row in report.rows)
+    for status, path, other in (("removed", first, second), ("added", second, first)):
+        heads: dict[str, int] = {}
+        for row in report.rows:
+            entry = row.before if status == "removed" else row.after
+            layer = row.name.rpartition(".")[0]
+            if row.status != status or entry is None or not HEAD_WORDS.search(layer):
+                continue
+            # A layer deep inside of a block may have the word too: `attn.fc`.
+            if layer.count(".") > _DEEPEST:
+                continue
+            if row.name.endswith(".weight") and len(entry.tensor.shape) > 1:
+                heads[layer] = entry.tensor.shape[0]
+        if not 0 < len(heads) <= _MOST_HEADS or not common:
+            continue
+        told = [f"{show(name, 60)}, {count:,} rows" for name, count in heads.items()]
+        yield Statement(
+            f"{show(path, 80)} alone has a head ({and_more(told, 3)}), so it alone "
+            "predicts what that was trained for: a program that evaluates "
+            f"{show(other, 80)} makes one of random numbers, and its results are those "
+            "of an untrained head."
+        )
+
+
+_MOST_HEADS = 2
+_DEEPEST = 3
+"""Dots in the name of a head, behind the name of its model."""
+
+
+def _still_weights(report: DiffReport, changed: Sequence[str]) -> Iterator[Statement]:
+    """Say that the weights of a run are the same in two saves, where the optimizer made
+    steps between them.
+    """
+    weights = [row for row in report.rows if row.kind == "model"]
+    moved = [row for row in report.rows if row.kind == "optimizer"]
+    places = [pair.before.name for pair in report.pairs if pair.after.kind == "model"]
+    is_still = bool(weights) and all(row.status == "same" for row in weights)
+    if not is_still or len(places) != 1:
+        return
+    if not set(changed) <= {row.name for row in moved}:
+        return
+    place = show(places[0], 60) or "the root"
+    yield Statement(
+        f"All {counted_noun(len(weights), 'tensor')} of {place} are the same in both, "
+        f"and {counted_noun(len(changed), 'tensor')} of the optimizer differ: the "
+        "optimizer made steps between both saves, and these weights did not follow. "
+        "Either its learning rate was 0, or the program saves other weights than the "
+        "ones that it trains: a copy that it made before, or a module that was "
+        "replaced (by a wrapper, by torch.compile, by a second load) after the "
+        "optimizer or the save had got it."
+    )
 
 
 _EMA = re.compile(r"(?i)ema")

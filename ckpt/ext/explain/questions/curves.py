@@ -38,6 +38,24 @@ _WORD = re.compile(r"[A-Z]?[a-z]+\d*|[A-Z]+(?![a-z])\d*|\d+")
 """A word of a key: `valLoss`, `val_loss` and `val/loss` have two."""
 
 
+def _words_of(name: str) -> list[str]:
+    """The words of a name, in small letters."""
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def is_lower_better(name: str) -> bool | None:
+    """Say of what a name measures whether a lower number is a better one, or None where
+    no word of it says that.
+    """
+    # The last word says what was measured: `accuracy_loss` is a loss.
+    for word in reversed(_words_of(name)):
+        if _FALLS.fullmatch(word):
+            return True
+        if _RISES.fullmatch(word):
+            return False
+    return None
+
+
 class Curve(NamedTuple):
     """The numbers of one thing that a run measured again and again, in their order.
 
@@ -53,18 +71,12 @@ class Curve(NamedTuple):
     @property
     def words(self) -> list[str]:
         """The words of its name, in small letters."""
-        return [word.lower() for word in _WORD.findall(self.name)]
+        return _words_of(self.name)
 
     @property
     def falls(self) -> bool | None:
         """Say whether a lower number is a better one, or None where no word says it."""
-        # The last word says what was measured: `accuracy_loss` is a loss.
-        for word in reversed(self.words):
-            if _FALLS.fullmatch(word):
-                return True
-            if _RISES.fullmatch(word):
-                return False
-        return None
+        return is_lower_better(self.name)
 
     @property
     def is_of_validation(self) -> bool:

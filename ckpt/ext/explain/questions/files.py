@@ -16,7 +16,8 @@ from ckpt.model.text import and_more, counted_noun, show
 # --- the files of a folder ------------------------------------------------------------
 
 ASKS_OF_FILES = (
-    r"\b(?:which|what) (?:other )?files\b"
+    r"(?:model|optim)_states\.pt|zero_pp_rank_\d"
+    r"|\b(?:which|what) (?:other )?files\b"
     r"|\b(?:has|have|there|contain\w{0,3}|need\w{0,2}|includ\w{1,3}|where|without)\b"
     r"[^\n]{0,30}\b(?:tokeni[sz]er|processor)\b"
     r"|\bwhich of (?:these|the) files\b"
@@ -41,9 +42,11 @@ def of_files(text: str, case: Case) -> Iterator[Statement]:
     """Sort the files of a folder: for the model, for its inputs, for a run that goes
     on.
     """
-    del text
     path = case.survey.path
     if is_url(path):
+        return
+    if _OF_DEEPSPEED.search(text) is not None and os.path.isdir(path):
+        yield from _of_deepspeed(case)
         return
     if not os.path.isdir(path):
         yield Statement(
@@ -72,6 +75,27 @@ def of_files(text: str, case: Case) -> Iterator[Statement]:
             f"Only a run that goes on needs {_list_text(of_run)}. Without them the "
             "model loads and predicts the same, and no training can be resumed."
         )
+
+
+_OF_DEEPSPEED = re.compile(r"(?:model|optim)_states\.pt|zero_pp_rank_\d")
+"""The names that DeepSpeed gives its files."""
+
+
+def _of_deepspeed(case: Case) -> Iterator[Statement]:
+    """Say what the files of a folder of DeepSpeed are for."""
+    yield Statement(
+        "mp_rank_NN_model_states.pt has the model as the GPUs computed with it, in the "
+        "type of the training, and also the weights that were not trained. Each "
+        "zero_pp_rank_N_…_optim_states.pt has the part of GPU N: its share of the "
+        "weights in float32, and the moments of the optimizer. None of them is the "
+        "final one: together they are one state. A run that goes on needs all of them, "
+        "and a use of the model needs none, once its weights are in a file of their "
+        "own."
+    )
+    yield from command_statements(
+        "That file, beside which only a resume needs the folder:",
+        case.written(("slim",), "", ".pth"),
+    )
 
 
 def _list_text(names: list[str]) -> str:

@@ -13,6 +13,7 @@ from ckpt.ext.explain.families.content import of_finished
 from ckpt.ext.explain.families.recorded import settings_command
 from ckpt.ext.explain.families.runs import recorded_counters
 from ckpt.ext.explain.questions.by_words import of_words
+from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.text import and_more, show
 from ckpt.tree.find import children_of, counter
 
@@ -40,15 +41,8 @@ def of_best(text: str, case: Case) -> Iterator[Statement]:
         yield told
         return
     metrics = [
-        f"{show(value.name, 80)} is {value.node:g}"
-        for value in case.survey.checkpoint.values
-        if 0 < len(value.path) <= _DEEPEST
-        and type(value.node) in (int, float)
-        and isinstance(value.node, (int, float))
-        # A metric that was never measured is infinity.
-        and abs(value.node) < 1e300
-        and _METRIC.search(str(value.path[-1]))
-        and not any("optim" in str(key).lower() for key in value.path)
+        f"{show(name, 80)} is {number:g}"
+        for name, number in recorded_metrics(case.survey.checkpoint).items()
     ]
     place = and_more([f"{show(name, 60)} {count:,}" for name, count in counters], 3)
     of_run = f" It counts {place}." if place else ""
@@ -83,6 +77,23 @@ def of_best(text: str, case: Case) -> Iterator[Statement]:
             f"Its name is {show(name, 80)}. Programs write a best file anew when the "
             "metric they watch gets better, and a last one at the end of each epoch."
         )
+
+
+def recorded_metrics(checkpoint: Checkpoint) -> dict[str, float]:
+    """The numbers near the root of a checkpoint that its run measured, by their
+    names.
+    """
+    return {
+        value.name: value.node
+        for value in checkpoint.values
+        if 0 < len(value.path) <= _DEEPEST
+        and type(value.node) in (int, float)
+        and isinstance(value.node, (int, float))
+        # A metric that was never measured is infinity.
+        and abs(value.node) < 1e300
+        and _METRIC.search(str(value.path[-1]))
+        and not any("optim" in str(key).lower() for key in value.path)
+    }
 
 
 BEST_PATHS = ("best_model_path", "checkpoint_callback_best_model_path")

@@ -400,6 +400,9 @@ def of_presence(text: str, case: Case) -> Iterator[Statement]:
     yield from _absent_models(text, case)
 
 
+_GOES_ON = re.compile(
+    r"(?i)\b(?:continu|resum|fine-?tun)\w{0,4}\b|\btrain\w{0,3} (?:further|on|more)\b"
+)
 _MODELS = (
     "discriminator",
     "generator",
@@ -435,6 +438,13 @@ def _absent_models(text: str, case: Case) -> Iterator[Statement]:
                 "of it. So it is not in this file, or by a name that says nothing of "
                 "it: programs often save it in a file of its own beside this one."
             )
+            if word == "discriminator" and _GOES_ON.search(text):
+                yield Statement(
+                    "A run that goes on without it begins with a new one. That is "
+                    "possible, and a new one judges by chance at first, so it pulls "
+                    "the generator away from what it had learned: train it alone for a "
+                    "while, with the generator frozen, or begin with a small rate."
+                )
 
 
 def _presence_statement(parts: Sequence[str], what: str, section: Section) -> Statement:

@@ -34,7 +34,11 @@ from ckpt.ext.explain.families.merging import (
     of_merging,
 )
 from ckpt.ext.explain.families.normalizers import of_normalizers
-from ckpt.ext.explain.families.parts import asks_of_part, of_asked_part
+from ckpt.ext.explain.families.parts import (
+    asks_of_part,
+    asks_of_part_alone,
+    of_asked_part,
+)
 from ckpt.ext.explain.families.runs import (
     asks_of_count,
     asks_of_frozen,
@@ -159,6 +163,8 @@ def of_questions(text: str, case: Case) -> Iterator[Statement]:
         rows = list(_of_results(text, case))
     if _IDENTICAL.search(text) is not None and _RESUMES.search(text) is not None:
         rows = rows or list(of_finished(case))
+    if not rows and asks_of_part_alone(text):
+        rows = list(of_asked_part(text, case))
     rows = rows or list(of_topics(text, case, first=True))
     rows = rows or list(_of_formats(text, case)) or list(of_merging(text, case))
     if not rows and _MINUS_ONE.search(text) is not None:
@@ -327,6 +333,51 @@ def _of_rates(text: str, case: Case) -> Iterator[Statement]:
             "its own settings"
         )
         yield Statement(f"This file holds no optimizer, so it has {kept}.")
+        yield from _of_lost_moments(text)
+    yield from _of_warm_up(text, case)
+
+
+_NAMES_OPTIMIZER = re.compile(r"(?i)\boptimi[sz]ers?\b|优化器")
+_WARM_UP = re.compile(r"(?i)\bwarm(?:s|ed|ing)?[ _-]?ups?\b|预热")
+
+
+def _of_lost_moments(text: str) -> Iterator[Statement]:
+    """Say how the state of an optimizer is kept, where a question names it and the file
+    has none.
+    """
+    if _NAMES_OPTIMIZER.search(text) is None:
+        return
+    yield Statement(
+        "So its moments begin anew too, and no load can give them back. The next saves "
+        "have both where the program writes them, and a run that goes on loads both:",
+        (),
+        'torch.save({"model": model.state_dict(), "optimizer": '
+        'optimizer.state_dict(), "step": step}, "last.pth")',
+    )
+
+
+def _of_warm_up(text: str, case: Case) -> Iterator[Statement]:
+    """Say whether a run that goes on from a file needs a warm-up, where a question
+    names one.
+    """
+    if _WARM_UP.search(text) is None:
+        return
+    facts = [optimizer_facts(section) for section in case.optimizers]
+    if any(row is not None and row.with_state for row in facts):
+        yield Statement(
+            "A run that loads this optimizer and goes on at its rate needs no warm-up: "
+            "a warm-up bridges the first steps, in which the moments are estimates "
+            "from a few gradients, and here they are those of the run. A loss that "
+            "rises sharply after such a load says that the optimizer was not loaded, "
+            "or that the rate is another one than before."
+        )
+    elif not case.optimizers:
+        yield Statement(
+            "Without the moments of the run a short warm-up is right: the first steps "
+            "of Adam are as long as its rate, whatever the gradients are, so a rate at "
+            "which the run was stable throws the weights about. Begin below it, for "
+            "some hundred steps, or save the optimizer with the model."
+        )
 
 
 def _of_schedules(case: Case, besides: Collection[str] = ()) -> Iterator[Statement]:
@@ -356,7 +407,8 @@ _ASKS_HOW = re.compile(
 _OF_FORMATS = re.compile(
     r"(?i)\b(?:conver\w{1,5}|export\w{0,3}|sav(?:e|ing)|turn)\b[^\n]{0,200}?"
     r"(?<![\w.])\.?(?P<to>safe-?tensors?|pth?|ckpt|bin)\b"
-    r"(?! (?:files? )?(?:to|into) )"
+    # The name of a file is no form of it: `convert ckpt.pt to …`.
+    r"(?!\.\w)(?! (?:files? )?(?:to|into) )"
 )
 
 

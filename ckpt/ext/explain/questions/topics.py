@@ -23,12 +23,15 @@ from ckpt.ext.explain.families.runs import (
     frozen_statements,
     of_later_starts,
     of_mixed_precision,
+    recorded_counters,
 )
 from ckpt.ext.explain.questions.adapters import (
     ASKS_OF_ADAPTER,
     ASKS_OF_STRENGTH,
+    ASKS_TO_TRAIN_ON,
     ASKS_WHETHER_LEARNT,
     of_asked_adapter,
+    of_further_training,
     of_learnt_adapter,
     of_strength,
 )
@@ -105,6 +108,7 @@ from ckpt.ext.explain.questions.named_parts import (
     of_renaming,
     of_trained_part,
 )
+from ckpt.ext.explain.questions.numbers import ASKS_OF_NUMBERS, of_numbers_asked
 from ckpt.ext.explain.questions.plans import (
     ASKS_OF_REST,
     ASKS_WHY_ENDED,
@@ -116,6 +120,10 @@ from ckpt.ext.explain.questions.ranks import (
     ASKS_OF_RANKS,
     of_one_file,
     of_ranks,
+)
+from ckpt.ext.explain.questions.transformers import (
+    ASKS_FOR_TRANSFORMERS,
+    of_transformers,
 )
 from ckpt.model.rows import NamedTuple
 
@@ -158,7 +166,10 @@ def _of_later(text: str, case: Case) -> Iterator[Statement]:
     asks_how = re.search(r"(?i)\bhow (?:do|to|can|should|would)\b", text)
     if asks_how and not re.search(r"(?i)\bwhy\b|\balways\b", text):
         return
-    yield from of_later_starts(text, case)
+    rows = list(of_later_starts(text, case))
+    yield from rows
+    if not rows and not recorded_counters(case):
+        yield from counts_statements(case)
 
 
 _TOPICS = (
@@ -197,6 +208,9 @@ _TOPICS = (
         of_recorded_parts,
         is_first=True,
     ),
+    _topic(ASKS_OF_NUMBERS, of_numbers_asked, is_first=True),
+    _topic(ASKS_FOR_TRANSFORMERS, of_transformers, is_first=True),
+    _topic(ASKS_TO_TRAIN_ON, of_further_training, is_first=True),
     _topic(ASKS_OF_TRAINING, of_trained_part, is_first=True),
     _topic(
         rf"{BEGINS_AT}[1-9]",
@@ -292,6 +306,7 @@ _TOPICS = (
     _topic(
         r"\b(?:which|what|the) (?:is the )?base(?:[ _-]?(?:model|checkpoint))?\b"
         r"|\bbase[ _-]?model\b|\b(?:fine-?tuned|trained|initiali[sz]ed|start\w*) from\b"
+        r"(?! (?:the )?(?:epoch|step|iter|zero|\d))"
         r"|\bpre-?trained or\b|\bfrom scratch\b"
         r"|\btrained (?:on top of|against|for which)\b|\b(?:which|what) (?:sd|sdxl|flux"
         r"|llama|version) ?(?:model|version)?\b[^\n]{0,40}\btrained\b|基座|底模",
