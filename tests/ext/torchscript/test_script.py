@@ -1708,14 +1708,16 @@ def test_a_table_of_places_that_torch_does_not_write_is_refused(
     assert run.code == (0 if is_fine else 2), run.err
 
 
-EMPTY = torch.zeros(0)
+NOTHING = torch.zeros(0)
 
 
 def test_a_with_is_run_only_where_it_stands(tmp_path: Path) -> None:
     """Nothing but a `with` calls `__enter__`: no_grad() in a method that no load runs."""
 
     class Guarded(nn.Module):
-        def forward(self, x: torch.Tensor, state: torch.Tensor = EMPTY) -> torch.Tensor:
+        def forward(
+            self, x: torch.Tensor, state: torch.Tensor = NOTHING
+        ) -> torch.Tensor:
             with torch.no_grad():
                 return x if len(state) else x + 1
 

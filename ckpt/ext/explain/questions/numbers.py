@@ -22,7 +22,7 @@ _THINGS = (
 )
 ASKS_OF_NUMBERS = (
     rf"(?:\b{_THINGS}\b[^\n]{{0,80}}\b\d{{2,7}}\b|\b\d{{2,7}} {_THINGS}\b)"
-    rf"(?=[\s\S]*(?:\?|？))"
+    rf"(?=[\s\S]*(?:\?|\uff1f))"
 )
 """Words of a question with a number of things of which a model has a row each."""
 _TAKES = re.compile(
