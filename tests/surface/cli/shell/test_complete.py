@@ -34,7 +34,7 @@ def completed(words: str, cwd: Path = SAMPLES) -> list[str]:
         ("ckpt ins", ["inspect"]),
         ("ckpt inspect --col", ["--color"]),
         ("ckpt inspect --color ", ["auto", "always", "never"]),
-        ("ckpt inspect --fail-on un", ["unassigned", "unpacked", "unfinished", "unknown-attribute", "unknown-import", "unknown-operator", "unused", "unread-file", "unverified-size"]),
+        ("ckpt inspect --fail-on un", ["unassigned", "unpacked", "unfinished", "unfolds", "unknown-attribute", "unknown-import", "unknown-operator", "unused", "unread-file", "unverified-size"]),
         ("ckpt diff --fail-on d", ["differ"]),
         ("ckpt stats --fail-on in", ["inf"]),
         ("ckpt lint --level ", ["error", "warning", "info"]),
