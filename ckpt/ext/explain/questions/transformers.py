@@ -48,7 +48,9 @@ def of_transformers(text: str, case: Case) -> Iterator[Statement]:
         names = section.names()
         dialects = dialects_of(names)
         if any(dialect.name.startswith(_THEIRS) for dialect in dialects):
-            told = "Its names are those of transformers already: config.json lacks."
+            told = (
+                "Its names are those of transformers already: config.json is missing."
+            )
         elif dialects and _THEIRS in dialects[0].family.dialects:
             told = _told_of(dialects[0])
         else:
