@@ -265,7 +265,7 @@ def _numbered_by_file(survey: Survey, asked: Numbers, section: str | None) -> Nu
     is_ordered = count.unordered is None or count.ordered in (assumes or "")
     had = _had_gradients(survey, model, None if is_ordered else sure)
     by_order = {} if is_ordered else _had_gradients(survey, model)
-    # What is assumed of the numbers is so of each tensor that one can be.
+    # The assumption about the numbers holds for each tensor that one can be.
     if any(text in (assumes or "") for text in (_EXACT, _NEVER)):
         had = {
             index: False for listed in solved.candidates.values() for index in listed

@@ -864,7 +864,7 @@ def _value_texts(report: Inspection) -> list[str]:
     count = len(pieces) + len(shown)
     for values in shown[: max(_VALUES - len(pieces), 0)]:
         name, text = _group_text(values)
-        # What is said of the whole folder, or of this part of it, has the name already.
+        # A fact of the whole folder, or of this part of it, has the name already.
         if name in facts:
             _add_fact(facts, name, text)
         else:

@@ -342,7 +342,7 @@ def _of_beside(
     }
     others = {name: node for name, node in nodes.items() if not name.startswith(first)}
     for begin in ("", *_WRAPPED[1:], *_COPIES):
-        # What is beside the wrapped ones must be counters.
+        # All beside the wrapped ones must be counters.
         rest = [node for name, node in below.items() if not name.startswith(begin)]
         inner = {
             name[len(begin) :]: node

@@ -23,7 +23,7 @@ State = dict[str, Tensor]
 
 
 def asked(text: str, names: Sequence[str], folder: Path) -> tuple[str, list[str]]:
-    """What is said to a question about several files, and the commands in it."""
+    """The answer to a question about several files, and the commands in it."""
     done = ckpt("explain", text, *names, "--json", cwd=folder)
     assert done.code == 0, done.err
     rows = json.loads(done.out)["answer"]["statements"]

@@ -182,6 +182,7 @@ def _marks_of_lengths(call: Opaque) -> list[Node]:
 
 
 def _pairs_in(node: Node) -> list[tuple[Node, Node]]:
+    """The keys and values of a dict of the pickle itself, none of anything else."""
     if type(node) is not Dict:
         return []
     return list(zip(node.keys, node.values, strict=True))
@@ -398,8 +399,7 @@ def _is_wrapped_hook(grammar: Grammar, node: Node) -> bool:
     return all(
         _IS_LOADING_HOOK(grammar, value)
         for state in node.states
-        if type(state) is Dict
-        for key, value in zip(state.keys, state.values, strict=True)
+        for key, value in _pairs_in(state)
         if key == "hook"
     )
 
@@ -494,7 +494,7 @@ def hidden_weights(state: Dict) -> list[str]:
     names = {str(key) for key in state.keys if holds_text(key)}
     return [
         name
-        for key, table in zip(state.keys, state.values, strict=True)
+        for key, table in _pairs_in(state)
         if key in ("_parameters", "_buffers") and type(table) in (Dict, Opaque)
         for name in map(_text_of, table.keys)  # type: ignore[union-attr]
         if name in names
@@ -505,11 +505,7 @@ def holds_own_weights(state: Dict) -> bool:
     """Tell whether a recurrent layer computes with the weights of its tables and
     attributes, which `state_dict()` gives.
     """
-    values = {
-        str(key): each
-        for key, each in zip(state.keys, state.values, strict=True)
-        if holds_text(key)
-    }
+    values = {str(key): each for key, each in _pairs_in(state) if holds_text(key)}
     weights, names = values.get("_flat_weights"), values.get("_flat_weights_names")
     if type(weights) is not list or type(names) is not list:
         return True
